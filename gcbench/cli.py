@@ -106,6 +106,9 @@ class Subcommand(NamedTuple):
     module: str  # imported only when the subcommand is called
     function: str  # called with the remaining arguments
     about: str
+    # Whether to import the user's modules from the working directory. Reports may be read in a
+    # folder of other people's files, whose modules must not run.
+    imports_here: bool = True
 
     def start(self, arguments: Sequence[str]) -> None:
         getattr(import_module(f"gcbench.{self.module}"), self.function)(arguments)
@@ -116,10 +119,14 @@ SUBCOMMANDS = {
         "report.command",
         "report",
         "results beside the papers' numbers: tables, figures, html, list, deviations, diff A B",
+        imports_here=False,
     ),
-    "runs": Subcommand("report.command", "runs", "everything that ran"),
+    "runs": Subcommand("report.command", "runs", "everything that ran", imports_here=False),
     "claims": Subcommand(
-        "report.command", "claims", "verdicts on the papers' claims, and what would decide the rest"
+        "report.command",
+        "claims",
+        "verdicts on the papers' claims, and what would decide the rest",
+        imports_here=False,
     ),
     "predict": Subcommand(
         "predict.command", "predict_steps", "times of steps on clusters, and where compression pays"
@@ -131,14 +138,12 @@ SUBCOMMANDS = {
         "studies.command", "study", "what the papers need besides training runs; list"
     ),
     "methods": Subcommand(
-        "check.command", "methods", "all methods: what they are and promise, and, measured, send"
+        "check.command", "methods", "all methods: what they promise, and what they send, measured"
     ),
     "check": Subcommand(
-        "check.command", "check", "holds a method of your own to what every method owes"
+        "check.command", "check", "whether a method of your own keeps what every method promises"
     ),
 }
-# These may be run in a folder of other people's files, whose modules must not be imported.
-READS_OTHERS_FILES = ("report", "runs", "claims")
 
 
 def main() -> None:
@@ -147,12 +152,8 @@ def main() -> None:
     if first not in SUBCOMMANDS:
         _command("gcbench", _run_or_refuse, sys.argv[1:])
     else:
-        _command(
-            f"gcbench {first}",
-            SUBCOMMANDS[first].start,
-            rest,
-            its_modules=first not in READS_OTHERS_FILES,
-        )
+        chosen = SUBCOMMANDS[first]
+        _command(f"gcbench {first}", chosen.start, rest, chosen.imports_here)
 
 
 def _run_or_refuse(arguments: Sequence[str]) -> None:
@@ -181,7 +182,7 @@ def _start_hydra(command: Callable[[], None], config: str, arguments: Sequence[s
         print(f"gcbench {version('gcbench')}")
     else:
         if {"-c", "--cfg"} & set(arguments) and {"-m", "--multirun"} & set(arguments):
-            raise ConfigError("--cfg shows one run; type it without -m, and one value a key")
+            raise ConfigError("--cfg shows one run; type it without -m, with one value per key")
         _refuse_options(arguments)
         quiet = [] if _is_first_rank() else ["hydra.output_subdir=null"]
         sys.argv[1:] = [*open_nodes(arguments), *quiet]
@@ -212,12 +213,12 @@ def _command(
     name: str,
     start: Callable[[Sequence[str]], None],
     arguments: Sequence[str],
-    its_modules: bool = True,
+    imports_here: bool = True,
 ) -> None:
     full_error = os.environ.get("HYDRA_FULL_ERROR") == "1"
     # Hydra then raises errors instead of printing them, and we print one sentence.
     os.environ["HYDRA_FULL_ERROR"] = "1"
-    if its_modules:
+    if imports_here:
         sys.path.append(os.getcwd())  # the user's own packages, as with `python -m`
     _log_to_stderr(name)
     register()

@@ -105,8 +105,7 @@ def identify(
         extended_from: the steps at which shorter runs ended that were extended into this one.
         resharded: each step from which it had another number of workers, with the number before.
     """
-    relevant = relevant_config(config, EXECUTION | BOOKKEEPING)
-    relevant.pop("seed", None)
+    relevant = _without_seed(config)
     if resharded:
         return digest([relevant, list(extended_from), list(resharded)])
     return digest([relevant, list(extended_from)] if extended_from else relevant)
@@ -125,8 +124,12 @@ def digest(value: Any) -> str:
 
 def flatten_config(config: Config) -> Flat:
     """Return the settings that affect numbers by dotted key, without seed and execution."""
+    return dict(iterate_leaves(_without_seed(config)))
+
+
+def _without_seed(config: Config) -> Config:
     relevant = relevant_config(config, EXECUTION | BOOKKEEPING)
-    return dict(iterate_leaves({key: value for key, value in relevant.items() if key != "seed"}))
+    return {key: node for key, node in relevant.items() if key != "seed"}
 
 
 def all_knobs(config: Config) -> Flat:

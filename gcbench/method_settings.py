@@ -59,7 +59,7 @@ LevelCount = Annotated[
 PerLayer = Annotated[bool, Knob("true: every tensor is one bucket, whatever its size")]
 BucketScope = Annotated[
     Literal["tensor", "gradient"],
-    Knob("where buckets begin: anew at every tensor, or they run through the whole gradient"),
+    Knob("whether buckets restart at every tensor or run through the whole gradient"),
 ]
 Align = Annotated[
     bool,
@@ -71,16 +71,16 @@ Align = Annotated[
 Code = Annotated[
     Literal["fixed", "elias_dense", "elias_sparse", "ans"],
     Knob(
-        "what codes are sent in: bits each, Elias's codes of all values or of those that are not "
-        "zero, or an entropy code (on the CPU); all but fixed with exchange=gather",
+        "how codes are written: with a fixed number of bits, as Elias codes of all or of only "
+        "nonzero values, or by an entropy code (on the CPU); all but fixed need exchange=gather",
         source="QSGD, section 3.1; ECQ-SGD, section 3",
     ),
 ]
 Exchange = Annotated[
     Literal["gather", "scatter", "scatter_coded", "sum", "hierarchical"],
     Knob(
-        "how codes travel: all to all, by shards (means in fp32, or coded too), added on one grid "
-        "(not bingrad_b, scaled_sign, onebit, onebit_adam, natural), or between nodes only",
+        "how codes are sent: all to all, by shards (means in fp32, or coded too), summed on one "
+        "grid (not bingrad_b, scaled_sign, onebit, onebit_adam, natural), or between nodes only",
     ),
 ]
 WorkersPerNode = Annotated[
@@ -259,7 +259,7 @@ AtomoVariant = Annotated[
 MinSize = Annotated[
     int,
     Knob(
-        "tensors of fewer values travel whole, in fp32; 0: none do",
+        "tensors of fewer values are sent uncompressed; 0: none are",
         unit="a number of values",
         at_least=0,
         example=10000,
@@ -269,7 +269,7 @@ MinSize = Annotated[
 MinDims = Annotated[
     int,
     Knob(
-        "tensors of fewer dimensions travel whole, in fp32",
+        "tensors of fewer dimensions are sent uncompressed",
         unit="a number of dimensions",
         at_least=0,
         example=2,
@@ -328,7 +328,7 @@ ClipNorm = Annotated[
 ClipSigma = Annotated[
     float,
     Knob(
-        "standard deviations of its tensor to which a value is clipped; null: no clipping",
+        "values are clipped to so many standard deviations of their tensor; null: no clipping",
         unit="a number",
         above=0,
         example=2.5,
@@ -338,7 +338,7 @@ ClipSigma = Annotated[
 DenseSteps = Annotated[
     int,
     Knob(
-        "first steps (with local steps, first exchanges) in which gradients travel whole",
+        "first steps (with local steps, first exchanges) in which gradients are sent uncompressed",
         unit="a number of steps",
         at_least=0,
         example=100,

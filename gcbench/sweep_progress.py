@@ -44,6 +44,7 @@ class SweepRow:
     same: str | None = None
     seconds: float | None = None  # expected; None if unknown
     took: float = 0.0  # actual seconds
+    failed: bool = False
 
 
 @dataclass
@@ -81,6 +82,7 @@ class SweepProgress(Callback):
         row.took = _seconds(Path(row.name)) or time.monotonic() - self.started
         self.ended += 1
         if job_return.status is JobStatus.FAILED:
+            row.failed = True
             error = getattr(job_return, "_return_value", None)
             self.failed.append(f"{row.name}: {error}")
             if isinstance(error, (ConfigError, RunFailed, OSError)):
@@ -129,7 +131,10 @@ class SweepProgress(Callback):
         to_go = f"; {len(rest)} to go"
         if not self.one_by_one:
             return to_go
-        ended = [row for row in self.rows[: self.ended] if not row.done]
+        # A failed row took less than a whole one, and says nothing about the others.
+        ended = [row for row in self.rows[: self.ended] if not row.done and not row.failed]
+        if not ended and any(row.seconds is None for row in rest):
+            return to_go
         spent = sum(row.took for row in ended)
         expected = sum(row.seconds or 0 for row in ended)
         mean = spent / max(1, len(ended))

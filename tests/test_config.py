@@ -121,25 +121,25 @@ def test_help_names_every_choice() -> None:
         ("norm=l1", "norm=l1: type norm=linf or l2"),
         (
             "compressor=orq per_layer=true bucket_size=64",
-            "bucket_size=64 means nothing with per_layer=true",
+            "bucket_size=64 has no effect with per_layer=true",
         ),
         (
             "alpha=0.2",
-            "alpha=0.2 means nothing with error_feedback=false; type error_feedback=true",
+            "alpha=0.2 has no effect with error_feedback=false; type error_feedback=true",
         ),
         ("compressor.error_feedback=true", "compressor.error_feedback=true: type error_feedback="),
-        ("compressor=powersgd error_feedback=false residual=own", "residual=own means nothing"),
+        ("compressor=powersgd error_feedback=false residual=own", "residual=own has no effect"),
         (
             "compressor=loco error_feedback=true reset_steps=8",
-            "reset_steps=8 means nothing with error_feedback=true; type error_feedback=loco too",
+            "reset_steps=8 has no effect with error_feedback=true; type error_feedback=loco too",
         ),
         (
             "schedule=cosine schedule.end_factor=0.1",
-            "schedule.end_factor=0.1 means nothing with schedule=cosine; type schedule=linear too",
+            "schedule.end_factor=0.1 has no effect with schedule=cosine; type schedule=linear too",
         ),
         (
             "schedule=linear schedule.gamma=0.5 schedule.milestones=[0.5]",
-            "schedule.milestones=[0.5] means nothing with schedule=linear; type schedule=steps too",
+            "schedule.milestones=[0.5] has no effect with schedule=linear; type schedule=steps too",
         ),
         ("schedule.kind=steps", "schedule.milestones=null: with schedule=steps the rate falls at"),
         (
@@ -164,15 +164,15 @@ def test_help_names_every_choice() -> None:
         ("trainer.gpus=0", "trainer.gpus=0: type a number of workers of at least 1"),
         (
             "compressor=powersgd svd=true warm_start=false",
-            "warm_start=false means nothing with svd=true; type svd=false too, or leave it out",
+            "warm_start=false has no effect with svd=true; type svd=false too, or leave it out",
         ),
         (
             "schedule.warmup_start=0.5",
-            "schedule.warmup_start=0.5 means nothing with schedule.warmup_epochs=0; type schedule.",
+            "schedule.warmup_start=0.5 has no effect with schedule.warmup_epochs=0; type schedule.",
         ),
         (
             "dataset=cifar10 dataset.augment=false dataset.flip=random",
-            "dataset.flip=random means nothing with dataset.augment=false; type dataset.augment=",
+            "dataset.flip=random has no effect with dataset.augment=false; type dataset.augment=",
         ),
         ("trainer.gpus=4 trainer.processes=3", "trainer.processes=3 cannot share trainer.gpus=4"),
         ("trainer.accumulate=5", "trainer.accumulate=5 cannot split trainer.batch_size=32"),
@@ -291,7 +291,7 @@ def test_a_benchmark_is_answered_with_keys_of_benchmarks() -> None:
         ),
         (
             "experiment=powersgd/table4/rank_2",
-            "experiment=powersgd/table4/rank_2: a run has no such choice before one is added; "
+            "experiment=powersgd/table4/rank_2: a run has no such choice by default; "
             "type +experiment=powersgd/table4/rank_2",
         ),
         ("bits=[4", "[4: this is no key=value that can be read; close its brackets"),

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from hydra.core.utils import JobReturn, JobStatus
 from processes import command
 from results import plain_result
@@ -196,6 +197,36 @@ def test_a_row_takes_what_its_result_says(
     with caplog.at_level("INFO", "gcbench"):
         progress.on_job_end(compose(), JobReturn(status=JobStatus.COMPLETED))
     assert caplog.messages == [f"row 1 of 2, {tmp_path}, {says}"]
+
+
+def test_a_failed_row_does_not_shorten_the_time_left(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    times = {"started": "2026-01-01T00:00:00+00:00", "finished": "2026-01-01T00:05:00+00:00"}
+    result = make_result(config_of(), Begun.here(), "done", "").model_copy(update=times)
+    RunFiles(tmp_path).write_result(result)
+    names = ("failed", str(tmp_path), "next")
+    progress = SweepProgress(
+        [SweepRow(name, seconds=s) for name, s in zip(names, (600.0, 30.0, 60.0), strict=True)],
+        started=time.monotonic(),
+    )
+    with caplog.at_level("INFO", "gcbench"):
+        progress.on_job_end(compose(), JobReturn(status=JobStatus.FAILED))
+        progress.on_job_end(compose(), JobReturn(status=JobStatus.COMPLETED))
+    assert caplog.messages[-1].endswith("took 5 min; 1 to go, about 10 min")
+
+
+def test_an_estimate_that_fails_leaves_the_threads_as_they_were(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fails(*_: Any) -> None:
+        raise RuntimeError("out of memory")
+
+    before = torch.get_num_threads()
+    monkeypatch.setattr(estimate, "make_model", fails)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        estimate._measure(config_of(f"trainer.threads={before + 1}", "trainer.launcher=virtual"))
+    assert torch.get_num_threads() == before
 
 
 def three_seconds_a_step(config: Config, **facts: Any) -> Result:

@@ -9,7 +9,7 @@ import torch
 from gcbench.bench.inputs import Input
 from gcbench.bench.timing import Row, Timing, time_beside_copy
 from gcbench.comm import Comm
-from gcbench.compressors import Codec, Compressor, Step, flatten, offsets_of, parts_of
+from gcbench.compressors import Codec, Compressor, Step, flatten, offsets_of, parts_of, sizes_of
 from gcbench.compressors.virtual import Stepper
 
 
@@ -25,10 +25,10 @@ def measure(compressor: Compressor, gradients: Input, rounds: int) -> Iterator[R
 
 
 def _codec_rows(codec: Codec, gradients: Input, rounds: int) -> Iterator[Row]:
-    segments = tuple(torch.Size(s).numel() for s in gradients.shapes.values())
+    sizes = sizes_of(gradients.grads)
+    segments = tuple(sizes.values())
     x = flatten(gradients.grads)
-    step = Step(0, 1, range(1), offsets_of(dict(zip(gradients.shapes, segments, strict=True))))
-    noise = step.noise("codec", dict(zip(gradients.shapes, segments, strict=True)), x.device)
+    noise = Step(0, 1, range(1), offsets_of(sizes)).noise("codec", sizes, x.device)
     message = codec.encode(x, segments, noise)
     out = torch.zeros_like(x)
     yield _row(

@@ -84,8 +84,8 @@ def _check_gpus(workers: list[int], together: bool, device: torch.device) -> Non
     processes = int(os.environ["LOCAL_WORLD_SIZE"]) if together else max(workers, default=0)
     if device.type == "cuda" and processes > (gpus := torch.cuda.device_count()):
         raise ConfigError(
-            f"workers={workers}: each process has a GPU of its own, and {gpus} of {processes} are "
-            f"here; type workers=[{gpus}], or device=cpu"
+            f"workers={workers}: each process needs a GPU of its own, and there are {gpus} for "
+            f"{processes}; type workers=[{gpus}], or device=cpu"
         )
 
 
@@ -97,8 +97,8 @@ def _refuse_idle_inputs(config: Config, together: bool) -> None:
         for key in taken:
             if known[taker] and known[key] != usual[key]:
                 raise ConfigError(
-                    f"{key}={format_value(known[key])}: {taker}={known[taker]} takes its place; "
-                    "type one of both"
+                    f"{key}={format_value(known[key])} has no effect with {taker}={known[taker]}; "
+                    "type only one of them"
                 )
     if not (together or config["workers"] or config["recorded"] or config["draws"]):
         raise ConfigError("draws=[] workers=[]: nothing is measured; type draws=[normal]")

@@ -67,14 +67,14 @@ def check_gpu(methods: Mapping[str, Config], kernels: Collection[str] = ()) -> b
         )
     headings = [
         "method",
-        "launches (a step)",
+        "launches per step",
         "host waits",
         "kernel",
         "loops",
         "registers",
         "spilled (bytes)",
         "shared (bytes)",
-        "moved (bytes a value)",
+        "moved (bytes per value)",
         "at least (us)",
     ]
     notes = [
@@ -107,7 +107,7 @@ def step_problems(step: ObservedStep) -> Iterator[str]:
         if place not in CANNOT_DO_WITHOUT:
             yield f"the host waits for the GPU in {place} ({operation})"
     for dtype in sorted(map(str, step.exchanged - NCCL_TYPES)):
-        yield f"{dtype} travels, which NCCL has not"
+        yield f"a tensor of {dtype} is sent, which NCCL does not support"
 
 
 def kernel_problems(call: KernelCall, compiled: CompiledCall) -> Iterator[str]:
@@ -119,7 +119,7 @@ def kernel_problems(call: KernelCall, compiled: CompiledCall) -> Iterator[str]:
     if spilled > MOST_SPILLED_BYTES:
         yield f"{call.name} spills {spilled} bytes of registers a thread"
     for instruction in sorted({i for kernel in compiled.triton_kernels for i in kernel.inexact}):
-        yield f"{call.name} rounds by {instruction}, otherwise than its operations one by one"
+        yield f"{call.name} uses {instruction}, which rounds differently from separate operations"
 
 
 def _method_cells(name: str, step: ObservedStep) -> list[str]:

@@ -71,8 +71,8 @@ def check_residuals(virtual: Trace, processes: Sequence[Trace]) -> None:
                 )
                 demand(
                     close,
-                    f"step {number}: real workers remember something else of {name} than their "
-                    "virtual twins",
+                    f"step {number}: real workers keep another state of {name} than virtual "
+                    "workers do",
                 )
 
 
@@ -81,5 +81,5 @@ def check_bits(virtual: Trace, processes: Sequence[Trace]) -> None:
     for what in ("sent_bits", "received_bits"):
         real = [bits for process in processes for bits in getattr(process, what)]
         expected = getattr(virtual, what)
-        demand(real == expected, f"real workers have {what} of {real}, virtual ones of {expected}")
+        demand(real == expected, f"real workers count {what}={real}, virtual ones {expected}")
     demand(min(virtual.sent_bits) > 0, "a worker sends nothing: what it shares goes through comm")

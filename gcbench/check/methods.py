@@ -85,7 +85,7 @@ def list_methods(
     names: Sequence[str] = (), measure: bool = False, config_dir: str | None = None
 ) -> None:
     """Print the methods of these names, or all; with `measure`, also what they send."""
-    measured = ["bits a value it sends", "x fewer"] if measure else []
+    measured = ["bits per value", "x fewer than fp32"] if measure else []
     rows = []
     for method in read_methods(names, measure, config_dir):
         about = f"{method.about}\n{' '.join(method.knobs)}".rstrip()
@@ -101,8 +101,7 @@ def list_methods(
         "What they send is measured with gcbench methods measure=true, or gcbench methods NAME."
     )
     promises_note = (
-        "Promises are those of the method by itself; gcbench check compressor=NAME holds it to "
-        "them."
+        "Promises are those of the method by itself; gcbench check compressor=NAME tests them."
     )
     notes = [measured_note if measure else not_measured_note, promises_note]
     headings = ["compressor", "what it is, and its knobs", *measured, "promises"]

@@ -23,7 +23,7 @@ LAYOUTS = {"4 processes": 4, "2 x 2": 2}
 TIMEOUT = timedelta(minutes=1)
 
 Traces = dict[str, list[list[Trace]]]
-"""By layout, compressor and process."""
+"""Traces keyed by layout, then by compressor and process."""
 
 
 def traces_over_gloo(nodes: Sequence[Config]) -> Traces:

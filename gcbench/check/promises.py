@@ -107,7 +107,7 @@ def check_contractive(compressor: Compressor, kind: str, slack: float = 1e-6) ->
     share = float((torch.stack(errors).mean(0) / flat(grads).square().sum(1)).max())
     demand(
         share < 1 + slack,
-        f"promises to be contractive, but of the vector '{kind}' the error is {share:.3f} |v|^2",
+        f"promises to be contractive, but on the vector '{kind}' the error is {share:.3f} |v|^2",
     )
     return share
 
@@ -125,8 +125,8 @@ def check_mean_linear(compressor: Compressor) -> None:
         error = float((flat(rows.update) - flat(replicated.update)).norm() / flat(means).norm())
         demand(
             error <= allowed,
-            f"promises that rows count by their mean, but their update is {error:.2g} off their "
-            "mean's",
+            "promises to be mean-linear, but the update of the workers' gradients differs by "
+            f"{error:.2g} from the update of their mean",
         )
 
 

@@ -75,8 +75,8 @@ def borders(reader: BitReader, lengths: Tensor) -> tuple[Tensor, Tensor]:
     ends = lengths.to(torch.int64).cumsum(1) + reader.starts
     if bool((lengths < 0).any() | (ends[:, -1:] > reader.ends).any()):
         raise ValueError(
-            f"the lengths of the blocks add up to other bits than the {8 * reader.bytes} of the "
-            "longest stream"
+            "the lengths of the blocks are wrong: one is negative, or they exceed the "
+            f"{8 * reader.bytes} bits of the longest stream"
         )
     return (ends - lengths).flatten(), ends.flatten()
 

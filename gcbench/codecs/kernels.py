@@ -158,7 +158,8 @@ def _run_or_fall_back(
         return compiled(*args, **kwargs)
     except (FailOnRecompileLimitHit, TorchDynamoException) as error:
         _backend = "eager"
-        log.warning("codecs are eager again, as compiling one failed: %s", in_one_line(error))
+        reason = in_one_line(error)
+        log.warning("a codec failed to compile, so all codecs run eager from now on: %s", reason)
         return function(*args, **kwargs)
 
 

@@ -47,7 +47,7 @@ def _library(file: str, functions: tuple[tuple[str, str], ...]) -> CDLL:
         library: CDLL = CppCodeCache.load(source, extra_flags=["-ftree-loop-vectorize"])
     except Exception as error:  # CppCompileError, or whatever else a broken compiler causes
         raise RuntimeError(
-            f"the C++ of codecs cannot be compiled here ({in_one_line(error)}); "
+            f"the C++ codecs do not compile on this machine ({in_one_line(error)}); "
             "type trainer.codec_backend=eager"
         ) from error
     for name, arguments in functions:

@@ -76,9 +76,9 @@ def disagreement(sums: Sequence[Hashable]) -> str | None:
     if not wrong:
         return None
     if 2 * times > len(sums):
-        return f"{_names(wrong)} other bits than worker {sums.index(right)}"
+        return f"{_names(wrong)} a different result than worker {sums.index(right)}"
     everyone = f"{_names(wrong)} and worker {sums.index(right)}"
-    return f"{everyone} different bits; which are the right ones cannot be told"
+    return f"{everyone} different results, and no majority shows which is right"
 
 
 def _names(workers: Sequence[int]) -> str:

@@ -40,7 +40,7 @@ class FlatGradient:
     def of(module: FSDPModule, replicas: dist.ProcessGroup | None) -> FlatGradient:
         """Return a new hook of `module`. Raises RuntimeError if the one that it has is in use."""
         if module in _hooks and _hooks[module].on_gradient is not None:
-            raise RuntimeError("a hook is in use")
+            raise RuntimeError("this module has a gcbench hook in use")
         _hooks[module] = FlatGradient(module, replicas)
         return _hooks[module]
 
@@ -63,8 +63,8 @@ class FlatGradient:
             return dist.reduce_scatter_tensor(output_tensor, input_tensor, op, group, async_op)
         if op not in (dist.ReduceOp.AVG, dist.ReduceOp.SUM):
             raise ValueError(
-                "set_gradient_divide_factor: a compressor gives a mean, which FSDP can divide only "
-                "afterwards; type set_force_sum_reduction_for_comms(True), too"
+                "set_gradient_divide_factor: a compressor returns a mean, which FSDP can only "
+                "divide afterwards; call set_force_sum_reduction_for_comms(True), too"
             )
         output_tensor.copy_(self.on_gradient(input_tensor))
         if op == dist.ReduceOp.SUM:  # FSDP divides it later.

@@ -137,11 +137,11 @@ def refuse_other_tensors(returned: Grads, grads: Grads) -> None:
         return
     wrong = [f"no tensor for {name}" for name in grads if name not in returned]
     wrong += [
-        f"a tensor for {name}, which is no gradient" for name in returned if name not in grads
+        f"a tensor for {name}, which has no gradient" for name in returned if name not in grads
     ]
     raise MethodError(
         f"the compressor returned {wrong[0]}; "
-        "type gcbench check and its name to see what a method owes"
+        "type gcbench check and its name to see what a method must return"
     )
 
 

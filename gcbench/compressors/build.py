@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Collection, Iterator, Sequence
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from gcbench.compressors.aligned import Aligned
 from gcbench.compressors.base import Compressor
@@ -83,13 +83,13 @@ def build(
     """Return `method` as a compressor, inside the wrappers that the settings ask for.
 
     The codes of a codec are written in `code` and sent by `exchange`. Raises ValueError for
-    settings that have no effect or contradict one another.
+    settings that contradict one another or the method.
     """
     _refuse_idle(exchange, code, align, workers_per_node)
     if bucket_scope == "gradient" and align:
         raise ValueError(
-            "align=true bucket_scope=gradient: buckets that run through the gradient hold no whole "
-            "receptive fields; type one of them"
+            "align=true bucket_scope=gradient: buckets that run through the gradient cut receptive "
+            "fields; type only one of them"
         )
     if isinstance(method, Bucketed) and method.per_layer:
         _refuse_split_layers(bucket_scope, exchange)
@@ -119,9 +119,16 @@ def _send_codes(
 ) -> Compressor:
     """Return a compressor that sends a codec's codes; a compressor is returned unchanged."""
     if isinstance(method, Compressor):
+        if (align, code, exchange) != (False, "fixed", "gather"):
+            raise ValueError(
+                f"align={align} code={code} exchange={exchange}: {type(method).__name__} decides "
+                "by itself what it sends and how; leave them out"
+            )
         return method
     if align:
-        return Aligned(cast(Bucketed, method), code)
+        if not isinstance(method, Bucketed):
+            raise ValueError(f"align=true: {type(method).__name__} has no buckets; leave it out")
+        return Aligned(method, code)
     if exchange == "hierarchical":
         return Hierarchical(method, workers_per_node)
     return build_exchange(apply_code(method, code), exchange)
@@ -143,8 +150,8 @@ def _add_feedback(
     if kind == "loco":
         if beta != 1:
             raise ValueError(
-                f"beta={beta} weighs the old residual, which LoCo keeps whole; "
-                "type error_feedback=true or beta=1"
+                f"beta={beta}: LoCo always keeps the old residual whole; type beta=1 or "
+                "error_feedback=true"
             )
         return LoCo(compressor, alpha, reset_steps)
     if not kind:
@@ -165,12 +172,12 @@ def _refuse_idle(
         )
     if align and exchange != "gather":
         raise ValueError(
-            f"align=true means nothing with exchange={exchange}; "
+            f"align=true has no effect with exchange={exchange}; "
             "type exchange=gather or align=false"
         )
     if workers_per_node is not None and exchange != "hierarchical":
         raise ValueError(
-            f"workers_per_node={workers_per_node} means nothing with exchange={exchange}; "
+            f"workers_per_node={workers_per_node} has no effect with exchange={exchange}; "
             "type exchange=hierarchical"
         )
 
@@ -179,13 +186,13 @@ def _refuse_split_layers(bucket_scope: BucketScope, exchange: Exchange) -> None:
     """Raise ValueError for settings that would split a tensor which has to be one bucket."""
     if bucket_scope == "gradient":
         raise ValueError(
-            "per_layer=true bucket_scope=gradient: a bucket is a tensor, or runs through all; "
-            "type one of them"
+            "per_layer=true bucket_scope=gradient: a bucket is either one tensor or runs through "
+            "all of them; type only one of these"
         )
     if exchange in ("scatter", "scatter_coded"):
         raise ValueError(
-            f"exchange={exchange} cuts tensors into shards; type per_layer=false, or "
-            "exchange=gather"
+            f"exchange={exchange} cuts tensors into shards, and per_layer=true needs them whole; "
+            "type per_layer=false, or exchange=gather"
         )
 
 
@@ -248,21 +255,21 @@ def _refuse_with_ef21(exchange: Exchange, alpha: float, beta: float) -> None:
     """Raise ValueError for settings that do not work with error_feedback=ef21."""
     if (alpha, beta) != (1, 1):
         raise ValueError(
-            f"alpha={alpha} beta={beta} weigh the error-feedback residual, which EF21 has not; "
+            f"alpha={alpha} beta={beta} weigh the error-feedback residual, and EF21 has none; "
             "type error_feedback=true or alpha=1 beta=1"
         )
     if exchange == "scatter_coded":
         raise ValueError(
-            "exchange=scatter_coded codes means a second time, and EF21 adds up what workers sent; "
-            "type exchange=gather or scatter"
+            "exchange=scatter_coded codes the means again, so that they differ from the sums that "
+            "EF21 keeps; type exchange=gather or scatter"
         )
 
 
 def _warn_if_expanding(compressor: Compressor, typed: str) -> None:
     if not compressor.properties.contractive:
         warnings.warn(
-            f"{typed} around a quantizer whose error can exceed its input: what workers remember "
-            "may grow without bound. Type error_feedback=true alpha=0.2 beta=0.9 (ECQ-SGD), more "
+            f"{typed} around a quantizer whose error can exceed its input: the residual may grow "
+            "without bound. Type error_feedback=true alpha=0.2 beta=0.9 (ECQ-SGD), more "
             "levels, or a smaller bucket_size",
             stacklevel=2,
         )

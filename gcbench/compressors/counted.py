@@ -83,8 +83,8 @@ def _count(codes: Tensor, levels: int, comm: Comm) -> list[Tensor]:
     bits = (base ** (levels - 1) - 1).bit_length()
     if bits > 31:
         raise ValueError(
-            f"exchange=sum: counts of {levels} levels among {comm.workers} workers cost {bits} "
-            "bits a value, no less than fp32; type exchange=scatter_coded, or a smaller level_count"
+            f"exchange=sum: counts of {levels} levels by {comm.workers} workers take {bits} bits "
+            "per value, no fewer than fp32; type exchange=scatter_coded, or a smaller level_count"
         )
     weights = torch.tensor([0, *(base**k for k in range(levels - 1))], device=codes.device)
     rest = unpack_lanes(

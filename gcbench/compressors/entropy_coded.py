@@ -170,7 +170,9 @@ def apply_code(codec: Codec, code: Code) -> Codec:
     if code == "fixed":
         return codec
     if not isinstance(codec, GridCodec):
-        raise ValueError(f"code={code} needs codes on a grid, as qsgd has them; type code=fixed")
+        raise ValueError(
+            f"code={code} needs codes on a grid, such as those of qsgd; type code=fixed"
+        )
     if codec.highest % 2:
         raise ValueError(
             f"code={code} needs a level at zero, so an odd number of levels, not "

@@ -262,7 +262,7 @@ def build_exchange(codec: Codec, exchange: Exchange) -> Compressor:
         if isinstance(codec, TableCodec):
             return CountExchange(codec)
         raise ValueError(
-            "exchange=sum needs codes on a shared grid, as qsgd has them; "
+            "exchange=sum needs codes on a shared grid, such as those of qsgd; "
             "type exchange=gather or scatter"
         )
     return ScatterExchange(codec, code_means=exchange == "scatter_coded")

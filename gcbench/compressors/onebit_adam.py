@@ -57,21 +57,22 @@ class MomentumCoding(Checked):
         if kind not in ("frozen_adam", "sgd", "powersgd"):
             raise ValueError(
                 f"optimizer={kind or optimizer['_target_']}: this compressor codes a momentum, "
-                "which wants an optimizer whose variance stands still; type optimizer=frozen_adam"
+                "which needs an optimizer with a frozen variance; type optimizer=frozen_adam"
             )
         beta = optimizer["betas"][0] if kind == "frozen_adam" else optimizer["momentum"]
         if beta != self.momentum:
             key = "betas=[" if kind == "frozen_adam" else "momentum="
             raise ValueError(
-                f"compressor.momentum={self.momentum:g}: the optimizer weighs the old momentum by "
+                f"compressor.momentum={self.momentum:g} must equal the optimizer's, which is "
                 f"{beta:g}; type optimizer.{key}{self.momentum:g}"
                 + (f",{optimizer['betas'][1]:g}]" if kind == "frozen_adam" else "")
             )
         freeze_steps = optimizer.get("freeze_steps", dense_steps)
         if freeze_steps != dense_steps:
             raise ValueError(
-                f"compressor.dense_steps={dense_steps}: the optimizer's variance stands still "
-                f"after {freeze_steps} steps; type optimizer.freeze_steps={dense_steps}"
+                f"compressor.dense_steps={dense_steps} must equal the steps after which the "
+                f"optimizer freezes its variance, which are {freeze_steps}; type "
+                f"optimizer.freeze_steps={dense_steps}"
             )
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:

@@ -90,7 +90,7 @@ class PowerSGD(Checked):
         super().__post_init__()
         if self.svd and self.iterations > 1:
             raise ValueError(
-                f"iterations={self.iterations} means nothing with svd=true; type only one of them"
+                f"iterations={self.iterations} has no effect with svd=true; type only one of them"
             )
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:

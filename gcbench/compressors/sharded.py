@@ -77,8 +77,8 @@ def shard_exchange(compressor: Compressor) -> Compressor:
         return ShardExchange(compressor.codec)
     if not hasattr(compressor, "inner"):
         raise ValueError(
-            "only codes of equal length that exchange=gather or scatter carries can be reduced by "
-            "shards"
+            "a reduction by shards needs exchange=gather or scatter, with messages of one length "
+            "(code=fixed)"
         )
     wrapper: Any = compressor
     parts = {k: getattr(wrapper, k) for k in ("inner", "dense") if hasattr(wrapper, k)}

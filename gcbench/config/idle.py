@@ -48,7 +48,7 @@ def _refuse_hidden_copies(config: Config, typed: set[str]) -> None:
 def _refuse_bucket_size(config: Config, typed: set[str]) -> None:
     if config.get("per_layer") and "bucket_size" in typed:
         raise IdleKeyError(
-            f"bucket_size={config['bucket_size']} means nothing with per_layer=true, "
+            f"bucket_size={config['bucket_size']} has no effect with per_layer=true, "
             "where every tensor is one bucket; type only one of them"
         )
 
@@ -59,7 +59,7 @@ def _refuse_keys_of_a_residual(config: Config, typed: set[str]) -> None:
         if key in typed and feedback is not None and feedback not in kinds:
             has, reads = (_typed("error_feedback", kind) for kind in (feedback, kinds[0]))
             raise IdleKeyError(
-                f"{_typed(key, config[key])} means nothing with {has}; type {reads} too, or leave "
+                f"{_typed(key, config[key])} has no effect with {has}; type {reads} too, or leave "
                 "it out"
             )
 
@@ -70,7 +70,7 @@ def _refuse_keys_of_another_schedule(schedule: Config, typed: set[str]) -> None:
     for key, kind in KIND_OF_SCHEDULE.items():
         if f"schedule.{key}" in typed and schedule["kind"] != kind:
             raise IdleKeyError(
-                f"{_typed(f'schedule.{key}', schedule[key])} means nothing with "
+                f"{_typed(f'schedule.{key}', schedule[key])} has no effect with "
                 f"schedule={schedule['kind']}; type schedule={kind} too, or leave it out"
             )
     if schedule["kind"] == "steps" and not schedule["milestones"]:
@@ -85,7 +85,7 @@ def _refuse_keys_without_another(flat: Flat, typed: set[str]) -> None:
     for key, (other, wanted) in NEEDED.items():
         if key in typed and other in flat and bool(flat[other]) != bool(wanted):
             raise IdleKeyError(
-                f"{_typed(key, flat[key])} means nothing with {_typed(other, flat[other])}; type "
+                f"{_typed(key, flat[key])} has no effect with {_typed(other, flat[other])}; type "
                 f"{_typed(other, wanted)} too, or leave it out"
             )
 

@@ -137,7 +137,7 @@ def sentence_of(error: BaseException, benchmark: bool = False) -> str:
     if missing := re.search(r"Could not find 'experiment/(.+?)'", text):
         return _unknown_experiment(missing[1])
     if absent := re.match(r"Could not override '.+'\. No match.*\n.* \+(.+)$", text):
-        return f"{absent[1]}: a run has no such choice before one is added; type +{absent[1]}"
+        return f"{absent[1]}: a run has no such choice by default; type +{absent[1]} to add it"
     if several := re.match(r"Ambiguous value for argument '((.+?)=(.+))'", text):
         return (
             f"{several[1]}: several values are a sweep; type gcbench -m {several[1]}, or "

@@ -11,7 +11,7 @@ from gcbench.knobs import Knob
 
 Task = Literal["classification", "regression", "language"]
 Kind = Literal["image", "vector", "tokens", "speech"]
-Features = Annotated[int, Knob("of a sample", unit="a number", at_least=1, example=64)]
+Features = Annotated[int, Knob("features of a sample", unit="a number", at_least=1, example=64)]
 
 
 @runtime_checkable

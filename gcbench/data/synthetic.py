@@ -15,7 +15,7 @@ from gcbench.knobs import Knob
 from gcbench.seeds import mix
 
 Samples = Annotated[
-    int, Knob("of the training split", unit="a number of samples", at_least=2, example=10_000)
+    int, Knob("size of the training split", unit="a number of samples", at_least=2, example=10_000)
 ]
 Outputs = Annotated[int, Knob("classes or targets", unit="a number", at_least=1, example=10)]
 Noise = Annotated[

@@ -143,8 +143,8 @@ def _check_directory(directory: Path) -> None:
 def _check_restarts(asked: int, plan: Plan) -> None:
     if asked and (plan.launcher != "local" or plan.processes == 1):
         raise ConfigError(
-            f"trainer.max_restarts={asked}: trainer.launcher={plan.launcher} starts no processes "
-            "that it could start again; type trainer.launcher=local, or torchrun --max-restarts"
+            f"trainer.max_restarts={asked}: trainer.launcher={plan.launcher} cannot restart "
+            "processes; type trainer.launcher=local with several, or torchrun --max-restarts"
         )
 
 

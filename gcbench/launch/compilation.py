@@ -87,10 +87,10 @@ class BackgroundCompilation:
         if before[-1:] != [now]:
             if before and run.first:
                 log.warning(
-                    "codecs add floats up by %s code from step %d on, and by %s code before, which "
-                    "rounds otherwise",
-                    now,
+                    "from step %d on, %s code adds floats up in place of %s code, and rounds "
+                    "differently",
                     progress.step,
+                    now,
                     before[-1],
                 )
             progress.codec_sums = [*before, now]
@@ -150,7 +150,7 @@ class BackgroundCompilation:
             self._plan, run.replica.numel, run.compressor, run.estimator, self._plan.workers
         )
         if needed // self._plan.local_processes > free_bytes():
-            return "to compile them takes more memory than is free"
+            return "compiling them needs more memory than is free"
         return None
 
     def _change_if_ready(self, run: Run, progress: Progress) -> None:

@@ -14,6 +14,7 @@ import torch
 
 from gcbench import settings
 from gcbench.config import Config, ConfigError
+from gcbench.data.protocol import Data
 from gcbench.identity import digest
 from gcbench.launch.instantiate import make_data, make_model, to_dataclass
 from gcbench.launch.plan import Machine, make_plan
@@ -112,6 +113,18 @@ def _measure(config: Config) -> tuple[float, int]:
     trainer = to_dataclass(settings.TrainerSettings, config["trainer"])
     data, before = make_data(config), torch.get_num_threads()
     torch.set_num_threads(plan.threads)
+    try:
+        seconds = _time_workers(config, trainer, data, plan.workers)
+    finally:
+        torch.set_num_threads(before)
+    rows = plan.workers // plan.processes
+    return rows * seconds, data.steps_per_epoch(plan.workers, trainer.batch_size)
+
+
+def _time_workers(
+    config: Config, trainer: settings.TrainerSettings, data: Data, workers: int
+) -> float:
+    """Return the seconds that one worker's forward and backward pass take, the least of three."""
     replica = Replica(
         make_model(config["model"], data.shape, data.outputs),
         data.task,
@@ -120,7 +133,7 @@ def _measure(config: Config) -> tuple[float, int]:
         trainer,
     )
     batch = data.batch(
-        epoch=0, step=0, worker=0, workers=plan.workers, batch_size=trainer.batch_size, seed=0
+        epoch=0, step=0, worker=0, workers=workers, batch_size=trainer.batch_size, seed=0
     )
     seconds = []
     for _ in range(3):
@@ -128,6 +141,4 @@ def _measure(config: Config) -> tuple[float, int]:
         replica.begin()
         replica.backward(0, batch, (0, 0), Clock(replica.device))
         seconds.append(time.perf_counter() - start)
-    torch.set_num_threads(before)
-    rows = plan.workers // plan.processes
-    return rows * min(seconds), data.steps_per_epoch(plan.workers, trainer.batch_size)
+    return min(seconds)

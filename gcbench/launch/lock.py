@@ -92,7 +92,7 @@ def lock_directory(directory: Path) -> Iterator[Lock]:
             who = lock.read_note() or "another process"
             raise RunFailed(
                 f"{directory} is being run by {who}; wait for it, stop it, or type another "
-                f"outputs=<folder>; if it is no more, remove {path}"
+                f"outputs=<folder>; if that process no longer exists, remove {path}"
             )
         lock.note(f"process {os.getpid()} on {socket.gethostname()}")
         yield lock
@@ -116,7 +116,7 @@ def _take(lock: Lock) -> bool:
         return _take_within(lock, ORPHAN_SECONDS)
     except OSError as error:
         log.warning(
-            "%s: %s; nothing keeps a second process from running there, too",
+            "%s: %s; without this lock a second process could run there, too",
             lock.path,
             error.strerror,
         )

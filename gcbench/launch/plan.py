@@ -92,8 +92,8 @@ class Plan:
         if self.processes == self.local_processes:
             return None
         return (
-            "processes of several machines talk over torch.distributed, which neither encrypts "
-            "nor asks who speaks: use a network on which you trust everybody"
+            "processes on several machines communicate through torch.distributed, without "
+            "encryption or authentication: use a trusted network"
         )
 
     def notice(self) -> str | None:
@@ -196,8 +196,8 @@ def _check_nodes(asked: int | None, workers: int, rows: int, local_processes: in
         raise ConfigError(str(error)) from error
     if asked is None:
         raise ConfigError(
-            "workers_per_node=null: numbers depend on the size of a node, and hosts may have "
-            f"another next time; type workers_per_node={size}, as these have"
+            "workers_per_node=null: results depend on the workers per node, and other hosts may "
+            f"have another number; type workers_per_node={size}, as here"
         )
 
 
@@ -224,7 +224,7 @@ def choose_codec_backend(asked: str, device: str, compiler: bool, key: str) -> B
 def _launcher(asked: str, processes: int, device: str, machine: Machine) -> str:
     if asked == "torchrun" and not machine.under_torchrun:
         raise ConfigError(
-            "trainer.launcher=torchrun: torchrun's environment is not here; "
+            "trainer.launcher=torchrun: torchrun did not start this process; "
             "type torchrun --nproc-per-node N -m gcbench ..., or trainer.launcher=local"
         )
     if asked == "slurm" and not slurm.tasks(machine.environment):

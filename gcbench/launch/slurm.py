@@ -187,6 +187,11 @@ def job_shape(trainer: Config, cluster: ClusterResources) -> JobShape:
     return JobShape(nodes, tasks_here, per_node if on_gpus else None)
 
 
+def last_line(text: str) -> str:
+    """Return the last line of a program's message, which usually gives the reason."""
+    return (text.strip().splitlines() or ["without a message"])[-1]
+
+
 def find_cluster(partition: str | None) -> ClusterResources:
     """Return the resources of the partition, or of all of them.
 
@@ -206,7 +211,7 @@ def find_cluster(partition: str | None) -> ClusterResources:
     if answer.returncode:
         raise ConfigError(
             "hydra/launcher=submitit_slurm: Slurm does not answer "
-            f"({answer.stderr.strip().splitlines()[-1]}); type the command where sinfo works, or "
+            f"({last_line(answer.stderr)}); type the command where sinfo works, or "
             "hydra/launcher=submitit_local"
         )
     rows = [line.split(maxsplit=2) for line in answer.stdout.splitlines()]

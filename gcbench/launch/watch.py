@@ -63,11 +63,11 @@ def _answer(board: Any, rank: int, where: Callable[[], Place], done: threading.E
 
 
 def _ask(board: Any, processes: int) -> list[Place | None]:
+    keys = [str(rank) for rank in range(processes)]
     board.set("asked", "")
     end = time.monotonic() + ANSWER_SECONDS
-    while not board.check([str(rank) for rank in range(processes)]) and time.monotonic() < end:
+    while not board.check(keys) and time.monotonic() < end:
         time.sleep(0.1)
-    keys = [str(rank) for rank in range(processes)]
     return [Place(*json.loads(board.get(key))) if board.check([key]) else None for key in keys]
 
 

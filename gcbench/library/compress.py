@@ -214,7 +214,8 @@ def _name_carried(
     )
     return (
         f"{' '.join(overrides)}: {why}; type compress(DistributedDataParallel(model)"
-        f", ...), or, as they come, one of {', '.join(_carried_choices(replicas is not None))}"
+        ", ...), or one of these methods with their own settings: "
+        f"{', '.join(_carried_choices(replicas is not None))}"
     )
 
 

@@ -99,8 +99,9 @@ class Compression(ABC):
         for key, value in expected.items():
             if saved.get(key) != value:
                 raise ConfigError(
-                    f"this state has {key}={saved.get(key)}, where {value} goes on; load the state "
-                    "that this worker saved, with the same compressor and number of workers"
+                    f"the saved state has {key}={saved.get(key)}, and this compression has "
+                    f"{value}; load what this worker saved, with the same compressor and number of "
+                    "workers"
                 )
         for name, exchange in self._exchanges.items():
             exchange.step = state_dict["steps"][name]

@@ -131,7 +131,7 @@ def refuse_fsdp(module: nn.Module, replicas: dist.ProcessGroup | None) -> None:
 
 def shards_of(module: nn.Module) -> int:
     """Return the number of processes over which each parameter is sharded."""
-    return next(iter(_sharded_parameters(module))).device_mesh.size()
+    return _sharded_parameters(module)[0].device_mesh.size()
 
 
 def shapes_of_groups(module: nn.Module, replicas: dist.ProcessGroup | None) -> list[tuple[int]]:

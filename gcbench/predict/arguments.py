@@ -79,7 +79,8 @@ gcbench predict compare outputs/RUN network=1gbit    a run's times beside the pr
         None, "a file without its ending: pays draws picture=NAME.svg and NAME.png"
     )
     own: tuple[str, ...] = key(
-        (), "with compare: classes of yours, by commas, that a run's model and method may be"
+        (),
+        "with compare: your own classes that a run's model or method may be, separated by commas",
     )
 
     @property
@@ -111,12 +112,12 @@ def read_predict(typed: Sequence[str]) -> Predict:
         )
     if arguments.shapes and (idle := [k for k in ("model", "dataset") if k in arguments.given]):
         raise ConfigError(
-            f"{idle[0]}={getattr(arguments, idle[0])}: shapes={arguments.shapes} is the model; "
-            "type one of both"
+            f"{idle[0]}={getattr(arguments, idle[0])}: shapes={arguments.shapes} gives the "
+            "model; type only one of them"
         )
     if arguments.seconds is not None and arguments.batch_size is None and arguments.shapes is None:
         raise ConfigError(
-            f"seconds={arguments.seconds:g}: type batch_size=N too, whose seconds they are"
+            f"seconds={arguments.seconds:g}: type batch_size=N too, the batch that takes so long"
         )
     if arguments.overlap and max(arguments.every) > 1:
         raise ConfigError(

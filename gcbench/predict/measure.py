@@ -98,8 +98,8 @@ def measure_device(paths: Sequence[str], title: str) -> dict[str, Any]:
         method = bench["config"].get("compressor", {})
         if methods.setdefault(compressor, method) != method:
             raise ConfigError(
-                f"{', '.join(paths)}: benchmarks of compressor={compressor} with several knobs, "
-                "and a device has one line for a method; type those of one"
+                f"{', '.join(paths)}: the benchmarks of compressor={compressor} have different "
+                "knobs, and a device file has one entry per method; type those of one setting"
             )
         entry = codecs.setdefault(compressor, {part: {} for part in PARTS.values()})
         for row in bench["local"]:
@@ -111,8 +111,9 @@ def measure_device(paths: Sequence[str], title: str) -> dict[str, Any]:
         model, timed = run.result.choices["model"], _timed_settings(run)
         if different := flat_differences(settings.setdefault(model, timed), timed):
             raise ConfigError(
-                f"{', '.join(paths)}: runs of model={model} with {format_differences(different)}, "
-                "and a device has one line for a model; type those of one"
+                f"{', '.join(paths)}: the runs of model={model} differ "
+                f"({format_differences(different)}), and a device file has one entry per model; "
+                "type those of one setting"
             )
         entry = models.setdefault(model, {"seconds": {}})
         batch_size = run.config["trainer"]["batch_size"]
@@ -154,16 +155,18 @@ def _seconds(result: Result, phase: str) -> float:
 
 COMMENTS = {
     "title": "what was measured",
-    "copy_bytes_per_second": "of fp32 values; median of the copies beside the benchmarks",
-    "backward_share": "of the seconds of models",
-    "codecs": "seconds by values: all of a worker's own work (aggregate), and every further "
+    "copy_bytes_per_second": "copies of fp32 values beside the benchmarks, median",
+    "backward_share": "share of the models' seconds",
+    "codecs": "seconds by number of values: a worker's own work (aggregate), and each further "
     "message (decode)",
-    "models": "data, forward, backward and update: seconds by samples a worker",
+    "models": "data, forward, backward and update: seconds by samples per worker",
 }
 # Comments on assumed values, by the part of the device whose absence leaves them unmeasured.
 ASSUMED = {
-    "codecs": {"copy_bytes_per_second": "of fp32 values; assumed, as there was no benchmark"},
-    "models": {"backward_share": "of the seconds of models; assumed, as there was no run"},
+    "codecs": {
+        "copy_bytes_per_second": "copies of fp32 values; assumed, as there was no benchmark"
+    },
+    "models": {"backward_share": "share of the models' seconds; assumed, as there was no run"},
 }
 
 
@@ -272,7 +275,8 @@ def _link(measured: Network | None, network: str | None, latency: str | None, pa
     if measured and measured.emulated:
         if latency is not None:
             raise ConfigError(
-                f"latency={latency}: the link that its result names has one; type network=1gbit too"
+                f"latency={latency}: the run's emulated link has its own latency; to replace it, "
+                "type network=1gbit too"
             )
         return Link(**(emulated_link(measured.model_dump()) or {}))
     if measured and measured.link:

@@ -91,10 +91,9 @@ class Payload:
         in_nodes = any(message.level == "inside" for message in self._count(few))
         if in_nodes and workers <= self.workers_per_node:
             return self._count(workers)
-        scaled = [self._scaled(message, workers) for message in self._count(few)]
-        if not self._widens(few):
-            return scaled
-        return self._count(workers)
+        if self._widens(few):
+            return self._count(workers)
+        return [self._scaled(message, workers) for message in self._count(few)]
 
     def _base(self, nodes: int) -> int:
         return nodes * self.workers_per_node

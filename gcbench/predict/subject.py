@@ -91,8 +91,8 @@ def refuse_foreign_code(node: Any, own: Collection[str], place: str) -> None:
     """
     if isinstance(node, str) and "${" in node:
         raise ConfigError(
-            f"{place}: its configuration computes a value, {node}, as no result of gcbench's does; "
-            "type a run's directory"
+            f"{place}: its configuration contains the interpolation {node}, which gcbench never "
+            "writes into a result; type a run's directory"
         )
     if isinstance(node, list):
         for inside in node:

@@ -68,7 +68,7 @@ def _predict_steps(arguments: Predict) -> TextTable:
         "exchange",
         "exposed",
         "MB sent",
-        "of the bound",
+        "x bound",
     ]
     return TextTable(
         headings,
@@ -96,8 +96,8 @@ def _notes(arguments: Predict, scenario: Scenario) -> list[str]:
     ]
     if arguments.others:
         notes.append(
-            f"Codec seconds are those of device {arguments.device} for a method, whatever its "
-            f"knobs ({', '.join(arguments.others)}); what is sent is of these knobs."
+            f"Codec seconds are those of device {arguments.device}, which do not depend on the "
+            f"knobs ({', '.join(arguments.others)}); what is sent does."
         )
     if scenario.guessed:
         notes.append(
@@ -212,7 +212,7 @@ def _measure(arguments: Predict) -> TextTable:
         for name, entry in node["codecs"].items()
     ]
     rows += [["model", name, _sizes(entry["seconds"])] for name, entry in node["models"].items()]
-    headings = ["part", "name", "of values, or batches"]
+    headings = ["part", "name", "sizes (values or batches)"]
     title = f"{arguments.device}: {node['title']}"
     return TextTable(headings, rows, left=range(3), title=title)
 
@@ -262,7 +262,7 @@ def _list_links() -> TextTable:
         ]
         for name, link in read_presets().items()
     ]
-    headings = ["link", "of payload", "latency", "source"]
+    headings = ["link", "payload rate", "latency", "source"]
     return TextTable(headings, rows, left=(0, 3), title="network= and inside=")
 
 

@@ -244,7 +244,7 @@ class Result(Environment):
         Raises ValueError that says what is wrong.
         """
         if not isinstance(data, Mapping) or "schema_version" not in data:
-            raise ValueError("no result of a run of gcbench")
+            raise ValueError("not the result of a gcbench run")
         if data["schema_version"] != SCHEMA_VERSION:
             version = data["schema_version"]
             raise ValueError(

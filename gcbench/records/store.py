@@ -206,7 +206,7 @@ def _parse_line(line: str, path: Path) -> RecordedRun:
     kept = printable(json.loads(line))
     name, metrics = kept["name"], kept["metrics"]
     if not isinstance(name, str) or not isinstance(metrics, list):
-        raise ValueError("its name is no text, or its metrics are no list")
+        raise ValueError("its name is not text, or its metrics are not a list")
     return RecordedRun(Result.parse(kept["result"]), f"{path}/{name}", partial(list, metrics))
 
 

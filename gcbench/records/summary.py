@@ -138,7 +138,7 @@ def advice_on_share(share: float, config: dict[str, Any]) -> str:
     reasons = []
     if min_size := compressor.get("min_size"):
         key = "min_size" if "min_size" in config else "compressor.min_size"
-        reasons.append(f"tensors of fewer than {min_size:,} values travel whole; type {key}=0")
+        reasons.append(f"tensors of fewer than {min_size:,} values are sent whole; type {key}=0")
     if dense_steps := compressor.get("dense_steps"):
         # Methods that take them from the optimizer's warm-up have no key dense_steps.
         advice = "; type dense_steps=0" if "dense_steps" in config else ""

@@ -21,7 +21,7 @@ from gcbench.report.claims_formats import WRITERS as CLAIMS_WRITERS
 
 RESULTS = ("outputs",)
 WITH = (
-    "an override typed beside every experiment of the budget, as in "
+    "an override added to every experiment of the budget, for example "
     "with=trainer.precision=bf16; may be repeated"
 )
 
@@ -139,7 +139,7 @@ def read_source(kind: type[S], typed: Sequence[str]) -> S:
         if not all(override.partition("=")):
             raise ConfigError(
                 f"with={override}: type a key and a value after with=, "
-                "as in with=trainer.precision=bf16"
+                "for example with=trainer.precision=bf16"
             )
     if isinstance(arguments, Report):
         form = arguments.plain[0] if arguments.plain else ""
@@ -148,8 +148,8 @@ def read_source(kind: type[S], typed: Sequence[str]) -> S:
     if isinstance(arguments, Runs) and arguments.plain:
         if "results" in arguments.given:
             raise ConfigError(
-                f"{arguments.plain[0]} results={','.join(arguments.results)}: type all folders in "
-                "one way"
+                f"{arguments.plain[0]} results={','.join(arguments.results)}: type the folders "
+                "either alone or after results=, not both"
             )
         arguments.results = arguments.plain
     if (arguments.source == "wandb") != (arguments.project is not None):

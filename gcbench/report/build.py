@@ -27,13 +27,12 @@ from gcbench.report.tables import Column, Table
 
 
 def build(
-    table: Table, runs: Sequence[RecordedRun], budget: str, overrides: tuple[str, ...] = ()
+    table: Table, groups: RowsByBudget, budget: str, overrides: tuple[str, ...] = ()
 ) -> Document:
     """Return the report of a table at `budget`, which applies to columns that name no other budget.
 
-    `overrides` are added to every experiment at that budget.
+    `groups` are the table's rows, grouped with the same budget and overrides.
     """
-    groups = groups_of(table, runs, budget, overrides)
     rows = groups[budget]
     return Document(
         name=table.name,
@@ -48,7 +47,10 @@ def build(
 def groups_of(
     table: Table, runs: Sequence[RecordedRun], budget: str, overrides: tuple[str, ...] = ()
 ) -> RowsByBudget:
-    """Return the rows by budget: first the report's budget, then those that its columns name."""
+    """Return the rows by budget: first the report's budget, then those that its columns name.
+
+    `overrides` are added to every experiment at the report's budget.
+    """
     budgets = dict.fromkeys([budget, *(column.budget for column in table.columns if column.budget)])
     return {
         name: group_runs(table, runs, name, overrides if name == budget else ()) for name in budgets
@@ -101,7 +103,7 @@ def _about_budgets(
     table: Table, groups: RowsByBudget, budget: str, overrides: tuple[str, ...]
 ) -> list[str]:
     lines = [f"Budget {budget}: {_about(budget)}", *_list_differences(groups[budget])]
-    lines += [f"With {' '.join(overrides)} beside every row."] if overrides else []
+    lines += [f"With {' '.join(overrides)} added to every row."] if overrides else []
     for name in groups:
         if name != budget:
             titles = ", ".join(column.title for column in table.columns if column.budget == name)

@@ -18,15 +18,16 @@ from gcbench.report.verdicts import DECIDED, Verdict
 TITLE = "Claims of the papers"
 TO_RUN = "What would decide the others, and its cost"
 UNDER = [
-    "Rows are compared seed by seed, by the differences between runs of the same seed: a relation "
-    "holds, or its opposite does, if the mean difference is larger than noise, the one-sided 90 % "
-    "bound of Student's t test on these pairs. With two or three pairs the noise is at least that "
-    "of the median standard deviation of the claim's relations of that measure, with one pair that "
-    "of their pooled one; without any, nothing is above noise. "
-    "A run that diverged is worse than any number.",
-    "Budgets are not mixed, and of those that decide the one nearest to the paper's counts: an "
-    "answer at cpu, cpu_medium or cpu_long is of a smaller model and fewer epochs. Costs are those "
-    "of kept runs of the same table; what needs a machine is an estimate.",
+    "Rows are compared seed by seed. A relation holds, or its opposite does, if the mean of the "
+    "differences between runs of the same seed exceeds the noise: the one-sided 90 % bound of "
+    "Student's t test on these pairs. With two or three pairs the noise is at least what follows "
+    "from the median standard deviation of the claim's relations of that measure; with one pair "
+    "it follows from their pooled deviation. If no relation has two pairs, nothing exceeds the "
+    "noise. A run that diverged is worse than any number.",
+    "Each budget is judged separately. Of the budgets that decide a claim, the one closest to the "
+    "paper's counts: at cpu, cpu_medium and cpu_long the model is smaller, and epochs are fewer. "
+    "Costs come from kept runs of the same table; for runs that need a special machine they are "
+    "estimates.",
 ]
 
 

@@ -135,7 +135,7 @@ def describe_cost(claim: Claim, missing: Sequence[MissingRuns], kept: Sequence[R
     if claim.machine:
         hours = f", about {claim.gpu_hours:g} GPU-hours (an estimate)" if claim.gpu_hours else ""
         return f"{number}; {claim.machine}{hours}"
-    hours_of_runs = [(_core_hours(run, kept), len(run.seeds)) for run in missing]
+    hours_of_runs = [(_estimate_core_hours(run, kept), len(run.seeds)) for run in missing]
     known = [(hours, seeds) for hours, seeds in hours_of_runs if hours is not None]
     if not known:
         return f"{number}; nothing like it has run yet"
@@ -144,7 +144,7 @@ def describe_cost(claim: Claim, missing: Sequence[MissingRuns], kept: Sequence[R
     return f"{number}, about {total:.2g} core-hours"
 
 
-def _core_hours(missing: MissingRuns, kept: Sequence[RecordedRun]) -> float | None:
+def _estimate_core_hours(missing: MissingRuns, kept: Sequence[RecordedRun]) -> float | None:
     """Return the core-hours of the shortest kept run of the row, else of its table, at its budget.
 
     Longer runs may have been paused, or have shared their cores. None if there is no such run.
@@ -153,10 +153,10 @@ def _core_hours(missing: MissingRuns, kept: Sequence[RecordedRun]) -> float | No
     same = [run for run in at_budget if run.experiment == missing.experiment]
     table = missing.experiment.rpartition("/")[0]
     near = same or [r for r in at_budget if str(r.experiment).rpartition("/")[0] == table]
-    return min(map(_hours_of_cores, near), default=None)
+    return min(map(_core_hours_of_run, near), default=None)
 
 
-def _hours_of_cores(run: RecordedRun) -> float:
+def _core_hours_of_run(run: RecordedRun) -> float:
     """Return the core-hours of a whole run, at its pace since it was last resumed."""
     result = run.result
     whole = (result.duration_of_step or 0.0) * (result.steps or 0)

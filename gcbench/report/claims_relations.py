@@ -29,7 +29,6 @@ from gcbench.config import ConfigError
 from gcbench.report.verdicts import Verdict
 
 SIGNS = {ast.Gt: ">", ast.GtE: ">=", ast.Lt: "<", ast.LtE: "<=", ast.Eq: "=="}
-EXACT = (0,)  # stands for the seeds of numbers that depend on no seed
 FEW = 3  # up to so many differences, their own deviation is unreliable
 
 
@@ -72,12 +71,13 @@ class Judged(NamedTuple):
     margin: float = math.nan  # mean over the seeds that all its rows have
     seeds: tuple[int, ...] = ()
     noise: float = math.inf  # what the margin has to exceed; infinite if not known
+    exact: bool = False  # whether its numbers depend on no seed
 
     @property
     def text(self) -> str:
         if not self.seeds:
             return f"{self.relation.text}: no seed in common"
-        if self.seeds == EXACT:
+        if self.exact:
             return f"{self.relation.text}: {self.margin:+.3g}"
         count = f"{len(self.seeds)} seed{'s' * (len(self.seeds) > 1)}"
         noise = f"noise {self.noise:.2g}" if math.isfinite(self.noise) else "noise not known"
@@ -94,7 +94,7 @@ class PairedDifferences(NamedTuple):
     def of(cls, relation: Relation, values: Mapping[str, Value]) -> PairedDifferences:
         rows = {name: values[name] for name in relation.names}
         runs = [set(value.by_seed) for value in rows.values() if value.exact is None]
-        seeds = sorted(set.intersection(*runs)) if runs else EXACT
+        seeds = sorted(set.intersection(*runs)) if runs else [0]
         return cls(
             {seed: relation.difference({n: v.at(seed) for n, v in rows.items()}) for seed in seeds},
             exact=not runs,
@@ -171,8 +171,9 @@ def _judge(
         return Judged(relation, Verdict.NOT_DECIDED)
     noise = differences.noise(others)
     margin = relation.margin(differences.mean)
-    verdict = _verdict(relation.sign, margin, noise, differences.exact)
-    return Judged(relation, verdict, margin, tuple(differences.by_seed), noise)
+    exact = differences.exact
+    verdict = _verdict(relation.sign, margin, noise, exact)
+    return Judged(relation, verdict, margin, tuple(differences.by_seed), noise, exact)
 
 
 def _verdict(sign: str, margin: float, noise: float, exact: bool) -> Verdict:

@@ -32,7 +32,7 @@ from gcbench.report.keep import (
     without_stopped,
 )
 from gcbench.report.listing import list_runs, list_tables, runs_frame
-from gcbench.report.rows import refuse_unknown_keys
+from gcbench.report.rows import RowsByBudget, refuse_unknown_keys
 from gcbench.report.study import find_study, study_document
 from gcbench.report.tables import Table, read_table, tables_of
 from gcbench.report.wandb_runs import load_wandb
@@ -89,7 +89,7 @@ def _warn_of_absent(folders: Sequence[str]) -> None:
     for folder in folders:
         if not Path(folder).exists():
             log.warning(
-                "there is no %s; for kept results type results=path/to/gcbench/outputs",
+                "there is no folder %s; to read kept results, type results=path/to/gcbench/outputs",
                 Path(folder).absolute(),
             )
 
@@ -104,8 +104,8 @@ def _tables(arguments: Report) -> None:
     tables = [read_table(name) for name in tables_of(str(arguments.table))]
     if arguments.beside and all(table.study for table in tables):
         raise ConfigError(
-            f"with={arguments.beside[0]}: table={arguments.table} is of a study, without rows that "
-            "run; leave it out"
+            f"with={arguments.beside[0]}: table={arguments.table} has the numbers of a study, "
+            "which has no overrides; leave it out"
         )
     runs = _load_reported(arguments)
     alone = len(tables) == 1
@@ -157,11 +157,12 @@ def _show(
     """
     kept = find_study(table.study, arguments.results) if table.study else None
     if table.study:
+        groups: RowsByBudget = {}
         document = study_document(table, kept.study if kept else None)
     else:
-        document = build(table, runs, arguments.budget, arguments.beside)
+        groups = groups_of(table, runs, arguments.budget, arguments.beside)
+        document = build(table, groups, arguments.budget, arguments.beside)
     show_document(document, arguments.format)
-    groups = {} if table.study else groups_of(table, runs, arguments.budget, arguments.beside)
     has_run = any(row.every_run for row in groups.get(arguments.budget, []))
     if not (alone or has_run or (kept and arguments.budget == PAPER)):
         return []

@@ -13,7 +13,7 @@ from gcbench.report.tables import Column, Table
 
 EMPTY = "-"
 DIRTY = "\N{DAGGER}"  # marks runs from a checkout with uncommitted changes
-DIRTY_NOTE = "from a checkout with changes that no commit has"
+DIRTY_NOTE = "from a checkout with uncommitted changes"
 OTHER_BUDGET = "\N{DOUBLE DAGGER}"  # marks columns whose budget is not the report's
 ARROWS = {"higher": "\N{UPWARDS ARROW}", "lower": "\N{DOWNWARDS ARROW}"}
 Published = float | str | None

@@ -5,12 +5,15 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from html import escape
 from pathlib import Path
+from urllib.parse import quote
 
 from gcbench.config import PAPER, ConfigError, budget_names
 from gcbench.records.store import SUFFIX, RecordedRun, find_runs, write_kept
+from gcbench.report.claims import PAPERS
 from gcbench.report.document import Document
 from gcbench.report.formats import markdown
 
@@ -84,15 +87,22 @@ def without_stopped(runs: Iterable[RecordedRun]) -> list[RecordedRun]:
 RESULTS = """\
 # Results
 
-What is kept of the runs behind the tables: `results/` has every run with its curves, a line each,
-in a file a paper, and what studies and links measured. Tables and pictures are drawn from it:
-`gcbench report table=all budget=cpu keep=outputs` writes those of a budget anew.
+`results/` keeps the runs behind the tables, one run with its curves per line, and what studies and
+links measured. Tables and pictures are drawn from it; to make those of a budget again, type
+`gcbench report table=all budget=cpu keep=outputs`.
 """
 INDEX = "## All tables"
+GROUPS = {
+    **PAPERS,
+    "links": "Steps on shaped links",
+    "modern": "All methods on one model",
+    "studies": "Studies",
+    "": "Everything that ran",
+}
 
 
 def keep_index(folder: Path) -> None:
-    """Write the index at the end of <folder>/README.md: all tables and pictures.
+    """Write the index at the end of <folder>/README.md: all tables and pictures by paper.
 
     The text above the index stays as it is.
     """
@@ -100,19 +110,51 @@ def keep_index(folder: Path) -> None:
     text = page.read_text(encoding="utf-8").partition(INDEX)[0] if page.exists() else RESULTS
     tables = sorted((folder / "tables").rglob("*.md"))
     pictures = sorted((folder / "figures").rglob("*.png"))
-    claims = [path for path in [folder / "claims.md"] if path.exists()]
-    lines = [text.rstrip(), "", INDEX, ""]
-    lines += [
-        f"- [{_title(path)}]({path.relative_to(folder).as_posix()})" for path in [*claims, *tables]
-    ]
-    lines += ["", "## Pictures", ""] if pictures else []
-    for path in pictures:
-        place = path.relative_to(folder).as_posix()
-        lines += [
-            f"![{path.relative_to(folder / 'figures').with_suffix('').as_posix()}]({place})",
-            "",
-        ]
+    claims = folder / "claims.md"
+    lines = [text.rstrip(), "", INDEX]
+    if claims.exists():
+        lines += ["", f"- [{_title(claims)}]({claims.name})"]
+    groups: dict[str, list[Path]] = {group: [] for group in GROUPS}
+    for path in [*tables, *pictures]:
+        group = "/".join(path.relative_to(folder).parts[1:-1][:1])
+        groups.setdefault(group, []).append(path)
+    for group, members in groups.items():
+        if members:
+            lines += ["", f"### {GROUPS.get(group, group)}", *_list_group(folder, members)]
     page.write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
+
+
+def _list_group(folder: Path, members: Sequence[Path]) -> list[str]:
+    tables = [path for path in members if path.suffix == ".md"]
+    pictures = [path for path in members if path.suffix == ".png"]
+    lines = [""] if tables else []
+    lines += [f"- [{_title(path)}]({path.relative_to(folder).as_posix()})" for path in tables]
+    for i in range(0, len(pictures), 2):
+        lines += ["", *_side_by_side(folder, pictures[i : i + 2])]
+    return lines
+
+
+def _side_by_side(folder: Path, pictures: Sequence[Path]) -> list[str]:
+    """Return a paragraph of pictures above their captions; Markdown itself has no widths."""
+    captions = [_caption(path.relative_to(folder / "figures")) for path in pictures]
+    places = [path.relative_to(folder).as_posix() for path in pictures]
+    return [
+        "<p>",
+        *(
+            f'<img src="{quote(place)}" alt="{escape(caption)}" width="49%">'
+            for place, caption in zip(places, captions, strict=True)
+        ),
+        f"<br><em>{escape('; '.join(captions))}</em>",
+        "</p>",
+    ]
+
+
+def _caption(picture: Path) -> str:
+    """Return `figure5: accuracy over bits (cpu)` for ecqsgd/figure5/accuracy-over-bits-cpu.png."""
+    words = picture.stem.split("-")
+    budget = f" ({words.pop()})" if words[-1] in budget_names() else ""
+    table = "/".join(picture.parts[1:-1])
+    return f"{table}{': ' * bool(table)}{' '.join(words).replace('_', ' ')}{budget}"
 
 
 def _title(path: Path) -> str:

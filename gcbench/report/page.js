@@ -26,7 +26,7 @@ const AXES = {
 };
 const COLUMNS = {
   accuracy: "Accuracy, %", top5_accuracy: "Top-5, %", perplexity: "Perplexity",
-  distance: "Distance", loss: "Test loss", ratio: "Ratio, metered",
+  distance: "Distance", loss: "Loss", ratio: "Ratio, metered",
   analytic_ratio: "Ratio, paper's count", total_bits: "Sent, MiB", relative_error: "Relative error",
   step_milliseconds: "ms a step",
 };
@@ -379,7 +379,7 @@ function renderCurves(setting, methods, look, name, axis, stepSeconds) {
   const logy = isLogarithmic("logy", name.endsWith("loss") && fallsFar(ys));
   byId("logx").checked = logx;
   byId("logy").checked = logy;
-  const yName = data.labels[name] ?? name;
+  const yName = setting.labels[name] ?? name;
   const { svg, x, y } = frame(xs, ys, logx, logy, AXES[axis], yName, `${yName} over ${AXES[axis]}, a line a method; the table of runs has the last scores`);
   const groups = bands.map(([method, band]) => {
     const place = look.get(method.label);
@@ -406,17 +406,17 @@ function renderCurves(setting, methods, look, name, axis, stepSeconds) {
   show("curves", svg, groups, `${usual}Point at a line for its name and numbers.`);
 }
 
-function renderTrade(methods, look, name) {
+function renderTrade(setting, methods, look, name) {
   const points = methods.map((method) => [method, summary(method, "ratio"), summary(method, name)])
     .filter(([, ratio, score]) => ratio && score);
   if (!points.length) {
     byId("trade").replaceChildren(element("p", {}, "No run has a score and bits."));
     return;
   }
-  const yName = data.labels[name] ?? name;
+  const yName = setting.labels[name] ?? name;
   const { svg, x, y } = frame(
     points.map(([, ratio]) => ratio.mean), points.flatMap(([, , score]) => [score.low, score.high]),
-    true, false, data.labels.ratio, yName, `${yName} over the compression ratio, a mark a method`,
+    true, false, data.ratio_label, yName, `${yName} over the compression ratio, a mark a method`,
   );
   const groups = points.map(([method, ratio, score]) => {
     const place = look.get(method.label);
@@ -481,7 +481,7 @@ function renderGoal(setting, methods, look, stepSeconds) {
   const name = scores.includes(get("goalscore")) ? get("goalscore") : scores[0];
   const link = linkOf();
   const coding = codingOf(setting);
-  options(byId("goal-score"), scores.map((score) => [score, data.labels[score]]), name);
+  options(byId("goal-score"), scores.map((score) => [score, setting.labels[score]]), name);
   options(byId("link"), data.links.map((one) => [one.name, one.name]), link.name);
   options(byId("coding"), coding.known.map((one) => [one, one === "measured" ? "as measured" : one === "free" ? "takes no time" : data.devices[one]]), coding.chosen);
   const goal = typed("goal", setting.goals[name] ?? 0);
@@ -643,7 +643,7 @@ function render() {
   const chosen = chosenOf(methods, main);
   const look = looks(methods, chosen);
   const stepSeconds = stepSecondsOf(setting);
-  options(byId("score"), scores.map((score) => [score, data.labels[score]]), name);
+  options(byId("score"), scores.map((score) => [score, setting.labels[score]]), name);
   options(byId("axis"), Object.entries(AXES), axis);
   renderMethods(methods, chosen, look);
   byId("best").onclick = () => set({ method: best(methods, main) });
@@ -653,7 +653,7 @@ function render() {
   const scored = data.scores.includes(main);
   for (const id of ["trade", "goal-table"]) byId(id).closest("section").hidden = !scored;
   if (!scored) return;
-  renderTrade(methods, look, main);
+  renderTrade(setting, methods, look, main);
   renderGoal(setting, methods, look, stepSeconds);
 }
 

@@ -24,7 +24,7 @@ from gcbench.predict.model import codec_seconds, exchange_seconds
 from gcbench.records.schema import Result
 from gcbench.records.store import RecordedRun
 from gcbench.report.configs import compose_row
-from gcbench.report.figures.axes import LABELS
+from gcbench.report.figures.axes import LABELS, label_of
 from gcbench.report.figures.reach import target_of
 from gcbench.report.figures.series import (
     Drawn,
@@ -83,7 +83,7 @@ def collect(runs: Sequence[RecordedRun]) -> dict[str, Any]:
     devices = [read_device(name) for name in device_names()]
     return {
         "runs": len(runs),
-        "labels": LABELS,
+        "ratio_label": LABELS["ratio"],
         "lower": sorted(LOWER | {"train_loss"}),
         "curves": CURVES,
         "scores": PAGE_SCORES,
@@ -150,6 +150,7 @@ def _setting(
         "budget": budget,
         "workers": workload.workers,
         "knobs": {key: format_value(value) for key, value in common.items()},
+        "labels": {y: label_of(y, goals.series) for y in CURVES},
         "goals": {y: target_of(goals, y) for y in PAGE_SCORES},
         "compute": {
             **({"measured": _round(median(computed))} if computed else {}),

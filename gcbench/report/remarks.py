@@ -149,7 +149,7 @@ def _notes(table: Table, at_budget: Sequence[Row], rows: Sequence[Row]) -> Itera
     for setting, titles in deviations_of(table):
         yield f"{', '.join(titles) or 'All rows'}: {setting.text}"
     if table.seeds and table.seeds > 1:
-        yield f"The paper's numbers are of {table.seeds} seeds; ours of as many as n says"
+        yield f"The paper averages over {table.seeds} seeds; n is the number of our seeds"
     runs = [run for row in at_budget for run in row.runs if run.done]
     if any(column.measure in TIMES for column in table.columns):
         for fewer in dict.fromkeys(row.fewer_workers for row in at_budget if row.runs):
@@ -161,18 +161,19 @@ def _notes(table: Table, at_budget: Sequence[Row], rows: Sequence[Row]) -> Itera
         if any(not result.has_virtual_workers for result in untimed):
             yield "Some runs had too few steps to be timed"
         if any(run.result.oversubscribed and run.result.seconds for run in runs):
-            yield "Some times were taken with more processes than cores, and say little"
+            yield "Some times were taken with more processes than cores, so they are unreliable"
         if any(emulated(run.result) for run in runs):
             yield (
-                "Some times are of an emulated network (network=emulated), whose exchanges last as "
-                "the cost model says"
+                "Some times are from an emulated network (network=emulated), where an exchange "
+                "lasts as long as the cost model says"
             )
     names = dict.fromkeys(str(column.measure) for column in table.columns)
     for row in rows:
         for name in names:
             seeds = ", ".join(str(run.seed) for run in row.done if is_infinite(name, run.result))
             if seeds:
-                yield f"{_where(row)}, seed {seeds}: {name} is not finite, and in no mean"
+                where = f"{_where(row)}, seed {seeds}"
+                yield f"{where}: {name} is not finite, so it is left out of the mean"
         for label, borrowed in group_by_label(row.borrowed):
             seeds = ", ".join(str(run.seed) for run in borrowed)
             where = f"{_where(row)}, seed {seeds}"

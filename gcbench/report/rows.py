@@ -160,8 +160,8 @@ def refuse_unknown_keys(
         of_trainer = group == "trainer" and name in EXECUTION | BOOKKEEPING
         if of_trainer or group in {*ELSEWHERE, "seed"}:
             raise ConfigError(
-                f"with={override}: no with= tells runs apart by {key}; type a key that changes "
-                "what is computed, as in with=trainer.precision=bf16"
+                f"with={override}: {key} does not change results, so it selects no runs; type a "
+                "key that changes what is computed, for example with=trainer.precision=bf16"
             )
         if not any(overrides_for(experiment, budget, (override,)) for experiment in experiments):
             raise ConfigError(
@@ -200,7 +200,7 @@ def find_row(
     exact, duplicates = _fill_from_others(of_experiment - differences.keys(), others, expected)
     swept = (
         []
-        if any(override.startswith(RATE) for override in overrides)
+        if any(override.startswith(f"{RATE}=") for override in overrides)
         else [run for run, d in differences.items() if is_swept(d)]
     )
     grid = find_grid(exact, swept, expected, chooser) if chooser else None

@@ -48,16 +48,13 @@ class KeptStudy(NamedTuple):
 
 def find_study(name: str, folders: Sequence[str | Path]) -> KeptStudy | None:
     """Return the newest `<name>.json` under `folders` that is a study; None if there is none."""
-    files = (file for folder in folders for file in Path(folder).rglob(f"{name}.json"))
-    paths = sorted({file.resolve() for file in files}, key=lambda path: path.stat().st_mtime)
-    studies = (KeptStudy(path, _read(path)) for path in reversed(paths))
+    studies = (KeptStudy(path, _read(path)) for path in _newest_first(name, folders))
     return next((kept for kept in studies if kept.study.get("study") == name), None)
 
 
 def find_link_table(name: str, folders: Sequence[str | Path]) -> KeptStudy | None:
-    """Return the table of scripts/steps in `<folder>/**/<name>.json`, with methods as rows."""
-    paths = (path for folder in folders for path in Path(folder).glob(f"**/{name}.json"))
-    for path in paths:
+    """Return the newest table of scripts/steps in `<folder>/**/<name>.json`, methods as rows."""
+    for path in _newest_first(name, folders):
         try:
             content = read_json(path)
             rows = [{"row": row["method"], **row} for row in content["rows"]]
@@ -65,6 +62,12 @@ def find_link_table(name: str, folders: Sequence[str | Path]) -> KeptStudy | Non
         except (OSError, ValueError, TypeError, KeyError) as error:
             log.warning("not read: %s: no table of scripts/steps (%s)", path, error)
     return None
+
+
+def _newest_first(name: str, folders: Sequence[str | Path]) -> list[Path]:
+    files = (file for folder in folders for file in Path(folder).rglob(f"{name}.json"))
+    resolved = {file.resolve() for file in files}
+    return sorted(resolved, key=lambda path: path.stat().st_mtime, reverse=True)
 
 
 def _read(path: Path) -> Study:

@@ -197,8 +197,8 @@ def _check(table: Table, path: Path) -> None:
         same = by_path.setdefault(str(row.path), row)
         if row.path and not all(getattr(same, k) == getattr(row, k) for k in MADE_OF):
             raise ConfigError(
-                f"{path}: name={row.path.rpartition('/')[2]} stands for two rows, {same.title} "
-                f"and {row.title}; type another name in one of them"
+                f"{path}: two rows, {same.title} and {row.title}, have "
+                f"name={row.path.rpartition('/')[2]} but run different things; rename one of them"
             )
         if unknown := set(row.at) - set(budget_names()):
             raise ConfigError(

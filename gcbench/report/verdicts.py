@@ -17,15 +17,15 @@ class Verdict(Enum):
         verdict.meaning = meaning
         return verdict
 
-    REPRODUCED = "reproduced", "all that is asked holds, by more than noise"
-    IN_PART = "in part", "some of what is asked holds, and the opposite of the rest"
+    REPRODUCED = "reproduced", "everything that is asked holds, by more than noise"
+    IN_PART = "in part", "some of what is asked holds; for the rest the opposite holds"
     WITHIN_NOISE = (
         "within noise",
-        "all that is asked holds or is equal, some by less than noise",
+        "everything that is asked holds or is equal, some of it by less than noise",
     )
     CONTRARY = "contrary at this budget", "the opposite holds, by more than noise"
     CONSISTENT = "consistent", "it holds where the paper's own number was an input"
-    COVERED = "covered by tests", "tests hold it, and passed at the commit that is named"
+    COVERED = "covered by tests", "tests check it, and passed at the commit shown"
     NOT_DECIDED = "not decided", "seeds disagree, or no seed has run in all the rows compared"
     NOT_YET = "not yet", "runs, a study or passed tests are missing"
 

@@ -26,7 +26,7 @@ class BenchSettings:
     draws: Annotated[
         list[Literal["normal", "laplace", "student"]],
         Knob(
-            "what the values are drawn from; []: steps between processes only, of normal ones",
+            "distribution of the values; []: only steps between processes, on normal values",
             example=["normal", "student"],
         ),
     ]
@@ -37,7 +37,10 @@ class BenchSettings:
     rounds: Annotated[
         int,
         Knob(
-            "pairs of a copy and the work; medians count", unit="a number", at_least=1, example=15
+            "pairs of a copy and the work; results are medians",
+            unit="a number",
+            at_least=1,
+            example=15,
         ),
     ]
     threads: Annotated[int, Knob("threads of each process", unit="a number", at_least=1, example=1)]
@@ -48,8 +51,8 @@ class BenchSettings:
     workers: Annotated[
         list[int],
         Knob(
-            "processes to time a whole step between, beside a dense one, by gloo, or NCCL and one "
-            "a GPU; under torchrun or scripts/netlab, between those that it started",
+            "numbers of processes between which whole steps are timed, beside dense ones, by gloo, "
+            "or by NCCL with one per GPU; under torchrun or scripts/netlab, those that it started",
             unit="numbers of processes",
             at_least=1,
             example=[2, 4],

@@ -58,7 +58,7 @@ class OptimizerSettings:
     betas: Annotated[
         list[float],
         Knob(
-            "weights of the old moments of the aggregated gradient and of its square in the new",
+            "decay rates of the running averages of the aggregated gradient and of its square",
             unit="two weights",
             length=2,
             at_least=0,
@@ -85,7 +85,8 @@ class OptimizerSettings:
     freeze_steps: Annotated[
         int,
         Knob(
-            "steps after which the variance stands still; with onebit_adam those that travel whole",
+            "steps after which the variance is frozen; with onebit_adam, gradients are sent "
+            "uncompressed in these steps",
             unit="a number of steps",
             at_least=1,
             example=100,

@@ -29,7 +29,7 @@ class ResumeSettings:
     workers: Annotated[
         ResumeWorkers,
         Knob(
-            "with another number of workers than before: refuse, or each takes the mean residual "
-            "of those whose place it has"
+            "if the number of workers has changed: refuse, or give each worker the mean residual "
+            "of those that it replaces"
         ),
     ] = ResumeWorkers.refuse

@@ -46,7 +46,7 @@ class TrainerSettings:
     gpus: Annotated[
         int,
         Knob(
-            "workers over all nodes; more than there are devices run as virtual workers",
+            "workers over all nodes; if more than there are devices, they run as virtual workers",
             unit="a number of workers",
             at_least=1,
             example=2,
@@ -65,7 +65,7 @@ class TrainerSettings:
     batch_size: Annotated[
         int,
         Knob(
-            "samples (columns of text, for language) a worker and step",
+            "samples per worker and step; for text, columns",
             unit="a number of samples",
             at_least=1,
             example=32,
@@ -98,7 +98,7 @@ class TrainerSettings:
     processes: Annotated[
         int | None,
         Knob(
-            "processes that share the workers evenly; null: one a worker (virtual: one)",
+            "processes that share the workers evenly; null: one per worker (virtual: one)",
             unit="a number of processes",
             at_least=1,
             example=2,

@@ -25,14 +25,14 @@ def code(codec: Bucketed, rows: Tensor, segments: tuple[int, ...], number: int =
     Each row holds tensors of the sizes `segments`, end to end. `number` is the step, which
     determines the random draws.
     """
-    noise = draw_noise(rows, segments, number)
+    noise = _draw_noise(rows, segments, number)
     out = torch.zeros_like(rows)
     codec.decode_add(codec.encode(rows, segments, noise), segments, out)
     codes = codec.codes_by(rows, segments, codec.fit_buckets(rows, segments), noise)
     return Coded(codes, out)
 
 
-def draw_noise(rows: Tensor, segments: tuple[int, ...], number: int) -> Noise:
+def _draw_noise(rows: Tensor, segments: tuple[int, ...], number: int) -> Noise:
     sizes = {str(i): n for i, n in enumerate(segments)}
     step = Step(number, 1, range(len(rows)), offsets_of(sizes))
     return step.noise("codec", sizes, rows.device)

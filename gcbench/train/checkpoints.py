@@ -72,11 +72,11 @@ class Checkpoints:
         If one of them cannot, all raise CheckpointError.
         """
         final = self.directory / _folder(progress.step)
-        partial = final.with_suffix(".partial")
+        unfinished = final.with_suffix(".partial")
 
         def begin() -> None:
-            shutil.rmtree(partial, ignore_errors=True)
-            partial.mkdir(parents=True)
+            shutil.rmtree(unfinished, ignore_errors=True)
+            unfinished.mkdir(parents=True)
 
         def write() -> dict[str, str]:
             files = {
@@ -85,7 +85,7 @@ class Checkpoints:
             }
             if run.first:
                 files[SHARED] = shared_content(run, progress)
-            return {name: _write(partial / name, content) for name, content in files.items()}
+            return {name: _write(unfinished / name, content) for name, content in files.items()}
 
         def complete() -> None:
             manifest = {
@@ -96,7 +96,7 @@ class Checkpoints:
                 "sha256": {name: digest for part in everyone for name, digest in part.items()},
             }
             _write_text(
-                partial / "manifest.json",
+                unfinished / "manifest.json",
                 json.dumps({**manifest, "checksum": _checksum(manifest)}, indent=1),
             )
             # An earlier checkpoint of this step is kept until the new one has its name.
@@ -104,15 +104,15 @@ class Checkpoints:
             shutil.rmtree(replaced, ignore_errors=True)
             if final.exists():
                 final.rename(replaced)
-            partial.rename(final)
+            unfinished.rename(final)
             shutil.rmtree(replaced, ignore_errors=True)
             self._drop_old()
 
-        self._do_in_all(run, partial, begin if run.first else lambda: None)
-        everyone = self._do_in_all(run, partial, write)
-        self._do_in_all(run, partial, complete if run.first else lambda: None)
+        self._do_in_all(run, unfinished, begin if run.first else lambda: None)
+        everyone = self._do_in_all(run, unfinished, write)
+        self._do_in_all(run, unfinished, complete if run.first else lambda: None)
 
-    def _do_in_all(self, run: Run, partial: Path, work: Callable[[], T]) -> list[T]:
+    def _do_in_all(self, run: Run, unfinished: Path, work: Callable[[], T]) -> list[T]:
         """Run `work` in every process and return all results.
 
         If one process fails, all raise CheckpointError.
@@ -126,13 +126,13 @@ class Checkpoints:
         if problem is None:
             return [returned for returned, _ in outcomes]
         if run.first:
-            shutil.rmtree(partial, ignore_errors=True)  # make room for the result
+            shutil.rmtree(unfinished, ignore_errors=True)  # make room for the result
         before = self.latest()
         advice = "make room"
         if before:
             advice = f"{before} is whole; make room, and type the same command to continue there"
         raise CheckpointError(
-            f"{partial.with_suffix('')} could not be written ({problem}); {advice}"
+            f"{unfinished.with_suffix('')} could not be written ({problem}); {advice}"
         )
 
     def latest(self) -> Path | None:

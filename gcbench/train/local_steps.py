@@ -136,9 +136,9 @@ class LocalSteps(InnerSteps, Checked):
             if isinstance(part, NormClipping):
                 norm = f"{part.clip_norm:g}"
                 raise ValueError(
-                    f"clip_norm={norm} scales what is exchanged, which estimator=local_steps makes "
-                    f"of {self.every} steps; type clip_norm=null estimator.clip_norm={norm}, which "
-                    "scales the gradients of these steps"
+                    f"clip_norm={norm} would scale what is exchanged, the sum of {self.every} "
+                    f"local steps; type clip_norm=null estimator.clip_norm={norm} to clip the "
+                    "gradient of each local step"
                 )
         if self.outer_nesterov and not self.outer_momentum:
             raise ValueError(
@@ -170,8 +170,8 @@ class LocalSteps(InnerSteps, Checked):
             )
         if trainer["record_gradients"]:
             raise ValueError(
-                f"trainer.record_gradients={trainer['record_gradients']}: in no step of "
-                f"estimator.fragments={self.fragments} all tensors are exchanged; type "
+                f"trainer.record_gradients={trainer['record_gradients']}: with "
+                f"estimator.fragments={self.fragments} no step exchanges all tensors; type "
                 "trainer.record_gradients=null, or estimator.fragments=1"
             )
 
@@ -239,8 +239,8 @@ def refuse_momentum(compressor: Compressor) -> None:
     """Raise ValueError for a compressor that codes the optimizer's momentum."""
     if any(isinstance(part, MomentumCoding) for part in parts_of(compressor)):
         raise ValueError(
-            "compressor=onebit_adam codes the optimizer's momentum, which workers that step by "
-            "themselves have made already; type compressor=scaled_sign error_feedback=true"
+            "compressor=onebit_adam codes the optimizer's momentum, which workers have already "
+            "applied in their local steps; type compressor=scaled_sign error_feedback=true"
         )
 
 

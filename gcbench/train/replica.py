@@ -129,8 +129,10 @@ class Replica:
         """Replace the parameters' data by these tensors, one each, within the context."""
         before = [p.data for p in self.parameters.values()]
         self._set(point)
-        yield
-        self._set(before)
+        try:
+            yield
+        finally:
+            self._set(before)
 
     def _set(self, point: Sequence[Tensor]) -> None:
         for p, tensor in zip(self.parameters.values(), point, strict=True):

@@ -39,7 +39,10 @@ def unmergeable_reason(
         return "each worker has parameters of its own between exchanges (see its estimator=)"
     remembered = {name for layer in content["state"] for name in layer}
     if not remembered <= set(parameters):
-        return "each worker remembers a shard that is of another size now (exchange=scatter_coded)"
+        return (
+            "each worker remembers a shard, whose size depends on the number of workers "
+            "(exchange=scatter_coded)"
+        )
     if any(not t.is_floating_point() for layer in content["state"] for t in layer.values()):
         return "each worker remembers codes, which have no mean (error_feedback=loco)"
     if any(level == "between" for (level, _, _), _ in content["meter"]):

@@ -21,8 +21,8 @@ from gcbench.train.replica import Replica
 from gcbench.train.schedules import Schedule
 
 Sample = dict[str, float]
-"""`relative` error and `cosine` of an update, and the `shannon_bits` of what a worker sent for it
-where codes were gathered.
+"""The `relative` error and `cosine` of an update; if codes were gathered, also the Shannon bound
+`shannon_bits` of what a worker sent for it.
 """
 
 
@@ -44,7 +44,7 @@ class Optimizers(NamedTuple):
 
 
 MakeOptimizer = Callable[[nn.Module], tuple[torch.optim.Optimizer, Schedule]]
-"""Makes the optimizer and the schedule that were typed, for the parameters of a model."""
+"""Makes the configured optimizer and schedule for the parameters of a model."""
 
 
 class Estimator(Protocol):
@@ -111,7 +111,7 @@ class Pipeline(Protocol):
     """The order of work in a step, which calls `gradients` and then `exchange`, once each."""
 
     overlap_ratio: float | None = None
-    """Seconds of steps with overlap over those without, where a trial has compared them."""
+    """Time of a step with overlap divided by one without, if a trial has compared them."""
 
     def gradients(self, run: Run, progress: Progress) -> Tensor:
         """Fill the replica's rows of gradients; return each worker's mean loss, `[w]`."""
@@ -204,4 +204,4 @@ class Progress:
 
 
 BetweenSteps = Callable[[Run, Progress], None]
-"""Is called before every step, in all processes between the same two."""
+"""Called before every step, in all processes."""

@@ -66,7 +66,7 @@ class SVRG(EveryStep, Checked):
             _refuse_optimizer(options, self.penalty)
         if data.kind == "tokens" or is_recurrent(model):
             raise ValueError(
-                "estimator=svrg needs samples that stand for themselves, not text or a model that "
+                "estimator=svrg needs independent samples, not text or a model that "
                 "carries hidden state; type model=linear dataset=digits, or estimator=sgd"
             )
         if getattr(data, "augment", False):
@@ -153,8 +153,8 @@ def _refuse_optimizer(optimizer: Mapping[str, Any], penalty: float) -> None:
             typed = f"optimizer={optimizer.get('kind') or optimizer['_target_']}"
             wanted = f"optimizer=sgd {wanted}"
         raise ValueError(
-            f"{typed}: estimator=svrg takes plain steps, as an epoch ends at an average from "
-            f"which old directions do not lead on; type {wanted}"
+            f"{typed}: estimator=svrg takes plain SGD steps, because an epoch ends at an averaged "
+            f"iterate, for which the old momentum is not valid; type {wanted}"
         )
     if penalty and optimizer["weight_decay"]:
         raise ValueError(

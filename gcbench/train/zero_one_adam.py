@@ -80,14 +80,15 @@ class ZeroOneAdam(InnerSteps, Checked):
         if optimizer.get("kind") != "frozen_adam":
             raise ValueError(
                 f"optimizer={optimizer.get('kind') or optimizer['_target_']}: estimator="
-                "zero_one_adam measures by a variance that is frozen; type optimizer=frozen_adam"
+                "zero_one_adam needs an optimizer with a frozen variance; type "
+                "optimizer=frozen_adam"
             )
         refuse_momentum(compressor)
         for part in parts_of(compressor):
             if isinstance(part, NormClipping):
                 raise ValueError(
-                    f"clip_norm={part.clip_norm:g} scales what is exchanged, of which "
-                    "estimator=zero_one_adam makes the momentum; type clip_norm=null"
+                    f"clip_norm={part.clip_norm:g} would scale what is exchanged, from which "
+                    "estimator=zero_one_adam computes the momentum; type clip_norm=null"
                 )
 
     def gradients(self, run: Run, progress: Progress) -> Tensor:

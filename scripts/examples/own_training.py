@@ -1,9 +1,10 @@
-"""A training loop of one's own with compressed gradients: AdamW, accumulation and bf16 autocast.
+"""Your own training loop with compressed gradients: AdamW, gradient accumulation, bf16 autocast.
 
     torchrun --nproc-per-node 2 own_training.py            # gloo, on CPUs
-    torchrun --nproc-per-node 8 own_training.py            # NCCL, where there are as many GPUs
+    torchrun --nproc-per-node 8 own_training.py            # NCCL, if there are as many GPUs
 
-Two lines belong to gcbench. The last one printed says how many times fewer bits a worker sent.
+Only two lines belong to gcbench: its import and `gcbench.compress`. The last line printed says how
+many times fewer bits a worker sent.
 """
 
 from __future__ import annotations

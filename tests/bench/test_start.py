@@ -90,9 +90,12 @@ def test_a_step_is_timed_beside_a_dense_one_and_the_hook(device: str, tmp_path: 
 @pytest.mark.parametrize(
     ("typed", "says"),
     [
-        (["model=mlp", "sizes=[9]"], "sizes=[9]: model=mlp takes its place; type one of both"),
-        (["recorded=a.pt", "draws=[normal]"], "draws=[normal]: recorded=a.pt takes its place"),
-        (["recorded=a.pt", "model=mlp"], "model=mlp: recorded=a.pt takes its place"),
+        (
+            ["model=mlp", "sizes=[9]"],
+            "sizes=[9] has no effect with model=mlp; type only one of them",
+        ),
+        (["recorded=a.pt", "draws=[normal]"], "draws=[normal] has no effect with recorded=a.pt"),
+        (["recorded=a.pt", "model=mlp"], "model=mlp has no effect with recorded=a.pt"),
         (["draws=[]"], "draws=[] workers=[]: nothing is measured; type draws=[normal]"),
     ],
 )

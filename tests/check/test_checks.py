@@ -54,7 +54,7 @@ RULES: list[tuple[type, Callable[[Compressor], object], str]] = [
     (broken.RoundsDown, check_unbiased, "promises to be unbiased"),
     (broken.SeldomRoundsUp, check_unbiased, "promises to be unbiased"),
     (broken.ThriceAsLong, lambda c: check_contractive(c, "flat"), "the error is 4.000 |v|^2"),
-    (broken.Vote, check_mean_linear, "promises that rows count by their mean"),
+    (broken.Vote, check_mean_linear, "promises to be mean-linear"),
     (broken.VectorsOnly, check_divisible, "the update of conv depends on its shape"),
     (broken.OneScaleOfAll, check_scope, "depends on the tensors beside it"),
     (broken.GlobalInName, check_scope, "is the same whatever lies beside it"),
@@ -108,5 +108,5 @@ def test_memories_are_compared() -> None:
         p._replace(residuals=[[{"conv": worker["conv"][:2] * (1 + i)}]] * 3)
         for i, p in enumerate(processes)
     ]
-    with pytest.raises(AssertionError, match="real workers remember something else of conv"):
+    with pytest.raises(AssertionError, match="real workers keep another state of conv"):
         check_residuals(remembers, halves)

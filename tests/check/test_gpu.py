@@ -75,7 +75,7 @@ def test_a_wait_and_a_type_that_nccl_lacks_are_problems() -> None:
     problems = list(step_problems(observe_steps(Careless(), SHAPES)[-1]))
     assert problems == [
         "the host waits for the GPU in test_gpu.py aggregate (aten._local_scalar_dense)",
-        "torch.int16 travels, which NCCL has not",
+        "a tensor of torch.int16 is sent, which NCCL does not support",
     ]
 
 
@@ -110,7 +110,7 @@ def test_what_rounds_otherwise_than_eager_kernels_is_a_problem(
     assert not list(kernel_problems(call, compile_call(call)))
     monkeypatch.delitem(COMPILER_OPTIONS, "emulate_precision_casts")
     (problem,) = kernel_problems(call, compile_call(call))
-    assert problem.startswith("decode_mean rounds by fma.rn.f32")
+    assert problem.startswith("decode_mean uses fma.rn.f32")
 
 
 def test_approximate_instructions_are_found_in_ptx() -> None:

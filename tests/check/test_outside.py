@@ -52,7 +52,7 @@ def test_it_passes_all_checks(capsys: pytest.CaptureFixture[str]) -> None:
     ):
         assert f"ok      {name}" in told
     assert (
-        "sends: 9.021 bits a value, 3.547 x fewer than fp32, 3.556 x as its paper counts"
+        "sends: 9.021 bits per value, 3.547 x fewer than fp32, 3.556 x as its paper counts"
         in lines[-1]
     )
 

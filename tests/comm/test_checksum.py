@@ -36,7 +36,9 @@ def test_a_flipped_bit_is_named() -> None:
     for rank, error in enumerate(errors):
         for case in CASES:
             if case == "all_reduce":
-                assert error[case] == "all_reduce (sum) gave worker 1 other bits than worker 0"
+                assert (
+                    error[case] == "all_reduce (sum) gave worker 1 a different result than worker 0"
+                )
             elif rank == 1:
                 assert error[case] and error[case].endswith(
                     "what worker 2 sent arrived altered at worker 1"
@@ -71,12 +73,12 @@ def test_a_run_is_charged_for_its_checksums(tmp_path: Path, overrides: list[str]
     ("sums", "says"),
     [
         ("aaa", None),
-        ("aab", "worker 2 other bits than worker 0"),
-        ("baa", "worker 0 other bits than worker 1"),
-        ("ab", "worker 1 and worker 0 different bits; which are the right ones cannot be told"),
+        ("aab", "worker 2 a different result than worker 0"),
+        ("baa", "worker 0 a different result than worker 1"),
+        ("ab", "worker 1 and worker 0 different results, and no majority shows which is right"),
         (
             "aabb",
-            "workers 2, 3 and worker 0 different bits; which are the right ones cannot be told",
+            "workers 2, 3 and worker 0 different results, and no majority shows which is right",
         ),
     ],
 )

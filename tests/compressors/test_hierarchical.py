@@ -197,7 +197,7 @@ def test_the_command_line_reaches_it() -> None:
     [
         (
             {"exchange": "gather", "workers_per_node": 2},
-            "workers_per_node=2 means nothing with exchange=gather",
+            "workers_per_node=2 has no effect with exchange=gather",
         ),
     ],
 )

@@ -79,5 +79,5 @@ def test_a_moving_average_is_error_feedback_with_a_weight() -> None:
 
 
 def test_a_weight_of_the_old_residual_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"beta=0.9 weighs the old residual, which LoCo keeps"):
+    with pytest.raises(ValueError, match=r"beta=0.9: LoCo always keeps the old residual whole"):
         build(NearestLevel(7, bucket_size=16), error_feedback="loco", beta=0.9)

@@ -279,7 +279,7 @@ def test_counts_cost_less_than_a_gather_from_some_workers_on(count: int, workers
 def test_counts_that_cost_no_less_than_fp32_are_refused() -> None:
     with pytest.raises(
         ValueError,
-        match="17 levels among 4 workers cost 38 bits a value.*type exchange=scatter_coded",
+        match="17 levels by 4 workers take 38 bits per value.*type exchange=scatter_coded",
     ):
         aggregate(build(ORQ(17), exchange="sum"), {"w": sample("normal", 64).expand(4, -1)})
 

@@ -434,6 +434,12 @@ def test_buckets_run_through_the_gradient() -> None:
     assert not torch.equal(through, flat(aggregate(build(QSGD(7, bucket_size=64)), grads).update))
 
 
+@pytest.mark.parametrize("setting", [{"exchange": "sum"}, {"code": "ans"}, {"align": True}])
+def test_a_method_without_codes_refuses_what_codes_have(setting: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="PowerSGD decides by itself what it sends and how"):
+        build(PowerSGD(2), **setting)
+
+
 def test_buckets_through_the_gradient_cost_one_scale_each() -> None:
     grads, comm = gradients(range(2), 0), Comm(2)
     n = flat(grads).shape[1]
@@ -442,7 +448,7 @@ def test_buckets_through_the_gradient_cost_one_scale_each() -> None:
 
 
 def test_buckets_through_the_gradient_hold_neither_layers_nor_receptive_fields() -> None:
-    with pytest.raises(ValueError, match="type one of them"):
+    with pytest.raises(ValueError, match="type only one of them"):
         build(QSGD(7, bucket_size=16), bucket_scope="gradient", align=True)
     with pytest.raises(ValueError, match="per_layer=true bucket_scope=gradient"):
         build(BinGradB(per_layer=True), bucket_scope="gradient")

@@ -9,7 +9,7 @@ import pytest
 
 from gcbench.config import conf_directory
 from gcbench.report import deviations
-from gcbench.report.build import build
+from gcbench.report.build import build, groups_of
 from gcbench.report.configs import compose, read_key
 from gcbench.report.deviations import Setting, list_deviations
 from gcbench.report.tables import read_table
@@ -65,5 +65,6 @@ def test_deviations_are_listed_and_stand_below_their_table() -> None:
     listed = list_deviations([table])
     clipped = next(row for row in listed.rows if "compressor.clip_sigma" in row)
     assert clipped[0] == "orq/table5" and "QSGD-5" in clipped[1] and clipped[3:5] == ["None", "2.5"]
-    notes = [line for section in build(table, [], "paper").sections for line in section.lines]
+    document = build(table, groups_of(table, [], "paper"), "paper")
+    notes = [line for section in document.sections for line in section.lines]
     assert any("compressor.clip_sigma: the paper has nothing, ours is 2.5" in n for n in notes)

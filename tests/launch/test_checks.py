@@ -139,7 +139,7 @@ def test_what_is_typed_for_a_model_of_the_users_stays(tmp_path: Path) -> None:
     ("wrong", "beside", "says"),
     [
         ("update", [], "the compressor returned no tensor for 3.bias"),
-        ("name", [], "the compressor returned a tensor for extra, which is no gradient"),
+        ("name", [], "the compressor returned a tensor for extra, which has no gradient"),
         (
             "shape",
             [],
@@ -250,7 +250,7 @@ def test_text_cannot_be_cut_into_micro_batches(tmp_path: Path) -> None:
         (
             [],
             0.0,
-            "(tensors of fewer than 10,000 values travel whole; type min_size=",
+            "(tensors of fewer than 10,000 values are sent whole; type min_size=",
         ),
         (["min_size=17"], 1184 / 1210, None),
         (["min_size=0"], 1.0, None),

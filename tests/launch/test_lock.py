@@ -119,4 +119,4 @@ def test_a_file_system_without_locks_is_told(
 
     monkeypatch.setattr(fcntl, "flock", none)
     with lock_directory(tmp_path), lock_directory(tmp_path):
-        assert "No locks available; nothing keeps a second process from" in caplog.text
+        assert "No locks available; without this lock a second process could" in caplog.text

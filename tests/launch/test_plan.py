@@ -104,7 +104,7 @@ def test_the_size_of_a_node_is_typed_as_numbers_depend_on_it() -> None:
         (
             LAPTOP,
             ["trainer.launcher=torchrun"],
-            "trainer.launcher=torchrun: torchrun's environment is not here",
+            "trainer.launcher=torchrun: torchrun did not start this process",
         ),
         (
             LAPTOP,

@@ -175,6 +175,7 @@ def test_what_a_partition_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     [
         (None, "there is no sinfo here"),
         ("echo no route >&2; exit 1", "Slurm does not answer .no route."),
+        ("exit 1", "Slurm does not answer .without a message."),
     ],
 )
 def test_a_sweep_without_a_cluster(

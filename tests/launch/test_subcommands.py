@@ -178,7 +178,7 @@ def test_what_hydra_takes_is_a_run(typed: Typed) -> None:
 def test_a_configuration_is_shown_of_one_run(typed: Typed, tmp_path: Path) -> None:
     status, stdout, stderr = typed("-m", "compressor=none,qsgd", "--cfg", "job")
     assert (status, stdout) == (1, "") and not list(tmp_path.iterdir())
-    assert stderr == "gcbench: --cfg shows one run; type it without -m, and one value a key\n"
+    assert stderr == "gcbench: --cfg shows one run; type it without -m, with one value per key\n"
 
 
 def test_the_version_is_that_of_gcbench(typed: Typed) -> None:

@@ -180,4 +180,4 @@ def test_mistakes_are_refused_in_one_sentence(case: str, says: str) -> None:
 
 def test_a_state_of_another_compressor_is_refused() -> None:
     for sentence in pool(2).run(refused_state):
-        assert "load the state that this worker saved" in sentence
+        assert "load what this worker saved" in sentence

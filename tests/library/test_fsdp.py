@@ -182,10 +182,10 @@ def test_one_process_is_told_that_nothing_is_compressed() -> None:
 def test_a_refusal_names_the_methods_that_are_carried() -> None:
     for case, carried in (("low rank", BY_SHARDS), ("low rank between", BETWEEN_NODES)):
         for sentence in pool(4).run(refusal, case):
-            assert set(sentence.split("one of ")[1].split(", ")) == carried
+            assert set(sentence.partition("own settings: ")[2].split(", ")) == carried
     assert set(CHOICES) > BETWEEN_NODES
 
 
 def test_a_state_of_another_shard_is_refused() -> None:
     for sentence in pool(4).run(refused_state):
-        assert "load the state that this worker saved" in sentence
+        assert "load what this worker saved" in sentence

@@ -70,8 +70,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["measure", ".", "device=m.yaml", "workers=4"], "workers=4: gcbench predict measure"),
         (["picture=p"], "picture=p: gcbench predict does not read it; leave it out, or"),
         (["pays", "samples=9"], "samples=9: gcbench predict pays does not read it"),
-        (["shapes=mine.yaml", "model=resnet50"], "shapes=mine.yaml is the model; type one of both"),
-        (["shapes=mine.yaml", "dataset=imagenet"], "dataset=imagenet: shapes=mine.yaml is"),
+        (["shapes=mine.yaml", "model=resnet50"], "shapes=mine.yaml gives the model; type only one"),
+        (["shapes=mine.yaml", "dataset=imagenet"], "dataset=imagenet: shapes=mine.yaml gives"),
         (["compare", "nowhere", "network=1gbit,10gbit"], "runs are compared on one"),
         (["compare", "nowhere"], "nowhere: there is no result.json"),
     ],
@@ -261,14 +261,14 @@ def test_a_device_has_one_line_for_a_method(here: Path) -> None:
         Path(f"{levels}").mkdir()
         bench = json.dumps({"config": method, "local": [line]})
         Path(f"{levels}/bench.json").write_text(bench)
-    with pytest.raises(ConfigError, match="compressor=qsgd with several knobs, and a device has"):
+    with pytest.raises(ConfigError, match="compressor=qsgd have different knobs, and a device"):
         predict_steps(["measure", ".", "device=made.yaml", "title=this machine"])
 
 
 @pytest.mark.parametrize(
     ("changed", "says"),
     [
-        ({"model": {"widths": [32]}}, "model=mlp with model.widths=[16] -> [32], and a device has"),
+        ({"model": {"widths": [32]}}, "model=mlp differ (model.widths=[16] -> [32]), and a"),
         ({"dataset": {"augment": True}}, "dataset.augment=(absent) -> true"),
         ({"trainer": {"threads": 2}}, "trainer.threads=(absent) -> 2"),
         ({"trainer": {"precision": "bf16"}}, "trainer.precision=(absent) -> bf16"),
@@ -306,8 +306,8 @@ def test_what_was_not_measured_is_said_to_be_assumed(here: Path, steps_only: boo
     lines = Path("made.yaml").read_text().splitlines()
     (copies,) = (line for line in lines if line.startswith("copy_bytes_per_second"))
     (share,) = (line for line in lines if line.startswith("backward_share"))
-    assert copies.endswith("# of fp32 values; assumed, as there was no benchmark")
-    assert share.endswith("# of the seconds of models")
+    assert copies.endswith("# copies of fp32 values; assumed, as there was no benchmark")
+    assert share.endswith("# share of the models' seconds")
 
 
 def test_codec_seconds_are_said_to_know_no_knobs(
@@ -315,9 +315,9 @@ def test_codec_seconds_are_said_to_know_no_knobs(
 ) -> None:
     typed = ["shapes=mine.yaml", "compressor=powersgd", "network=100mbit", "workers=2"]
     predict_steps(typed)
-    assert "whatever its knobs" not in capsys.readouterr().out
+    assert "do not depend on the knobs" not in capsys.readouterr().out
     predict_steps([*typed, "rank=1,4"])
-    assert "whatever its knobs (rank=1,4)" in " ".join(capsys.readouterr().out.split())
+    assert "do not depend on the knobs (rank=1,4)" in " ".join(capsys.readouterr().out.split())
 
 
 def result() -> dict[str, object]:
@@ -432,7 +432,9 @@ def test_a_run_by_nodes_has_the_exchanges_of_its_nodes(here: Path) -> None:
 
 def test_a_latency_is_that_of_a_typed_network(here: Path) -> None:
     Path("result.json").write_text(json.dumps(result()))
-    with pytest.raises(ConfigError, match="latency=2ms: the link that its result names has one"):
+    with pytest.raises(
+        ConfigError, match="latency=2ms: the run's emulated link has its own latency"
+    ):
         compare("result.json", latency="2ms")
     found = compare("result.json", "1gbit", "2ms")
     assert found.exchange_seconds == pytest.approx(1210 * 32 / 0.95e9 + 4e-3)

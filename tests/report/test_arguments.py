@@ -32,8 +32,14 @@ OUT = Path("outputs")
         (["diff", "a", "b", "keep=k"], "keep=k: gcbench report diff does not read it"),
         (["table=small/one", "figure=orq"], "table=small/one: gcbench report figure=NAME does not"),
         (["figure=runs", "format=csv"], "format=csv: gcbench report figure=NAME does not read it"),
-        (["figure=runs", "with=rank=2"], "with=rank=2: figure=runs is not of a table's rows"),
-        (["table=small/times", "with=rank=2"], "with=rank=2: table=small/times is of a study"),
+        (
+            ["figure=runs", "with=rank=2"],
+            "with=rank=2: figure=runs does not show the rows of a table",
+        ),
+        (
+            ["table=small/times", "with=rank=2"],
+            "with=rank=2: table=small/times has the numbers of a study",
+        ),
         (["table=small/one", "project=a/b"], "project=a/b: type source=wandb, too"),
         (["source=wandb", "table=small/one"], "type project=entity/project"),
         (["lst"], "lst: type table="),

@@ -102,7 +102,7 @@ def drawn(*members: Series) -> Drawn:
 
 def words_of(figure: Figure | None) -> str:
     assert figure is not None
-    return " ".join(text.get_text() for text in figure.texts)
+    return " ".join(word for text in figure.texts for word in text.get_text().split())
 
 
 def lines_of(figure: Figure | None, axes: int = 0) -> dict[str, Any]:
@@ -150,7 +150,7 @@ def test_virtual_workers_are_not_in_a_time_axis_and_the_figure_says_so() -> None
     timed, virtual = series("SGD", run()), series("Rank 7", run(RANK_7, step_seconds=None))
     figure = draw_curves(drawn(timed, virtual), "accuracy", "seconds")
     assert "Rank 7" not in lines_of(figure)
-    assert "Without times, as virtual or fewer workers are: Rank 7." in words_of(figure)
+    assert "Without times (virtual workers, or fewer than the row's): Rank 7." in words_of(figure)
     assert draw_curves(drawn(virtual), "accuracy", "seconds") is None
 
 
@@ -164,7 +164,7 @@ def test_breakdown_stacks_the_phases_in_milliseconds() -> None:
     assert np.allclose(widths, [10.0 * (i + 1) for i in range(len(PHASES))])
     assert np.allclose([patch.get_x() for patch in ax.patches], np.cumsum([0, *widths[:-1]]))
     assert ax.get_xlabel() == "Time per step (ms)"
-    assert "Without times, as virtual or fewer workers are: Rank 7." in words_of(figure)
+    assert "Without times (virtual workers, or fewer than the row's): Rank 7." in words_of(figure)
     assert "Some runs had an emulated network." not in words_of(figure)
     one = run()
     one.result = one.result.model_copy(update={"network": Network(emulated=True)})
@@ -193,7 +193,7 @@ def test_speed_up_is_over_full_precision_on_one_worker() -> None:
     fewer = series("SGD, 16 workers", members[1].runs[0], timed=False)
     shown = draw_scaling(drawn(*members, fewer))
     assert (
-        "or fewer workers are: SGD, 16 workers." in words_of(shown)
+        "or fewer than the row's): SGD, 16 workers." in words_of(shown)
         and draw_breakdown(drawn(fewer)) is None
     )
     assert shown is not None and shown.axes[0].containers[0].lines[0].get_xdata().tolist() == [1, 2]

@@ -21,7 +21,7 @@ from gcbench.predict.links import read_link
 from gcbench.records.schema import Result
 from gcbench.records.store import RecordedRun, find_runs, write_kept
 from gcbench.report.command import report
-from gcbench.report.page import _predicted_coding, build_page
+from gcbench.report.page import _predicted_coding, build_page, collect
 
 KEPT = Path(__file__).parents[2] / "outputs"
 SGD, RANK_7 = "powersgd/table4/sgd", "powersgd/table4/rank_7"
@@ -176,6 +176,17 @@ def test_every_control_has_a_name(frame: DataFrame, chromium: Page) -> None:
     named = "it => it.labels?.length || it.textContent.trim()"
     assert chromium.value(f"{controls}.length") > 20
     assert chromium.value(f"{controls}.every({named})")
+
+
+def test_scores_of_validation_are_called_so() -> None:
+    runs = [
+        RecordedRun(Result.parse(result_of(SGD, override, accuracy=90)), override, list)
+        for override in ("dataset.split=test", "dataset.split=valid")
+    ]
+    labels = {s["title"].rpartition(", ")[2]: s["labels"] for s in collect(runs)["settings"]}
+    assert labels.pop("split=valid")["accuracy"] == "Validation accuracy (%)"
+    (tested,) = labels.values()
+    assert tested["accuracy"] == "Test accuracy (%)"
 
 
 def test_the_page_is_one_file_that_names_no_other(frame: DataFrame) -> None:

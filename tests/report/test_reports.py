@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import lzma
+import os
 import re
 import shutil
 import threading
@@ -17,7 +18,7 @@ from results import result_of, write
 from gcbench.config import ConfigError
 from gcbench.records.schema import Result
 from gcbench.records.store import RecordedRun, find_runs, read_kept
-from gcbench.report.keep import keep_runs
+from gcbench.report.keep import keep_index, keep_runs
 from gcbench.report.points import compare_points
 from gcbench.report.rates import Rate, _best
 from gcbench.report.study import find_link_table
@@ -139,7 +140,7 @@ def test_a_score_that_is_not_finite_is_noted_with_its_seed(said) -> None:
         write(Path(f"outputs/s{seed}"), result)
     text = said("table=small/one", "format=markdown")
     assert rows(text)["No compression"][0] == "94.0 (n=1)"
-    assert "No compression, seed 2: accuracy is not finite, and in no mean" in text
+    assert "No compression, seed 2: accuracy is not finite, so it is left out of the mean" in text
 
 
 def test_the_newest_of_duplicates_counts(said) -> None:
@@ -165,7 +166,7 @@ def test_budgets_are_not_mixed(said) -> None:
         assert "\N{DOUBLE DAGGER} Data per epoch: budget=bits. Two steps" in text
         assert ("stand-in's ratio" in text) == (budget == "cpu")
         assert (rows(text)["No compression"][-2] == "2.25") == (budget == "cpu")
-    assert "Budget cpu: Minutes a row" in text and "model=airnet in place of resnet18" in text
+    assert "Budget cpu: Minutes per row" in text and "model=airnet in place of resnet18" in text
     assert "trainer.epochs=4 in place of 300" in text
 
 
@@ -187,7 +188,7 @@ def test_overrides_beside_every_row(said) -> None:
     write(OUT / "b", result_of(RANK, "trainer.precision=bf16", accuracy=93.0))
     text = said("table=small/one", "format=markdown", "with=trainer.precision=bf16")
     assert rows(text)["medium: Rank_7"][0] == "93.0 (n=1)"
-    assert "With trainer.precision=bf16 beside every row." in text
+    assert "With trainer.precision=bf16 added to every row." in text
     assert (
         "- No compression: `gcbench -m +experiment/powersgd/table4=sgd trainer.precision=bf16 "
         "seed=1,2,3`" in text
@@ -365,7 +366,7 @@ def test_a_name_stands_for_one_row(here: Path) -> None:
     for row, workers in ((SGD, 2), (RANK, 4)):
         text = text.replace(row, f"{SCALING}, name: same, workers: {workers}")
     path.write_text(text)
-    with pytest.raises(ConfigError, match="name=same stands for two rows"):
+    with pytest.raises(ConfigError, match="have name=same but run different things"):
         read_table("small/one")
 
 
@@ -406,7 +407,7 @@ def test_times_of_fewer_workers_than_the_row_has_are_not_its_own(
 
 def test_times_of_an_emulated_network_are_marked(said) -> None:
     write(OUT / "a", {**result_of(SGD), "network": {"emulated": True}})
-    assert "times are of an emulated network" in said("table=small/one", "format=markdown")
+    assert "times are from an emulated network" in said("table=small/one", "format=markdown")
     write(OUT / "b", result_of(SGD, seed=2))
     result_of_a = OUT / "a" / "result.json"
     result_of_a.unlink()
@@ -421,7 +422,7 @@ def test_dirty_checkouts_and_several_commits_are_said(said) -> None:
     text = said("table=small/one", "format=markdown")
     assert (
         "commit: 2 different: aaaaaaa; bbbbbbb" in text
-        and "1 of 2 runs come from a checkout with changes" in text
+        and "1 of 2 runs come from a checkout with uncommitted changes" in text
     )
 
 
@@ -431,11 +432,11 @@ def test_runs_of_a_dirty_checkout_are_marked_where_they_stand(said) -> None:
         write(OUT / f"{seed}", {**result, "git": {"commit": "a" * 40, "dirty": seed == 2}})
     text = said("table=small/one", "format=markdown")
     assert rows(text)["No compression"][-1] == "1, 2\N{DAGGER}"
-    assert "- \N{DAGGER} 1 of 2 runs come from a checkout with changes that no commit has" in text
+    assert "- \N{DAGGER} 1 of 2 runs come from a checkout with uncommitted changes" in text
     assert "1, 2\\dag{}" in said("table=small/one", "format=latex")
     listed = said("runs").splitlines()
     assert [("done\N{DAGGER}" in line) for line in listed if "outputs/" in line] == [False, True]
-    assert listed[-1] == "\N{DAGGER} from a checkout with changes that no commit has"
+    assert listed[-1] == "\N{DAGGER} from a checkout with uncommitted changes"
 
 
 def test_what_cannot_be_read_is_named(said, caplog: pytest.LogCaptureFixture) -> None:
@@ -521,7 +522,10 @@ def test_a_report_from_another_directory_says_where_it_looked(
     for arguments in (["table=small/one"], ["list"]):
         caplog.clear()
         said(*arguments)
-        assert f"there is no {tmp_path / 'outputs'}; for kept results type results=" in caplog.text
+        assert (
+            f"there is no folder {tmp_path / 'outputs'}; to read kept results, type results="
+            in caplog.text
+        )
 
 
 def test_what_cannot_be_read_of_kept_runs_is_told_and_never_lost(
@@ -567,7 +571,7 @@ def test_an_override_beside_rows_is_for_those_that_have_its_key(said) -> None:
     ("override", "says"),
     [
         ("budget=cpu", "type gcbench report budget=cpu, without with="),
-        *((f"{key}=1", f"with={key}=1: no with= tells runs apart by {key}") for key in NO_IDENTITY),
+        *((f"{key}=1", f"with={key}=1: {key} does not change results") for key in NO_IDENTITY),
     ],
 )
 def test_an_override_that_selects_nothing_is_refused(said, override: str, says: str) -> None:
@@ -668,6 +672,26 @@ def test_commands_that_keep_at_the_same_time_lose_nothing(here: Path) -> None:
     assert {run.seed for run in find_runs([here / "kept"]).runs} == set(range(16))
 
 
+def test_the_index_lists_tables_and_pictures_by_paper(here: Path) -> None:
+    for name in ("tables/qsgd/layers-cpu.md", "tables/mine/own.md", "figures/which_method.png"):
+        (here / name).parent.mkdir(parents=True, exist_ok=True)
+        (here / name).write_text("# A title\n")
+    for name in ("loss-over-bits-cpu", "train_loss-over-step", "breakdown"):
+        picture = here / "figures" / "qsgd" / "figure3" / f"{name}.png"
+        picture.parent.mkdir(parents=True, exist_ok=True)
+        picture.touch()
+    (here / "README.md").write_text("# Mine\n\nKept.\n\n## All tables\n\nold\n")
+    keep_index(here)
+    text = (here / "README.md").read_text()
+    assert text.startswith("# Mine\n\nKept.\n\n## All tables\n\n### QSGD (") and "old" not in text
+    headings = re.findall("^### (.+)", text, re.MULTILINE)
+    assert headings[1:] == ["Everything that ran", "mine"]
+    assert "- [A title (cpu)](tables/qsgd/layers-cpu.md)" in text
+    assert "<em>figure3: breakdown; figure3: loss over bits (cpu)</em>" in text
+    places = re.findall('src="([^"]+)"', text)
+    assert len(places) == 4 and all((here / place).exists() for place in places)
+
+
 def test_torn_files_of_evidence_are_named(here: Path, caplog: pytest.LogCaptureFixture) -> None:
     for name in ("links/resnet18-1gbit-2.json", "tests.json"):
         file = here / "outputs" / "results" / name
@@ -676,6 +700,16 @@ def test_torn_files_of_evidence_are_named(here: Path, caplog: pytest.LogCaptureF
     assert find_link_table("resnet18-1gbit-2", [here]) is None and find_tests([here]) is None
     for name in ("links/resnet18-1gbit-2.json", "tests.json"):
         assert f"not read: {here}/outputs/results/{name}: no " in caplog.text
+
+
+def test_the_newest_copy_of_a_link_table_is_read(here: Path) -> None:
+    for age, folder in enumerate(("b", "c", "a")):
+        file = here / folder / "links" / "lstm.json"
+        file.parent.mkdir(parents=True)
+        file.write_text(json.dumps({"rows": [{"method": folder}]}))
+        os.utime(file, (100 - age, 100 - age))
+    found = find_link_table("links/lstm", [here])
+    assert found is not None and found.study["rows"][0]["row"] == "b"
 
 
 def test_a_rate_with_which_a_seed_diverged_is_not_chosen(said) -> None:

@@ -9,7 +9,7 @@ import pytest
 from results import result_of
 
 from gcbench.config import ConfigError
-from gcbench.report.build import build
+from gcbench.report.build import build, groups_of
 from gcbench.report.tables import read_table
 from gcbench.report.wandb_runs import load_wandb
 
@@ -50,7 +50,7 @@ def test_the_same_report_as_from_files() -> None:
     found = load_wandb(
         "team/gcbench", FakeApi([FakeRun("x1", sent), FakeRun("x2", {"_runtime": 1})])
     )
-    assert found.unreadable == ["team/gcbench/x2: no result of a run of gcbench"]
+    assert found.unreadable == ["team/gcbench/x2: not the result of a gcbench run"]
     (run,) = found.runs
     assert run.place == "team/gcbench/x1"
     spent = {"step": 1, "bits_sent_per_worker": 8}
@@ -58,7 +58,8 @@ def test_the_same_report_as_from_files() -> None:
         {"event": "train", **spent, "loss": 2.0},
         {"event": "test", **spent, "accuracy": 50},
     ]
-    cell = build(read_table("small/one"), found.runs, "paper").lines[0].cells[0]
+    table = read_table("small/one")
+    cell = build(table, groups_of(table, found.runs, "paper"), "paper").lines[0].cells[0]
     assert cell.ours is not None and cell.ours.mean == 94.0
 
 

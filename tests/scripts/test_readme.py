@@ -97,7 +97,8 @@ def test_pages_have_the_numbers_of_the_kept_tables(tmp_path: Path) -> None:
 @pytest.mark.parametrize("page", EVERY_PAGE, ids=str)
 def test_links_of_pages_lead_somewhere(page: Path) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
-    places = [link for link in re.findall(r"\]\(([^)#\s]+)", text) if "://" not in link]
+    links = re.findall(r"\]\(([^)#\s]+)|src=\"([^\"]+)", text)
+    places = [place for pair in links for place in pair if place and "://" not in place]
     assert [link for link in places if not (ROOT / page.parent / link).exists()] == []
 
 
@@ -123,7 +124,7 @@ def test_a_kept_table_follows_from_the_kept_runs(
     arguments = (
         [f"table={table}", f"budget={budget}"] if budget in budget_names() else [f"table={name}"]
     )
-    if typed := re.search(r"^With (.*) beside every row", text, re.MULTILINE):
+    if typed := re.search(r"^With (.*) added to every row", text, re.MULTILINE):
         arguments += [f"with={override}" for override in typed[1].split()]
     monkeypatch.chdir(tmp_path)
     report([*arguments, f"results={ROOT / 'outputs/results'}", f"keep={tmp_path}", "format=csv"])
@@ -188,4 +189,4 @@ def test_a_link_without_a_rate_is_refused_before_anything_is_measured(
     monkeypatch.setattr("sys.argv", ["validate", "--rates", "1gbit,open"])
     with pytest.raises(SystemExit):
         runpy.run_path(str(ROOT / "scripts/validate"), run_name="__main__")
-    assert "--rates 1gbit,open: no prediction without a rate" in capsys.readouterr().err
+    assert "--rates 1gbit,open: open has no rate" in capsys.readouterr().err

@@ -82,7 +82,7 @@ def test_a_result_chooses_no_code_to_run(target: str, arguments: dict[str, Any])
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ({"widths": "${oc.create:{_target_:os.mkdir,path:ran}}"}, "computes a value"),
+        ({"widths": "${oc.create:{_target_:os.mkdir,path:ran}}"}, "contains the interpolation"),
         ({"widths": [16], "_args_": [1]}, "has the key _args_"),
     ],
 )
@@ -321,5 +321,5 @@ def test_a_cluster_in_a_folder_that_others_could_make_is_refused(here: Path, kin
             text=True,
             timeout=30,
         )
-        assert done.returncode == 1 and "is no folder that only" in done.stderr, done.stderr
+        assert done.returncode == 1 and "is not a folder that only" in done.stderr, done.stderr
     assert (folder / "slurm.conf").exists()

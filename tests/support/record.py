@@ -26,7 +26,7 @@ class Recorder:
     def __init__(self, file: Path) -> None:
         if git("status", "--porcelain", "--", *CODE):
             raise pytest.UsageError(
-                f"--record {file}: {', '.join(CODE)} have changes that no commit has; commit them, "
+                f"--record {file}: {', '.join(CODE)} have uncommitted changes; commit them, "
                 "as the record names a commit"
             )
         self.file, self.commit = file, git("rev-parse", "HEAD")

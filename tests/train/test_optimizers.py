@@ -272,7 +272,7 @@ def test_error_feedback_adds_gradients_and_not_steps(tmp_path: Path) -> None:
                 "optimizer=frozen_adam",
                 "optimizer.groups=[{match: bias, betas: [0.5, 0.999]}]",
             ],
-            "compressor.momentum=0.9: the optimizer weighs the old momentum by 0.5",
+            "compressor.momentum=0.9 must equal the optimizer's, which is 0.5",
         ),
     ],
 )

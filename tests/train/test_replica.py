@@ -140,3 +140,14 @@ def test_a_text_is_read_with_its_hidden_state_however_it_is_cut() -> None:
         for n in (5, 1000)
     ]
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+
+
+def test_parameters_come_back_after_an_error() -> None:
+    replica = replica_of(nn.Linear(2, 2))
+    before = [p.detach().clone() for p in replica.parameters.values()]
+    with (
+        pytest.raises(RuntimeError, match="in the body"),
+        replica.parameters_at([torch.ones_like(p) for p in before]),
+    ):
+        raise RuntimeError("in the body")
+    assert all(map(torch.equal, replica.parameters.values(), before))

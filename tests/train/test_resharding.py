@@ -133,7 +133,7 @@ def test_shards_cannot_be_merged(tmp_path: Path) -> None:
     run(tmp_path, *overrides)
     with pytest.raises(
         ConfigError,
-        match="a shard that is of another size now .*; type trainer.gpus=2 or resume=never",
+        match="a shard, whose size depends on .*; type trainer.gpus=2 or resume=never",
     ):
         go_on(tmp_path, [*overrides, "trainer.gpus=4", "resume.workers=merge"])
 

@@ -273,12 +273,12 @@ def test_what_it_takes_and_refuses_from_the_command_line(tmp_path: Path) -> None
     model = nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.0), nn.GroupNorm(1, 3))
     refuse(SVRG(), model, DATA, plain_steps())
     for node in ({"kind": "adamw"}, {"_target_": "torch.optim.RMSprop", "momentum": 0.0}):
-        with pytest.raises(ValueError, match="optimizer=.*: estimator=svrg takes plain steps"):
+        with pytest.raises(ValueError, match="optimizer=.*: estimator=svrg takes plain SGD steps"):
             refuse(SVRG(), model, DATA, node)
     for overrides, says in (
         (
             ["model=linear", "optimizer.momentum=0.9"],
-            "optimizer.momentum=0.9: estimator=svrg takes plain steps",
+            "optimizer.momentum=0.9: estimator=svrg takes plain SGD steps",
         ),
         (
             ["model=linear", "estimator.epoch_steps=0"],
@@ -287,7 +287,7 @@ def test_what_it_takes_and_refuses_from_the_command_line(tmp_path: Path) -> None
         (["model=resnet20"], "estimator=svrg cannot use batch normalization"),
         (
             ["model=linear", "optimizer.groups=[{match: weight, momentum: 0.5}]"],
-            "optimizer.momentum=0.5: estimator=svrg takes plain steps",
+            "optimizer.momentum=0.5: estimator=svrg takes plain SGD steps",
         ),
         (
             ["model=linear", "estimator.penalty=0.01", "optimizer.weight_decay=0.1"],

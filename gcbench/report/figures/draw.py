@@ -52,7 +52,7 @@ def draw(
     }
     if overrides and asked in (*special, *STUDIES):
         raise ConfigError(
-            f"with={overrides[0]}: figure={asked} is not of a table's rows; leave it out"
+            f"with={overrides[0]}: figure={asked} does not show the rows of a table; leave it out"
         )
     lines = [
         line
@@ -63,7 +63,10 @@ def draw(
     for name in STUDIES:
         if asked in (name, ALL):
             lines += _write(
-                figures_of_study(name, results), folder, PAPER, f"gcbench study {name} makes it"
+                figures_of_study(name, results),
+                folder,
+                PAPER,
+                f"there is no such study yet; type gcbench study {name}",
             )
     if asked not in (*special, *STUDIES):
         for name in _tables(asked):
@@ -72,7 +75,8 @@ def draw(
                 figures_of_table(table, runs, budget, overrides, results),
                 folder,
                 budget,
-                f"gcbench report table={name} says what to run",
+                f"no run of budget={budget} has what it shows; gcbench report table={name} says "
+                "what to run",
             )
     return lines
 
@@ -88,19 +92,20 @@ def _tables(asked: str) -> list[str]:
         ) from error
 
 
-def _write(pictures: Pictures, folder: Path, budget: str, how: str = "") -> list[str]:
+def _write(pictures: Pictures, folder: Path, budget: str, absent: str) -> list[str]:
     lines = []
     for name, figure in pictures:
         suffix = "" if budget == PAPER else f"-{budget}"
         if figure is None:
-            remark = how and f"; {how}"
-            lines.append(f"{name}: no run of budget={budget} has what it shows{remark}")
+            lines.append(f"{name}: {absent}")
         else:
             lines += [str(path) for path in save(figure, folder / f"{name}{suffix}")]
     return lines
 
 
-WANTS_TWO = "it wants two finished settings of one workload that differ in what they send"
+WANTS_TWO = (
+    "no figure; it needs finished runs of two settings of one workload that send different amounts"
+)
 
 
 def figures_of_methods(runs: Sequence[RecordedRun], budget: str) -> Pictures:

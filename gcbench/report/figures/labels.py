@@ -60,9 +60,10 @@ def _place(
         box = note.get_window_extent(renderer)
         dx, dy = _best(box, taken, ax.bbox, scale)
         note.set_position((dx / scale, dy / scale))
-        taken.append(box.translated(dx, dy))
-        if hypot(*_gap(box.translated(dx, dy), center)) > 9 * scale:
-            _leader(ax, (x, y), _nearest(box.translated(dx, dy), center))
+        moved = box.translated(dx, dy)
+        taken.append(moved)
+        if hypot(*_gap(moved, center)) > 9 * scale:
+            _leader(ax, (x, y), _nearest(moved, center))
 
 
 def _best(box: Bbox, taken: Sequence[Bbox], frame: Bbox, scale: float) -> tuple[float, float]:

@@ -39,7 +39,7 @@ def draw_scaling(drawn: Drawn) -> Figure | None:
         return None
     figure, axes = panels(list(bases))
     for ax, (group, base) in zip(axes, bases.items(), strict=True):
-        _panel(ax, groups[group], base)
+        _panel(ax, groups[group], base, timed)
     methods = {method_of(s): s for s in timed if s.group in bases}
     handles = [
         Line2D([], [], label=name, **style_of_method(s.family, _nth(s, timed)))
@@ -71,7 +71,7 @@ def _base(series: Sequence[Series]) -> float | None:
     )
 
 
-def _panel(ax: Axes, series: Sequence[Series], base: float) -> None:
+def _panel(ax: Axes, series: Sequence[Series], base: float, every: Sequence[Series]) -> None:
     methods = dict.fromkeys(method_of(s) for s in series)
     for method in methods:
         members = sorted((s for s in series if method_of(s) == method), key=workers_of)
@@ -83,7 +83,7 @@ def _panel(ax: Axes, series: Sequence[Series], base: float) -> None:
             workers,
             means,
             yerr=error,
-            **style_of_method(members[0].family, _nth(members[0], series)),
+            **style_of_method(members[0].family, _nth(members[0], every)),
             capsize=2,
             label=method,
         )

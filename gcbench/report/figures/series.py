@@ -74,7 +74,7 @@ def series_of_rows(rows: Sequence[Row], by_group: bool = False) -> Drawn:
 def untimed(series: Iterable[Series]) -> list[str]:
     """Return a note on the series that a figure of times leaves out."""
     labels = [s.label for s in series]
-    words = "Without times, as virtual or fewer workers are"
+    words = "Without times (virtual workers, or fewer than the row's)"
     return [f"{words}: {name_first(labels, NAMED)}."] if labels else []
 
 

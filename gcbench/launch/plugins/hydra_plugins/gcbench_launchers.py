@@ -254,6 +254,7 @@ if find_spec("hydra_plugins.hydra_submitit_launcher"):
         from submitit.core.utils import UncompletedJobError
 
         from gcbench.config import RunFailed
+        from gcbench.launch.slurm import last_line
 
         job.wait()
         tasks = [job.task(index) for index in range(job.num_tasks)]
@@ -268,7 +269,7 @@ if find_spec("hydra_plugins.hydra_submitit_launcher"):
                 lost[0].result()  # raises the reason why there is no result
             first: JobReturn = (failed or returns)[0]
         except UncompletedJobError as error:
-            reason = str(error).strip().splitlines()[-1]
+            reason = last_line(str(error))
             logs = job.paths.folder
             return _failure(
                 overrides,
@@ -290,8 +291,9 @@ if find_spec("hydra_plugins.hydra_submitit_launcher"):
 
     def _refusal(error: Exception) -> Exception:
         from gcbench.config import ConfigError
+        from gcbench.launch.slurm import last_line
 
-        reason = str(error).splitlines()[-1].removeprefix("sbatch: error: ")
+        reason = last_line(str(error)).removeprefix("sbatch: error: ")
         return ConfigError(
             f"hydra/launcher=submitit_slurm: sbatch says {reason!r}; type other hydra.launcher.* "
             "or trainer.*"
