@@ -67,10 +67,10 @@ def _start(config: Config, plan: Plan, files: RunFiles, in_sweep: bool) -> None:
             refuse_other_run(config, files)
             if _is_finished(config, files, say):
                 return
-        _start_alone(config, plan, files, rank, anew, lock)
+        _start_locked(config, plan, files, rank, anew, lock)
 
 
-def _start_alone(
+def _start_locked(
     config: Config, plan: Plan, files: RunFiles, rank: int, anew: bool, lock: Lock | None
 ) -> None:
     if plan.launcher not in JOINING or os.environ["LOCAL_RANK"] == "0":

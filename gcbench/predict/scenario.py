@@ -80,7 +80,7 @@ def build_scenario(arguments: Predict) -> Scenario:
     every = [method.at_every(steps) for method in single for steps in arguments.every]
     dense = next((m for m in every if m.family == "none" and m.every == 1), None)
     return Scenario(
-        title=f"{model.name}, {device.title}, {model.compute.batch_size} a worker",
+        title=f"{model.name}, {device.title}, {model.compute.batch_size} per worker",
         methods=every,
         dense=dense or make_methods("none", [], model.shapes, device, 1)[0],
         clusters=clusters,

@@ -87,7 +87,7 @@ def _facts(result: Result) -> list[tuple[str, str]]:
         facts.append(("workers", f"{resharded.workers} up to step {resharded.from_step}"))
     if sent := result.bits_sent:
         mib = sent.per_worker / BITS_PER_MIB
-        amount = f"{mib:,.3f} MiB by a worker, {sent.per_step:,.0f} bits in a step"
+        amount = f"{mib:,.3f} MiB per worker, {sent.per_step:,.0f} bits per step"
         analytic = result.analytic_ratio
         by_paper = f" ({analytic:.2f}x by its paper's count)" if analytic else ""
         facts.append(("sent", amount + _fewer(sent) + by_paper))
@@ -96,17 +96,17 @@ def _facts(result: Result) -> list[tuple[str, str]]:
         parts = estimator["fragments"]
         what = f"each of {parts} fragments" if parts > 1 else "all"
         each = f"{estimator['bits_per_exchange'] or 0:,.0f} bits each time"
-        mean = "bits in a step are the mean over all steps"
+        mean = "bits per step are the mean over all steps"
         facts.append(("exchanged", f"{what} every {every} steps, {each}; {mean}"))
     if (share := result.compressed_share) is not None:
         advice = advice_on_share(share, result.config)
         facts.append(("compressed", f"{share_in_words(share)} {advice}".rstrip()))
     if bound := result.shannon_bits_per_step:
-        facts.append(("codes' Shannon bound", f"{bound:,.0f} bits in a step"))
+        facts.append(("codes' Shannon bound", f"{bound:,.0f} bits per step"))
     if wire := result.bits_wire:
-        facts.append(("on the wire", f"{wire.per_worker / BITS_PER_MIB:,.3f} MiB by a worker"))
+        facts.append(("on the wire", f"{wire.per_worker / BITS_PER_MIB:,.3f} MiB per worker"))
     if across := result.bits_between_nodes:
-        amount = f"{across.per_step:,.0f} bits in a step by a node"
+        amount = f"{across.per_step:,.0f} bits per step and node"
         facts.append(("between nodes", amount + _fewer(across)))
     if error := result.compression_error:
         facts.append(

@@ -40,7 +40,7 @@ def list_tables(runs: Sequence[RecordedRun], folders: Sequence[str | Path]) -> T
 
 def list_runs(runs: Sequence[RecordedRun]) -> TextTable:
     """Return a row for every run, in the order of `runs`."""
-    headings = ["run", "what", "budget", "seed", "status", "score", "ratio", "ms a step"]
+    headings = ["run", "what", "budget", "seed", "status", "score", "ratio", "ms per step"]
     called_alike: dict[str, list[RecordedRun]] = {}
     for run in runs:
         called_alike.setdefault(run.title, []).append(run)

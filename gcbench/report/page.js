@@ -28,7 +28,7 @@ const COLUMNS = {
   accuracy: "Accuracy, %", top5_accuracy: "Top-5, %", perplexity: "Perplexity",
   distance: "Distance", loss: "Loss", ratio: "Ratio, metered",
   analytic_ratio: "Ratio, paper's count", total_bits: "Sent, MiB", relative_error: "Relative error",
-  step_milliseconds: "ms a step",
+  step_milliseconds: "ms per step",
 };
 const FILTERS = { table: "table", model: "model", data: "data-set", budget: "budget" };
 const ALL = "all";
@@ -380,7 +380,7 @@ function renderCurves(setting, methods, look, name, axis, stepSeconds) {
   byId("logx").checked = logx;
   byId("logy").checked = logy;
   const yName = setting.labels[name] ?? name;
-  const { svg, x, y } = frame(xs, ys, logx, logy, AXES[axis], yName, `${yName} over ${AXES[axis]}, a line a method; the table of runs has the last scores`);
+  const { svg, x, y } = frame(xs, ys, logx, logy, AXES[axis], yName, `${yName} over ${AXES[axis]}, one line per method; the table of runs has the last scores`);
   const groups = bands.map(([method, band]) => {
     const place = look.get(method.label);
     const shown = band.filter((point) => (!logx || point.x > 0) && (!logy || point.low > 0));
@@ -416,7 +416,7 @@ function renderTrade(setting, methods, look, name) {
   const yName = setting.labels[name] ?? name;
   const { svg, x, y } = frame(
     points.map(([, ratio]) => ratio.mean), points.flatMap(([, , score]) => [score.low, score.high]),
-    true, false, data.ratio_label, yName, `${yName} over the compression ratio, a mark a method`,
+    true, false, data.ratio_label, yName, `${yName} over the compression ratio, one mark per method`,
   );
   const groups = points.map(([method, ratio, score]) => {
     const place = look.get(method.label);

@@ -154,7 +154,7 @@ class TrainerSettings:
         bool | str,
         Knob(
             "true: exchange under the backward pass, bucket by bucket (methods of scope tensor, "
-            "a process a worker); auto: where that is possible and takes less time, by a trial",
+            "one process per worker); auto: where that is possible and takes less time, by a trial",
             texts=("auto",),
         ),
     ] = False

@@ -1,4 +1,4 @@
-"""Fixtures of the compressors' tests."""
+"""Fixtures for the tests of compressors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gcbench.comm import Comm
 
 
 class VirtualTraces(dict[tuple[str, str], Trace]):
-    """What four virtual workers see of a choice and variant, each stepped when first asked for."""
+    """Traces of four virtual workers by choice and variant, each computed on first use."""
 
     def __missing__(self, key: tuple[str, str]) -> Trace:
         self[key] = trace(compressor_of(*key), Comm(WORKERS))

@@ -1,4 +1,4 @@
-"""ACP-SGD against its algorithm written out, with the residual of each worker."""
+"""ACP-SGD against a direct implementation of its algorithm, with each worker's residual."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def orthonormal(factor: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("number_of", [lambda i: i, lambda i: 10 * i], ids=["1", "10"])
 def test_updates_and_residuals_are_those_of_the_algorithm(number_of: Callable[[int], int]) -> None:
-    """The projection is on the columns that were sent last, whatever a step's number."""
+    """Each step projects on the factor that was sent last, whatever the step's number."""
     compressor, state = build_method("acpsgd", rank=2), State()
     first = aggregate(compressor, matrices(0), number=0)
     # The first update is M Q Q^T, whose rows span the random Q.
@@ -72,7 +72,7 @@ def test_a_step_is_one_all_reduce_of_one_factor() -> None:
 
 @pytest.mark.parametrize("shape", [(2, 2), (3, 3), (1, 1)])
 def test_a_square_matrix_of_full_rank_is_exact(shape: tuple[int, int]) -> None:
-    """Of n = m = r both factors have one shape, and each spans everything."""
+    """If n = m = r, both factors have the same shape, and each spans the whole space."""
     state = State()
     for number in range(5):
         g = torch.randn(3, *shape, generator=torch.Generator().manual_seed(number))

@@ -38,15 +38,15 @@ def with_values(s: list[float], rows: int = 12, columns: int = 8) -> Tensor:
 def test_tensors_become_the_matrices_of_the_authors(
     shape: tuple[int, ...], matrix: tuple[int, int]
 ) -> None:
-    """They are folded in two; odd ones are not, which is gcbench's choice."""
+    """Even sides are halved; leaving odd ones as they are is gcbench's choice."""
     assert authors_shape(torch.zeros(2, *shape)) == matrix
 
 
 def means_of_values(variant: str, s: list[float], repeats: int = 4000) -> Tensor:
-    """Return what each singular value is decoded to on average, relative to what it is."""
+    """Return the mean decoded value of each singular value, relative to its true value."""
     m = with_values(s)
     u, values, vt = torch.linalg.svd(m[0], full_matrices=False)
-    workers = m.expand(repeats, -1, -1)  # of one step, as many draws
+    workers = m.expand(repeats, -1, -1)  # one draw per worker, all in one step
     mean = aggregate(Atomo(2, variant), {"w": workers}).update["w"][0]  # type: ignore[arg-type]
     return ((u.T @ mean @ vt.T).diagonal() / values)[: len(s)]
 
@@ -62,7 +62,7 @@ def means_of_values(variant: str, s: list[float], repeats: int = 4000) -> Tensor
 def test_drawing_until_two_are_kept_is_biased_and_drawing_once_is_not(
     s: list[float], published: list[float]
 ) -> None:
-    """The published estimator always keeps two of two values, and inflates the smaller."""
+    """With two values, the published estimator always keeps both and inflates the smaller one."""
     torch.testing.assert_close(
         means_of_values("published", s), torch.tensor(published).float(), rtol=0, atol=0.12
     )
@@ -89,7 +89,7 @@ def test_the_published_draw_keeps_exactly_so_many(rank: int) -> None:
 
 
 def test_the_unbiased_draw_sends_what_it_keeps_and_its_length() -> None:
-    """A worker pays for its values alone."""
+    """A worker's message is only as long as its own values need."""
     grads, comm = {"w": randn(8, 10, 7), "x": randn(8, 5, 6, seed=1)}, Comm(8)
     sent = aggregate(Atomo(2, "unbiased"), grads, comm=comm).sent()
     kept = {k: torch.linalg.matrix_rank(x, rtol=1e-5) for k, x in sent.items()}
@@ -114,7 +114,7 @@ def test_workers_and_steps_draw_for_themselves() -> None:
 
 
 def test_fewer_values_than_wanted_are_no_trap() -> None:
-    """Drawing again would never end."""
+    """Repeating the draw until enough values are kept would never end."""
     out = aggregate(
         Atomo(3),
         {

@@ -44,15 +44,16 @@ def numel(shape: tuple[int, ...]) -> int:
 
 
 def dense_bits(shapes: Shapes, bits: int = 32) -> tuple[int, int]:
-    """Return the bits that an all-reduce sends and receives."""
+    """Return the bits that a worker sends and receives in an all-reduce."""
     total = bits * sum(map(numel, shapes.values()))
     return total, total
 
 
 def qsgd_bits(settings: Settings, shapes: Shapes, workers: int) -> tuple[int, int]:
-    """Return the bits of ceil(log2(2 s + 1)) a value in whole groups of eight, and of 32 a bucket.
+    """Return the bits of codes, ceil(log2(2 s + 1)) per value, and of scales, 32 per bucket.
 
-    Small tensors travel whole; aligned ones are messages by bucket size.
+    Codes are packed in whole groups of eight. Small tensors are sent uncompressed; with `align`,
+    tensors whose buckets have the same size share a message.
     """
     small = {k: s for k, s in shapes.items() if numel(s) < settings["min_size"]}
     sizes = [numel(s) for k, s in shapes.items() if k not in small]
@@ -99,7 +100,7 @@ def qsgd_bits(settings: Settings, shapes: Shapes, workers: int) -> tuple[int, in
 
 
 def by_kind_bits(settings: Settings, shapes: Shapes, workers: int) -> tuple[int, int]:
-    """Return the bits of a message of QSGD for convolutions, and of one for the others."""
+    """Return the bits of one QSGD message for convolutions and one for all other tensors."""
     convolutions = {k: s for k, s in shapes.items() if len(s) > 2}
     others = {k: s for k, s in shapes.items() if k not in convolutions}
     parts = [
@@ -110,9 +111,9 @@ def by_kind_bits(settings: Settings, shapes: Shapes, workers: int) -> tuple[int,
 
 
 def powersgd_bits(settings: Settings, shapes: Shapes, workers: int) -> tuple[int, int]:
-    """Return the bits of r (n + m) floats a matrix and iteration, with r = min(rank, n, m).
+    """Return the bits of r (n + m) floats per matrix and iteration, with r = min(rank, n, m).
 
-    Vectors and small matrices travel whole; for an SVD all do.
+    Vectors and small matrices are sent uncompressed; with `svd`, all tensors are.
     """
     floats = 0
     for shape in shapes.values():
@@ -132,10 +133,10 @@ def traveling_bits(
     codes_of: Callable[[int], int],
     chances: int = 0,
 ) -> tuple[int, int]:
-    """Return the bits of `codes_of(n)` bits and `floats` floats a bucket, by any exchange.
+    """Return the bits of codes, `codes_of(n)`, and `floats` floats per bucket, by any exchange.
 
-    Small tensors travel whole. A sum over workers of what stands for a value has `chances` possible
-    results.
+    Small tensors are sent uncompressed. With exchange=sum, the sum over workers has `chances`
+    possible results per value.
     """
     small = {k: s for k, s in shapes.items() if numel(s) < settings["min_size"]}
     sizes = [numel(s) for k, s in shapes.items() if k not in small]
@@ -162,20 +163,20 @@ def traveling_bits(
 
 
 def sign_bits(settings: Settings, shapes: Shapes, workers: int, points: int = 1) -> tuple[int, int]:
-    """Return the bits of a bit a value in whole groups of eight, and of 32 for each scale."""
+    """Return the bits of signs, in whole groups of eight, and of scales, 32 each."""
     return traveling_bits(settings, shapes, workers, points, lambda n: 8 * math.ceil(n / 8))
 
 
 def natural_bits(settings: Settings, shapes: Shapes, workers: int) -> tuple[int, int]:
-    """Return the bits of an exponent of 8 a value, and of a sign in whole groups of eight."""
+    """Return the bits of exponents, 8 per value, and of signs in whole groups of eight."""
     return traveling_bits(settings, shapes, workers, 0, lambda n: 8 * n + 8 * math.ceil(n / 8))
 
 
 def top_k_bits(settings: Settings, shapes: Shapes, workers: int) -> tuple[int, int]:
-    """Return the bits of K values and positions a tensor, 32 each, with K = max(1, floor(fraction
-    n)).
+    """Return the bits of K values and K positions per tensor, 32 each.
 
-    Small tensors travel whole.
+    K = max(1, floor(fraction n)). With index=auto, positions are packed. Small tensors are sent
+    uncompressed.
     """
     small = {k: s for k, s in shapes.items() if numel(s) < settings["min_size"]}
     message = 0
@@ -192,9 +193,9 @@ def top_k_bits(settings: Settings, shapes: Shapes, workers: int) -> tuple[int, i
 
 
 def chunk_bits(settings: Settings, shapes: Shapes, workers: int) -> tuple[int, int]:
-    """Return the bits of K positions a chunk, of two a chosen value, and of four floats a tensor.
+    """Return the bits of K positions per chunk, two per chosen value, and four floats per tensor.
 
-    Small tensors travel whole.
+    Small tensors are sent uncompressed.
     """
     small = {k: s for k, s in shapes.items() if numel(s) < settings["min_size"]}
     size, message, values = settings["chunk_size"], 0, 0
@@ -212,7 +213,7 @@ def chunk_bits(settings: Settings, shapes: Shapes, workers: int) -> tuple[int, i
 
 
 def block_bits(settings: Settings, shapes: Shapes, workers: int) -> tuple[int, int]:
-    """Return the bits of K floats and positions of each block of a matrix."""
+    """Return the bits of K floats and K positions per block of a matrix."""
     message = 0
     for shape in shapes.values():
         sides = (shape[0] if shape else 1, numel(shape[1:]))
@@ -229,28 +230,29 @@ def block_bits(settings: Settings, shapes: Shapes, workers: int) -> tuple[int, i
 
 
 def random_bits(settings: Settings, shapes: Shapes, workers: int) -> tuple[int, int]:
-    """Return the bits of PowerSGD's r (n + m) floats a matrix, but never more than it has."""
+    """Return the bits of PowerSGD's r (n + m) floats per matrix, but at most of all its values."""
     floats = sum(
         min(numel(s), powersgd_bits(settings, {"": s}, workers)[0] // 32) for s in shapes.values()
     )
     return 32 * floats, 32 * floats
 
 
+# The number of digits in a word and the word's bits, by the base of the digits.
 WORDS = {
     2: (1, 1),
     3: (5, 8),
     5: (3, 7),
     9: (5, 16),
-}  # digits and bits of a word, by the digits' base
+}
 
 
 def level_bits(
     settings: Settings, shapes: Shapes, workers: int, levels: int, floats: int
 ) -> tuple[int, int]:
-    """Return the bits of digits in whole words, and of `floats` floats a bucket.
+    """Return the bits of digits in whole words, and of `floats` floats per bucket.
 
-    Digits of less than 8 bits lie in groups of eight. Sums are of digits, or counts of all levels
-    but one.
+    Words of fewer than 8 bits are packed in groups of eight. A sum adds digits if `floats` is 1, and
+    otherwise counts how often each level except one occurs.
     """
     digits, bits = WORDS[levels]
     chances = workers * (levels - 1) + 1 if floats == 1 else (workers + 1) ** (levels - 1)
@@ -263,14 +265,14 @@ def level_bits(
 
 
 def table_bits(settings: Settings, shapes: Shapes, workers: int) -> tuple[int, int]:
-    """Return the bits of digits, and of a table of all levels a bucket."""
+    """Return the bits of digits, and of a table of all levels per bucket."""
     return level_bits(settings, shapes, workers, settings["level_count"], settings["level_count"])
 
 
 def sketch_bits(settings: Settings, shapes: Shapes, workers: int) -> tuple[int, int]:
-    """Return the bits of r n floats a matrix, or of r m on the odd steps of the alternating form.
+    """Return the bits of r n floats per matrix, or r m on odd steps of the alternating variant.
 
-    Vectors and small matrices travel whole.
+    Vectors and small matrices are sent uncompressed.
     """
     floats = 0
     for shape in shapes.values():
@@ -285,9 +287,10 @@ def sketch_bits(settings: Settings, shapes: Shapes, workers: int) -> tuple[int, 
 
 
 def atomo_bits(settings: Settings, shapes: Shapes, workers: int) -> tuple[int, int]:
-    """Return the bits of r (n + m + 1) floats a matrix, folded in two where it can be.
+    """Return the bits of r (n + m + 1) floats per matrix, in the authors' shapes.
 
-    Small tensors travel whole.
+    A tensor that is not a matrix is reshaped to half of n and twice m, if n is even. Small tensors
+    are sent uncompressed.
     """
     floats = 0
     for shape in shapes.values():
@@ -303,9 +306,9 @@ def atomo_bits(settings: Settings, shapes: Shapes, workers: int) -> tuple[int, i
 
 
 def summed_bits(settings: Settings, shapes: Shapes, workers: int) -> tuple[int, int]:
-    """Return the bits of a norm, of a bit a value for each scale but the smallest, and of lanes.
+    """Return the bits of a norm, of the agreed scales, and of lanes wide enough for a sum.
 
-    Lanes are wide enough for a sum. Small tensors travel whole.
+    Every scale except the smallest takes one bit per value. Small tensors are sent uncompressed.
     """
     small = {k: s for k, s in shapes.items() if numel(s) < settings["min_size"]}
     n = sum(numel(s) for k, s in shapes.items() if k not in small)
@@ -362,7 +365,7 @@ FORMULAS: dict[str, Callable[[Settings, Shapes, int], tuple[int, int]]] = {
     "unbiased_lowrank": sketch_bits,
     "atomo": atomo_bits,
 }
-# Messages as long as chance makes them: each has a test of its own (codes: test_entropy_coded).
+# The lengths of these messages are random; other tests check them (codes: test_entropy_coded).
 ANY_LENGTH = {("atomo", "drawn once")} | {
     key for key in ALL if variants(key[0])[key[1]].get("code", "fixed") != "fixed"
 }
@@ -407,7 +410,7 @@ LEVELS = ("orq", "linear", "qsgd_levels", "terngrad", "bingrad_pb")
     ],
 )
 def test_every_exchange_of_every_code_costs_its_formula(choice: str, exchange: str) -> None:
-    """Its update is not far from the mean of what was sent, either."""
+    """The update is also close to the mean of what was sent."""
     settings = {
         k: v
         for k, v in {"exchange": exchange, "bucket_size": 16, "error_feedback": False}.items()
@@ -433,7 +436,7 @@ def test_every_exchange_of_every_code_costs_its_formula(choice: str, exchange: s
 def test_the_formula_of_qsgd_by_hand() -> None:
     """There are 162 + 6 + 130 + 1 + 130 + 1 + 37 = 467 values of 4 bits, in 59 groups of eight.
 
-    They lie in 11 + 1 + 9 + 1 + 9 + 1 + 3 buckets of 16.
+    They are in 11 + 1 + 9 + 1 + 9 + 1 + 3 = 35 buckets of 16.
     """
     settings = {"levels": 7, "bucket_size": 16, "min_size": 0, "exchange": "gather"}
     assert qsgd_bits(settings, SHAPES, 4) == (59 * 8 * 4 + 35 * 32, 3 * (59 * 8 * 4 + 35 * 32))
@@ -451,7 +454,7 @@ def parameters(model: Callable[[], nn.Module]) -> dict[str, tuple[int, ...]]:
 
 @cache
 def network(name: str) -> tuple[dict[str, tuple[int, ...]], Grads]:
-    """Return the shapes, and one worker's gradient."""
+    """Return the shapes of the parameters, and a random gradient of one worker."""
     shapes = parameters(
         {"resnet18": lambda: resnet18((3, 32, 32), 10), "lstm": lambda: LSTM(28869)}[name]
     )
@@ -462,7 +465,7 @@ def network(name: str) -> tuple[dict[str, tuple[int, ...]], Grads]:
 
 
 def step_bits(choice: str, name: str, **settings: Any) -> int:
-    """Return the bits that are metered in one step of one worker."""
+    """Return the metered bits that one worker sends in one step."""
     comm, (_, grads) = Comm(1), network(name)
     out = aggregate(build_method(choice, **settings), grads, comm=comm, state=State())
     assert all(u.isfinite().all() for u in out.update.values())
@@ -479,9 +482,9 @@ def test_atomo_sends_the_published_floats_of_resnet18() -> None:
 
 
 def epoch_mib(choice: str, steps: int, **settings: Any) -> float:
-    """Return PowerSGD's data column, from the mean of metered steps.
+    """Return the MiB that a worker sends per epoch of ResNet18, 24 times the mean metered step.
 
-    It is MiB of an epoch of 24 steps on ResNet18.
+    This is the data column of PowerSGD's tables.
     """
     comm, (_, grads), state = Comm(1), network("resnet18"), State()
     for number in range(steps):
@@ -492,7 +495,7 @@ def epoch_mib(choice: str, steps: int, **settings: Any) -> float:
 
 
 PUBLISHED_DATA = [
-    ("sign_norm", {}, 31.975, 32),  # 62 norms are 0.006 of it
+    ("sign_norm", {}, 31.975, 32),  # of which 62 norms are 0.006
     ("signum", {}, 31.969, 32),
     ("top_k", {"fraction": 0.5 / 32}, 31.97, 32),
     ("top_k", {"fraction": 0.5 / 136}, 7.52, 8),
@@ -506,7 +509,7 @@ PUBLISHED_DATA = [
     ("unbiased_lowrank", {"rank": 1, "variant": "text"}, 1.32, 1),
     ("unbiased_lowrank", {"rank": 2, "variant": "text"}, 1.76, 2),
 ]
-# The first of each method; the others differ from it in a number.
+# The first case of each method and variant; the others only differ from it in a number.
 FAST = list({(case[0], case[1].get("variant")): case for case in reversed(PUBLISHED_DATA)}.values())
 
 
@@ -514,7 +517,7 @@ FAST = list({(case[0], case[1].get("variant")): case for case in reversed(PUBLIS
 def test_the_compared_methods_send_the_published_data(
     choice: str, settings: Settings, exact: float, printed: int
 ) -> None:
-    """These are tables 1, 4 and 6 of PowerSGD; the sketch as printed has no row there."""
+    """The data are those of PowerSGD's tables 1, 4 and 6, which have no row for variant=text."""
     digits = len(str(exact).partition(".")[2])
     mib = epoch_mib(choice, steps=2 if choice == "unbiased_lowrank" else 1, **settings)
     assert round(mib, digits) == exact and round(mib) == printed
@@ -522,7 +525,7 @@ def test_the_compared_methods_send_the_published_data(
 
 @pytest.mark.slow
 def test_signum_sends_the_published_data_of_the_lstm() -> None:
-    """Table 7 has 242 MiB in 70 steps."""
+    """Table 7 prints 242 MiB for the 70 steps of an epoch."""
     assert round(70 * step_bits("signum", "lstm") / 8 / 2**20, 1) == 241.6
 
 
@@ -540,8 +543,6 @@ def test_bits_of_resnet18_follow_the_formula_and_stay_below_dense(choice: str) -
 
 @pytest.mark.parametrize("bits", slow_but([4], [2, 4, 8]))
 def test_qsgd_costs_its_bits_and_a_scale_a_bucket(bits: int) -> None:
-    """Where nothing is sent whole, it is at least b + 32 / 512 bits a value, and less than 1 %
-    more.
-    """
+    """If nothing is sent uncompressed, a value takes b + 32 / 512 bits, or less than 1 % more."""
     per_value = step_bits("qsgd", "resnet18", bits=bits, min_size=0) / RESNET18
     assert bits + 32 / 512 <= per_value < 1.01 * (bits + 32 / 512)

@@ -1,4 +1,4 @@
-"""Convolutions by one method, other tensors by another."""
+"""Convolutions are compressed by one method, other tensors by another."""
 
 from __future__ import annotations
 

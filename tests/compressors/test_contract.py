@@ -1,6 +1,6 @@
-"""The contract that every choice of conf/compressor keeps; a new file is tested at once.
+"""The contract that every choice of conf/compressor must keep; new files are tested automatically.
 
-Promises are those of the methods' `properties`.
+Promises are what a method's `properties` say.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ from gcbench.compressors import Compressor
 
 each_choice = pytest.mark.parametrize("choice", CHOICES)
 few_variants = pytest.mark.parametrize(("choice", "variant"), slow_but(FEW, ALL))
-# What one wrapper does for all methods alike is tried with one method.
+# These wrappers do the same around every method, so that they are tried with one method.
 WRAPPED = {"small tensors whole", "error feedback", "clipped values", "dense at first"}
 CODES = [
     (choice, variant) for choice, variant in DIFFERENT if choice == "qsgd" or variant not in WRAPPED
 ]
-HARDEST = {"zeros", "one huge value"}  # which every variant is tried with
+HARDEST = {"zeros", "one huge value"}  # every variant is tried with these
 
 
 def without_error_feedback(choice: str) -> Compressor:
@@ -62,7 +62,7 @@ def without_error_feedback(choice: str) -> Compressor:
     return build_unchecked(choice, {k: v for k, v in settings.items() if k in keys})
 
 
-# What the choices promise, which the tests below hold them to.
+# What the choices promise; the tests below check that they keep it.
 PROMISES = {choice: without_error_feedback(choice).properties for choice in CHOICES}
 EXACT = {choice for choice, promises in PROMISES.items() if promises.exact}
 UNBIASED = {choice for choice, promises in PROMISES.items() if promises.unbiased}
@@ -91,20 +91,21 @@ RANDOM = {
     "natural",
     "acpsgd",
 }
-NEVER_ZERO = {"signum"}  # the sign of a zero is one of the two that there are
+NEVER_ZERO = {"signum"}  # a zero also gets one of the two signs
+# The narrowest float type that is sent; for all other choices it is float32.
 HALF = {
     "fp16": torch.float16,
     "bf16": torch.bfloat16,
-}  # what travels; float32 is the narrowest float of the others
+}
 
 
 def bare(choice: str) -> Compressor:
-    """Return the method for all tensors, without error feedback, in small buckets."""
+    """Return the choice with all tensors compressed, small buckets and no error feedback."""
     return compressor_of(choice, "all tensors" if "all tensors" in variants(choice) else "as it is")
 
 
 def test_every_variant_is_one_that_some_choice_has() -> None:
-    """A variant whose keys were renamed would be tried with nothing."""
+    """Otherwise, a variant whose keys were renamed would silently no longer be tested."""
     assert {variant for _, variant in ALL} == set(VARIANTS)
 
 
@@ -159,7 +160,7 @@ def test_odd_gradients_give_finite_updates_of_the_right_shape(
 
 @pytest.mark.parametrize("choice", CHOICES)
 def test_the_largest_value_that_fits_what_travels(choice: str) -> None:
-    """It is that of float32 but where HALF says less; else the check above would ask too little."""
+    """It is float32's except for the choices in HALF; if it were less, the check above would be weaker."""
     assert largest_sent(bare(choice)) == torch.finfo(HALF.get(choice, torch.float32)).max
 
 
@@ -178,7 +179,7 @@ def test_exact_means_the_mean_of_the_gradients(choice: str) -> None:
 
 
 def test_sums_round_as_the_type_that_travels() -> None:
-    """Thus "exact" and "mean-linear" allow no more than that."""
+    """The checks of "exact" and "mean-linear" allow no larger error than this."""
     halves = {choice: torch.finfo(dtype).eps for choice, dtype in HALF.items()}
     roundings = {choice: rounding_of_sums(bare(choice)) for choice in EXACT | MEAN_LINEAR}
     assert roundings == dict.fromkeys(roundings, torch.finfo(torch.float32).eps) | halves
@@ -200,10 +201,10 @@ UNBIASED_CASES = [
         and key[1] in UNBIASED_VARIANTS
         and key != ("orq", "other level count")
     ),
-    ("qsgd", "small tensors whole"),  # set aside by one wrapper for all
+    ("qsgd", "small tensors whole"),  # one wrapper sets them aside for all methods
     ("atomo", "drawn once"),
 ]
-# One of each code: the others differ in a number or a norm.
+# One case per code: the others only differ in a number or a norm.
 UNBIASED_FEW = [key for key in UNBIASED_CASES if key[1] in ("all tensors", "many scales")]
 
 
@@ -219,7 +220,7 @@ def test_unbiased_means_that_errors_cancel(choice: str, variant: str) -> None:
 def test_contractive_means_that_the_error_is_smaller_than_the_gradient(
     choice: str, kind: str
 ) -> None:
-    """PowerSGD's factors may miss a gradient altogether, but never add to it."""
+    """PowerSGD's factors may miss a gradient entirely, but never add to it."""
     check_contractive(
         without_error_feedback(choice), kind, slack=1e-6 if choice == "powersgd" else 0
     )
@@ -238,7 +239,7 @@ SENDS_ITS_PAST = {"error feedback", "ef21", "loco", "ecq", "clipped norm"}
 def test_contractive_is_promised_by_a_choice_without_error_feedback(
     choice: str, variant: str
 ) -> None:
-    """Error feedback and clipping send what is no function of the gradient."""
+    """With error feedback or clipping, what is sent is not a code of the gradient itself."""
     promises = compressor_of(choice, variant).properties
     assert not (promises.contractive or promises.unbiased or promises.exact)
 

@@ -1,4 +1,4 @@
-"""DeMo against its algorithm written out, with the cosine transform from its definition."""
+"""DeMo against a direct implementation of its algorithm and of the cosine transform."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_sides_of_blocks_divide_those_of_the_matrix() -> None:
 
 
 def strongest(m: Tensor, k: int, height: int, width: int) -> Tensor:
-    """Return what the k strongest frequencies of each block of a matrix stand for."""
+    """Return a matrix rebuilt from the k strongest frequencies of each of its blocks."""
     # The inverse of an orthonormal transform is its transpose.
     down, across = (cosine_transform_matrix(n).mT for n in (height, width))
     out = torch.zeros_like(m, dtype=torch.float64)
@@ -77,13 +77,13 @@ def test_updates_and_momenta_are_those_of_the_algorithm() -> None:
         torch.testing.assert_close(out.sent()["matrix"], sent.float(), rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(state.per_worker["matrix"], m.float(), rtol=1e-4, atol=1e-5)
         total = sent.sum(0)
-        clear = total.abs() > 1e-4  # elsewhere rounding decides
+        clear = total.abs() > 1e-4  # elsewhere rounding decides the sign
         assert torch.equal(out.update["matrix"][0][clear], total[clear].sign().float())
         assert set(out.update["matrix"].unique().tolist()) <= {-1.0, 0.0, 1.0}
 
 
 def test_a_block_costs_its_coefficients_and_positions() -> None:
-    """Four blocks of 64 x 64 send 32 floats and positions of 12 bits each."""
+    """Each of four blocks of 64 x 64 sends 32 floats and 32 positions of 12 bits."""
     comm = Comm(2)
     aggregate(DeMo(32, 0.999), {"w": torch.randn(2, 128, 128)}, comm=comm)
     assert comm.meter.sent_bits == [4 * 32 * (32 + 12)] * 2

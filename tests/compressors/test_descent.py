@@ -13,11 +13,12 @@ from gcbench.check.descent import STEPS, nearness
 
 class Case(NamedTuple):
     lr: float
-    nearness: float  # of the end to the minimizer, as a share of the start's
+    # The allowed distance to the minimizer after all steps, as a fraction of the initial one.
+    nearness: float
     why: str
 
 
-# The rate is a fifth of 1 / L; without compression 0.0014 of the first distance is left.
+# The rate is a fifth of 1 / L; without compression, 0.0014 of the initial distance is left.
 USUAL = Case(0.1, 0.05, "the rule")
 ONE_BIT = Case(
     0.25,
@@ -49,9 +50,8 @@ UNUSUAL = {
 
 
 def reached_by(choice: str, lr: float) -> float:
-    settings = (
-        {"min_size": 0} if "min_size" in compose_method(choice) else {}
-    )  # else nothing here is large enough to be compressed
+    # Otherwise no tensor here would be large enough to be compressed.
+    settings = {"min_size": 0} if "min_size" in compose_method(choice) else {}
     return nearness(build_method(choice, **settings), lr)
 
 

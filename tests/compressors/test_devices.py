@@ -1,4 +1,4 @@
-"""A method works where its gradients are, and computes there what it computes on a CPU."""
+"""A method stays on the device of its gradients, with the same results as on a CPU."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from nightly import slow_but
 from processes import server
 from torch import Tensor
 
+# These wrappers do the same around every method, so that one method is enough.
 WRAPPED = {
     "all tensors",
     "small tensors whole",
     "clipped values",
     "dense at first",
-}  # alike for all: one method will do
+}
 CASES = [
     (choice, variant) for choice, variant in DIFFERENT if variant not in WRAPPED or choice == "qsgd"
 ]
@@ -28,9 +29,9 @@ each_case = pytest.mark.parametrize(("choice", "variant"), CASES)
 
 @pytest.fixture(scope="module")
 def apart() -> Iterator[Executor]:
-    """Return a process in which autograd may start threads for the device.
+    """Yield an executor with its own process, in which autograd may start threads for the device.
 
-    A process that has them cannot start runs as copies of itself.
+    A process with such threads could not fork, as other tests do to start workers.
     """
     with ProcessPoolExecutor(1, server()) as executor:
         yield executor
@@ -55,6 +56,6 @@ def test_a_gpu_computes_what_a_cpu_does(choice: str, variant: str) -> None:
     updates, _ = two_steps(compressor, Tensor.cuda)
     for a, b in zip(updates, expected, strict=True):
         assert all(x.is_cuda for x in a.values())
-        # Sums of another order round otherwise; a draw that close to a border of two codes is not
-        # among these few values.
+        # Sums in another order are rounded differently. None of these few values is so close to
+        # the border between two codes that this would change its code.
         torch.testing.assert_close({k: x.cpu() for k, x in a.items()}, b, rtol=1e-3, atol=1e-5)

@@ -1,4 +1,4 @@
-"""Dion against its algorithm written out."""
+"""Dion against a direct implementation of its algorithm."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RANK, MU = 3, 0.9
 
 
 def dion_step(b: Tensor, q: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return what is left of B `[w, n, m]`, the new Q and the update, in double precision."""
+    """Return what remains of B `[w, n, m]`, the new Q and the update, in double precision."""
     p, _ = torch.linalg.qr((b @ q).mean(0))
     r = (b.mT @ p).mean(0)
     q = r / r.norm(dim=0)
@@ -42,7 +42,7 @@ def test_updates_and_momenta_are_those_of_the_algorithm(shape: tuple[int, ...]) 
             )
             kept = state.per_worker["w"].view(4, n, m)
             torch.testing.assert_close(kept, momenta.float(), rtol=1e-4, atol=1e-4)
-        else:  # the random Q is nowhere but in what came of it
+        else:  # the random first Q is not known, so start from the results of the first step
             momenta = state.per_worker["w"].view(4, n, m).double()
             r = state.shared["w"][0].mT.double()
             q = r / r.norm(dim=0)
@@ -76,7 +76,7 @@ def test_directions_that_are_rounding_noise_count_as_zero() -> None:
 
 
 def test_what_was_not_sent_stays_whole() -> None:
-    """M = B - (1 - mu) P R^T: mu of the part in P stays, and all of what is orthogonal to it."""
+    """M = B - (1 - mu) P R^T keeps mu of the part in the span of P, and all of the rest."""
     compressor = build(Dion(RANK, MU))
     grads = {"w": gradients(range(4), 0)["matrix"]}
     out = aggregate(compressor, grads)
@@ -94,7 +94,7 @@ def test_a_matrix_costs_its_factors() -> None:
 
 
 def test_scale_of_gradients_means_nothing() -> None:
-    """The update is a direction, down to gradients whose squares are zero in float32."""
+    """The update is a direction, even for gradients whose squares are zero in float32."""
     grads = gradients(range(4), 0)["matrix"]
     compressor = build(Dion(RANK, MU))
     first = aggregate(compressor, {"w": grads}).update["w"]

@@ -1,4 +1,4 @@
-"""EF21 against its algorithm written out, and around other methods."""
+"""EF21 against a direct implementation of its algorithm, and around other methods."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gcbench.compressors.wrappers import ErrorFeedback
 
 
 def keep_largest(x: Tensor, share: float) -> Tensor:
-    """Return each row's `share` of largest magnitude, and zeros elsewhere."""
+    """Return `x` with zeros except for the `share` of largest magnitude in each row."""
     k = max(1, int(share * x.shape[1]))
     chosen = x.abs().topk(k, dim=1).indices
     return torch.zeros_like(x).scatter(1, chosen, x.gather(1, chosen))
@@ -53,7 +53,7 @@ def test_updates_are_those_of_the_algorithm() -> None:
 def test_what_all_add_up_is_the_mean_of_the_estimates(
     choice: str, settings: dict[str, Any]
 ) -> None:
-    """No worker knows another's estimate; that the mean stays theirs, rounding apart, is why."""
+    """No worker knows another's estimate, so that all must track the mean, up to rounding."""
     compressor, state = build_method(choice, error_feedback="ef21", **settings), State()
     for number in range(50):
         out = aggregate(compressor, gradients(range(4), number), number=number, state=state)
@@ -63,7 +63,7 @@ def test_what_all_add_up_is_the_mean_of_the_estimates(
 
 
 def test_estimates_approach_gradients_that_stand_still_by_one_minus_delta() -> None:
-    """The estimate's error shrinks as Top K's, |C(v) - v|^2 <= (1 - K / n) |v|^2, every step."""
+    """Every step shrinks the error of an estimate as Top K's: |C(v) - v|^2 <= (1 - K / n) |v|^2."""
     compressor, state = build(TopK(0.1), error_feedback="ef21"), State()
     grads = {"w": torch.randn(3, 200, generator=torch.Generator().manual_seed(0))}
     errors = [grads["w"].square().sum(1)]
@@ -76,13 +76,13 @@ def test_estimates_approach_gradients_that_stand_still_by_one_minus_delta() -> N
 
 
 def test_it_comes_to_the_minimum_where_plain_error_feedback_stays_away() -> None:
-    """The workers' gradients do not vanish at the common minimum, and neither does a residual."""
+    """The workers' gradients do not vanish at the common minimum, and so neither does a residual."""
     assert distance(build(TopK(0.1), error_feedback="ef21")) < 1e-4
     assert distance(build(TopK(0.1), error_feedback=True)) > 3e-3
 
 
 def distance(compressor: Compressor) -> float:
-    """Return what 600 steps of rate 0.05 leave of the distance to the minimizer, as a share."""
+    """Return the fraction of the distance to the minimizer that 600 steps at a rate of 0.05 leave."""
     quadratic, state = Quadratic(), State()
     x = {k: torch.zeros(1, *c.shape[1:]) for k, c in quadratic.centers.items()}
     start = quadratic.distance(x)

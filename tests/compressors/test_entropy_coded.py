@@ -1,4 +1,4 @@
-"""Variable-length codes: the values are those of a fixed width, the bits fewer, and all counted."""
+"""Variable-length codes decode to the values of fixed-width ones, and all their bits are metered."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from gcbench.compressors.exchange import GatherExchange
 from gcbench.compressors.qsgd import QSGD
 
 each_code = pytest.mark.parametrize("code", CODES)
-RAGGED_LENGTHS_BITS = 3 * 32  # that `comm.gather` sends ahead of three tensors
+RAGGED_LENGTHS_BITS = 3 * 32  # the lengths that `comm.gather` sends before three tensors
 
 
 @each_code
@@ -47,7 +47,7 @@ def test_the_update_is_that_of_the_fixed_width(code: str, settings: dict[str, An
 @pytest.mark.parametrize("levels", [1, 4, 127])
 @each_code
 def test_what_is_not_finite_arrives_as_such(code: str, levels: int, value: float) -> None:
-    """Thus a run which diverges says so, and does not fall over."""
+    """A run that diverges must report it, not crash."""
     grads = {"w": torch.randn(2, 500, generator=torch.Generator().manual_seed(0))}
     compressor = build(QSGD(levels, bucket_size=16), code=code)  # type: ignore[arg-type]
     elsewhere = torch.arange(500) // 16 != 6
@@ -63,9 +63,9 @@ def test_what_is_not_finite_arrives_as_such(code: str, levels: int, value: float
 
 
 def codes_sent(row: Tensor, levels: int, bucket: int) -> tuple[list[list[int]], int]:
-    """Return the codes in every bucket of a tensor, 0 to 2 levels.
+    """Return the codes of each bucket of a tensor, from 0 to 2 levels, and the bits of the scales.
 
-    With norm=linf the largest magnitude sent is the scale.
+    With norm=linf, the largest magnitude that was sent is the scale.
     """
     buckets = []
     for part in row.split(bucket):
@@ -93,9 +93,9 @@ def sparse_bits(bucket: list[int], levels: int) -> int:
 def test_metered_bits_are_those_of_the_codes_that_were_sent(
     code: str, bits_of: Any, levels: int, bucket: int
 ) -> None:
-    """These are whole bytes of codes, and 16 bits a bucket for their number and 32 for its scale.
+    """A message has whole bytes of codes, and per bucket 16 bits for their length and 32 for a scale.
 
-    What `comm` says of lengths comes on top.
+    The lengths that `comm` sends are added.
     """
     comm = Comm(WORKERS)
     compressor = build_method("qsgd", code=code, levels=levels, bucket_size=bucket, min_size=0)
@@ -172,7 +172,7 @@ def test_no_bound_is_reported_where_nothing_is_gathered_as_codes() -> None:
 
 
 def test_ans_costs_a_third_of_a_bit_where_fixed_codes_cost_four() -> None:
-    """ECQ-SGD's coarse levels are l2 with s = 4 and a bucket of 4096."""
+    """The settings are ECQ-SGD's for coarse levels: l2, s = 4 and buckets of 4096."""
     x = {"w": torch.randn(1, 1 << 18, generator=torch.Generator().manual_seed(0))}
     per_value = {}
     for code in ("fixed", *CODES):

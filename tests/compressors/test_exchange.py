@@ -1,4 +1,4 @@
-"""How codes travel changes what is sent, not what it means."""
+"""An exchange changes how codes are sent, not what they mean."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ def mean_of(grads: Grads) -> torch.Tensor:
 def test_every_way_is_unbiased_and_workers_round_by_chances_of_their_own(
     exchange: Exchange,
 ) -> None:
-    """The mean of what four workers with one gradient send has a quarter of the variance of each.
+    """The mean of what four workers with the same gradient send has a quarter of their variance.
 
-    A second coding, of that mean, adds at most a worker's variance.
+    Coding that mean again adds at most the variance of one worker.
     """
     compressor, steps = build_exchange(QSGD(3, bucket_size=16), exchange), 300
     grads = {k: g.expand(4, *g.shape[1:]).contiguous() for k, g in gradients(range(1), 0).items()}
     outs = [aggregate(compressor, grads, number=number) for number in range(steps)]
     sent = torch.stack([flat(out.sent()) for out in outs])
-    alone = float(sent.var(0).sum(1).mean())  # of a worker
+    alone = float(sent.var(0).sum(1).mean())  # the variance of one worker
     assert float(sent.mean(1).var(0).sum()) == pytest.approx(alone / 4, rel=0.1)
     updates = torch.stack([flat(out.update)[0] for out in outs])
     spread = alone * (1.25 if exchange == "scatter_coded" else 0.25)
@@ -52,7 +52,7 @@ def test_enough_levels_give_the_mean(exchange: Exchange) -> None:
 
 
 def test_scattered_means_travel_exactly() -> None:
-    """What each worker sent is known, and the shards' means are taken of just that."""
+    """The shards are exact means of what each worker sent."""
     grads = gradients(range(4), 0)
     out = aggregate(build_exchange(QSGD(3, bucket_size=16), "scatter"), grads)
     torch.testing.assert_close(flat(out.update), mean_of(out.sent()), rtol=1e-6, atol=1e-7)
@@ -65,7 +65,7 @@ def test_summed_codes_are_the_sum_of_what_was_sent() -> None:
 
 
 class RoundedDown(QSGD):
-    """A biased code, which rounds down what is between two levels."""
+    """A biased code that rounds down values between two levels."""
 
     @property
     def properties(self) -> Properties:
@@ -85,10 +85,10 @@ def test_sums_that_no_float_holds_lose_nothing() -> None:
 
 
 def test_what_a_biased_second_coding_leaves_out_is_made_up_for_by_the_owner() -> None:
-    """The owner adds what was left out of every step, not of the last one alone.
+    """The owner of a shard adds what all earlier steps left out, not only the last one.
 
-    The workers' ones and zeros are coded exactly; their mean, a quarter, is always rounded down to
-    zero, until the fourth step.
+    The workers' ones and zeros are coded exactly. Their mean, a quarter, is rounded down to zero
+    until four steps have added up to one.
     """
     grads = {"w": torch.zeros(4, 64)}
     grads["w"][1] = 1
@@ -110,8 +110,8 @@ def test_what_a_biased_second_coding_leaves_out_is_made_up_for_by_the_owner() ->
 def test_sums_of_the_highest_codes_fit_in_lanes_no_wider_than_the_smallest_integer(
     levels: int, workers: int
 ) -> None:
-    """They take less than 8 bits a value wherever workers times levels are at most 63."""
-    comm, n = Comm(workers), 840  # a multiple of all counts of lanes up to 8
+    """They take fewer than 8 bits per value if workers times levels is at most 63."""
+    comm, n = Comm(workers), 840  # a multiple of every number of lanes up to 8
     codes = torch.full((workers, n), 2 * levels, dtype=torch.uint8)
     assert torch.equal(sum_codes(codes, 2 * levels, comm), torch.full((1, n), workers * levels))
     width = comm.meter.sent_bits[0] / n
@@ -168,7 +168,7 @@ def test_shards_are_those_of_exchange_scatter_and_the_rest_is_remembered(
 @pytest.mark.parametrize("workers", [1, 3])
 def test_a_sum_of_all_tensors_end_to_end_is_that_of_each(workers: int) -> None:
     def draw() -> Grads:
-        kernels = torch.randn(workers, 3, 5, 5, 4).permute(0, 4, 1, 2, 3)  # as channels_last ones
+        kernels = torch.randn(workers, 3, 5, 5, 4).permute(0, 4, 1, 2, 3)  # in channels_last order
         vectors = {"vector": torch.randn(workers, 7), "scalar": torch.randn(workers)}
         return {**vectors, "kernels": kernels, "matrix": torch.randn(workers, 5, 4)}
 

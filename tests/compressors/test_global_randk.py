@@ -1,4 +1,4 @@
-"""GlobalRandK: the same few values on all workers, and nothing of the others on any."""
+"""GlobalRandK: all workers send the same few values, and nothing of the others."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_k_values_of_the_whole_gradient_alike_on_all_workers_and_zero_elsewhere(
 
 @each_quantizer
 def test_drawn_values_are_quantized_as_they_are_alone(quantizer: Compressor) -> None:
-    """Their scale is that of the drawn values only."""
+    """The scale is that of the drawn values only."""
     grads = gradients(range(3), 0)
     out = aggregate(GlobalRandK(quantizer, k=40), grads, number=5)
     drawn = flat(out.sent()).any(0)
@@ -50,7 +50,7 @@ def test_drawn_values_are_quantized_as_they_are_alone(quantizer: Compressor) -> 
 
 
 def test_every_value_is_drawn_equally_often_and_anew_every_step() -> None:
-    """E[update] = K / n of the mean, so that it is biased."""
+    """E[update] is K / n times the mean, so that the method is biased."""
     method, steps = GlobalRandK(MaxNorm(1), k=30), 1000
     updates = torch.cat(
         [flat(aggregate(method, ones(1), number=number).update) for number in range(steps)]

@@ -68,7 +68,7 @@ def test_it_is_unbiased_where_the_codec_is() -> None:
 
 @each_codec
 def test_what_was_sent_is_the_gradient_less_the_error_of_the_nodes_code(codec: str) -> None:
-    """It adds up to the update, and each node's share of it to the node's code."""
+    """Its mean is the update, and the workers of a node share the error of the node's code."""
     grads = gradients(range(4), 0)
     out = aggregate(Hierarchical(CODECS[codec], 2), grads)
     sent = flat(out.sent())
@@ -112,9 +112,9 @@ def weights(alpha: float, beta: float) -> dict[str, Any]:
 
 
 def test_bits_of_each_level() -> None:
-    """A value has 4 bits in groups of eight, a bucket 32; each worker sends a fourth of a node's.
+    """Each worker sends a fourth of its node's code: 4 bits per value, in groups of eight, 32 per bucket.
 
-    Inside a node travel the gradient in fp32, and what came in from other nodes.
+    Inside a node, workers exchange the gradient in fp32, and what came in from other nodes.
     """
     comm, grads = Comm(12), gradients(range(12), 0)
     aggregate(Hierarchical(QSGD(7, bucket_size=16), 4), grads, comm=comm)
@@ -132,7 +132,7 @@ def test_bits_of_each_level() -> None:
 
 
 def test_a_node_sends_its_code_once_to_each_other_node() -> None:
-    """This holds however many workers it has: gathered flat, each would send a code."""
+    """This holds for nodes of any size; a gather over all workers would send one code per worker."""
     codec: Codec = QSGD(7, bucket_size=512)
     grads = {"w": torch.randn(8, 40_000, generator=torch.Generator().manual_seed(0))}
     code = codec.encode(
@@ -160,7 +160,7 @@ def test_a_node_sends_its_code_once_to_each_other_node() -> None:
 def test_virtual_workers_are_those_of_processes_that_share_nodes(
     processes: int, workers: int
 ) -> None:
-    """A node of two is half a process, one or two; a node of four is two processes or all."""
+    """A node of two is one process or two; a node of four is two processes."""
     compressors: dict[str, Compressor] = {
         f"{codec} {size}": build(
             CODECS[codec],

@@ -1,6 +1,6 @@
-"""Layouts of the same workers in processes compute the same updates and count the same bits.
+"""All layouts of four workers in processes compute the same updates and meter the same bits.
 
-The layouts are four real processes, two of two rows, and one of four.
+The layouts are four processes of one worker, two of two, and one of four.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ CASES = slow_but(
 
 @cache
 def traces(layout: str, fast: bool) -> list[dict[Key, Trace]]:
-    """Return what each process saw of the fast cases, or of the others."""
+    """Return each process's traces of the fast cases, or of all others."""
     compressors = {key: compressor_of(*key) for key in DIFFERENT if (key in FAST[layout]) == fast}
     return pool(PROCESSES[layout]).run(traces_over_gloo, compressors)
 
@@ -59,7 +59,7 @@ def innermost(compressor: Compressor) -> Compressor:
 
 
 def test_codes_of_all_tensors_need_no_sums() -> None:
-    """Thus the exact comparison above is made for them."""
+    """So the comparison above is exact for them."""
     gathered = [
         key
         for key in DIFFERENT
@@ -70,7 +70,7 @@ def test_codes_of_all_tensors_need_no_sums() -> None:
 
 
 def test_ragged_messages_differ_by_worker(virtual_traces: dict[Key, Trace]) -> None:
-    """Thus the test above compares more than a common length."""
+    """So the test above does not merely compare one length that all workers share."""
     coded = [key for key in ALL if variants(key[0])[key[1]].get("code", "fixed") != "fixed"]
     assert {
         compose_method(choice, f"code={variants(choice)[variant]['code']}")["code"]

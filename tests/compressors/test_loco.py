@@ -1,4 +1,4 @@
-"""LoCo against its algorithm written out, and its code of the nearest levels."""
+"""LoCo against a direct implementation of its algorithm, and its rounding to the nearest level."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BETA, RESET = 0.3, 4
 
 
 def nearest(x: Tensor, levels: int, size: int) -> Tensor:
-    """Return `[w, n]` rounded to the nearest level of buckets of `size` values."""
+    """Return `x` `[w, n]` rounded to the nearest levels, in buckets of `size` values."""
     parts = []
     for bucket in x.split(size, dim=1):
         step = (bucket.abs().amax(1, keepdim=True) / levels).clamp_min(1e-30)
@@ -24,7 +24,7 @@ def nearest(x: Tensor, levels: int, size: int) -> Tensor:
 
 
 def test_updates_and_residuals_are_those_of_the_algorithm() -> None:
-    """h = g + e, and e is the moving average of what 4 bits lose, in 8 bits, 0 every T steps."""
+    """h = g + e; e is a moving average of what 4 bits lose, kept in 8 bits and reset every T steps."""
     settings = {"alpha": BETA, "reset_steps": RESET, "bucket_size": 16, "min_size": 0}
     compressor, state = build_method("loco", **settings), State()
     e = {k: torch.zeros(4, g[0].numel()) for k, g in gradients(range(4), 0).items()}
@@ -61,7 +61,7 @@ def test_a_value_goes_to_the_nearest_level_and_never_past_zero(levels: int, size
 
 
 def test_a_moving_average_is_error_feedback_with_a_weight() -> None:
-    """But for the 8 bits of its residual: alpha = 0.2 and beta = 1 are ECQ-SGD's weights."""
+    """They agree up to the 8 bits of LoCo's residual; alpha and beta = 1 are ECQ-SGD's weights."""
     method = NearestLevel(7, bucket_size=16)
     loco, exact = (
         build(method, error_feedback="loco", alpha=0.2),

@@ -27,7 +27,7 @@ def randn(*shape: int, seed: int = 0) -> Tensor:
 
 
 def samples(method: Compressor, rows: Tensor, repeats: int) -> Tensor:
-    """Return `[repeats, w, n]` of what each worker sent."""
+    """Return what each worker sent, `[repeats, w, n]`."""
     return torch.stack(
         [flat(aggregate(method, {"w": rows}, number=i).sent()) for i in range(repeats)]
     )
@@ -39,7 +39,7 @@ def rows_of_different_norms() -> Tensor:
     )
 
 
-METHODS: list[tuple[Any, int]] = [  # with the smallest scale
+METHODS: list[tuple[Any, int]] = [  # each with its smallest scale
     (MaxNorm(1), 1),
     (MaxNorm(15), 15),
     (MaxNorm(256), 256),
@@ -52,8 +52,9 @@ METHODS: list[tuple[Any, int]] = [  # with the smallest scale
 @pytest.mark.parametrize("norm", ["l2", "linf"])
 @pytest.mark.parametrize(("method", "smallest"), METHODS)
 def test_unbiased_within_the_bound_of_the_lemmas(method: Any, smallest: int, norm: Norm) -> None:
-    """Lemmas 1 and 2 without their slack: E||Q(g) - g||^2 <= min(n / s^2, sqrt(n) / s) ||w||_2^2 at
-    every worker.
+    """E||Q(g) - g||^2 <= min(n / s^2, sqrt(n) / s) ||w||_2^2 for every worker.
+
+    These are lemmas 1 and 2 without their slack.
     """
     rows, repeats = rows_of_different_norms(), 100
     method = type(method)(method.scales if isinstance(method, MultiScale) else method.levels, norm)
@@ -61,8 +62,8 @@ def test_unbiased_within_the_bound_of_the_lemmas(method: Any, smallest: int, nor
     variances = errors.square().sum(2)  # [repeats, w]
     bound = min(N / smallest**2, math.sqrt(N) / smallest) * rows.double().norm(dim=1).max() ** 2
     assert (variances.mean(0) <= bound).all()
-    # A value between two steps of the grid has a variance of at most unit |v| and unit^2 / 4, which
-    # rare codes do not show.
+    # The variance of a value between two points of the grid is at most unit |v| and unit^2 / 4. The
+    # bound is used since the measured variance misses codes that are rare.
     magnitudes, unit = rows.double().abs(), scale_of(rows, norm) / smallest
     variance = (unit * magnitudes).clamp_max(unit**2 / 4).sum(1)
     along = (errors * rows.sign()).sum(2)
@@ -109,8 +110,9 @@ def test_values_on_the_grid_stay_there() -> None:
     ],
 )
 def test_no_sum_of_1024_workers_overflows(method: Compressor, bits: int) -> None:
-    """All at the highest code, all at the lowest, and neighbors of either kind; 24 bits hold 2 x
-    1024 x 4096.
+    """All workers have the highest code or the lowest, in all combinations of adjacent values.
+
+    24 bits hold 2 x 1024 x 4096.
     """
     comm, n = Comm(1024), 40
     signs = torch.ones(n)
@@ -141,7 +143,7 @@ def test_the_sum_of_codes_is_the_code_of_the_sum(method: Any, workers: int) -> N
 
 
 def test_layouts_agree_to_the_bit() -> None:
-    """Sums of integers have no rounding that could depend on who adds what."""
+    """Sums of integers are not rounded, so that the order of additions does not matter."""
     compressors = {
         (choice, norm): build_method(choice, norm=norm, **settings)
         for choice, settings in {
@@ -185,7 +187,7 @@ def test_scales_are_those_of_equation_11(scales: list[int], norm: Norm) -> None:
     rows[:, 0], rows[0, 1], rows[:, 2] = 0, 2 * rows.abs().max(), rows[:, 3]
     rows[1, 4:8] = rows.abs().max() * torch.tensor(
         [0.5, 0.25, 2**-4, -(2**-4)]
-    )  # where a scale just fits, with linf
+    )  # values that a scale just fits, with linf
     method = MultiScale(scales, norm)
     shared = shared_scales(method, rows)[0].tolist()
     assert shared == by_equation_11(rows, scale_of(rows, norm), scales)
@@ -194,7 +196,7 @@ def test_scales_are_those_of_equation_11(scales: list[int], norm: Norm) -> None:
 
 @pytest.mark.parametrize("scales", [[2, 6], [0, 2, 4], [8, 12]])
 def test_no_code_exceeds_the_smallest_scale(scales: list[int]) -> None:
-    """The minimum over workers uses up the smallest scale, or lanes would be too wide."""
+    """The largest code reaches the smallest scale; otherwise lanes would be wider than needed."""
     rows = randn(3, N) ** 3
     method = MultiScale(scales)
     sent = flat(aggregate(method, {"w": rows}).sent())
@@ -210,8 +212,10 @@ def test_no_code_exceeds_the_smallest_scale(scales: list[int]) -> None:
 def test_more_scales_err_less_at_the_same_width_of_codes(
     norm: Norm, workers: int, low: float, high: float
 ) -> None:
-    """(2, 6) against 2 bits. With the 2-norm of many values all of them take the finer scale; with
-    the maximum few do, and fewer the more workers there are, in all of which they must be small.
+    """The scales of 2 and 6 bits are compared with 2 bits alone.
+
+    With the 2-norm of many values, all of them take the finer scale. With the maximum, few do, and
+    fewer with more workers, since a value must be small on all of them.
     """
     rows = randn(workers, 50_000)
 
@@ -232,8 +236,9 @@ def test_one_scale_is_the_single_scale_method() -> None:
 
 
 def test_analytic_ratios_are_those_of_the_paper() -> None:
-    """ceil(log2 s) + 1 bits a value, and ceil(log2 N) for the scale; of values that were drawn it
-    counts K of n.
+    """The paper counts ceil(log2 s) + 1 bits per value, and ceil(log2 N) for the scale.
+
+    For GlobalRandK it counts K of n values, a ratio that depends on the model.
     """
     assert analytic_ratio(build_method("maxnorm", bits=5)) == 32 / 5
     assert analytic_ratio(build_method("maxnorm_multiscale", scales=[2, 6])) == 32 / 4
@@ -249,7 +254,7 @@ def test_analytic_ratios_are_those_of_the_paper() -> None:
 def test_the_2_norm_of_many_values_leaves_little_but_noise(levels: int) -> None:
     """The relative variance of Gaussian values is sqrt(2 / pi) sqrt(n) / s - 1.
 
-    That of the maximum norm does not grow so with n.
+    With the maximum norm, it grows far less with n.
     """
     rows = randn(1, 100_000)
 
@@ -266,8 +271,9 @@ def gaussian_variance(n: int, levels: int) -> float:
 
 
 def test_the_2_norm_of_the_published_network_is_hopeless_at_few_bits() -> None:
-    """ResNet50: about 14, 250 and 1000 times the gradient's own square at the paper's 8, 4 and 2
-    bits.
+    """For ResNet50, the variance is about 14, 250 and 1000 times the squared norm of the gradient.
+
+    This is with the paper's 8, 4 and 2 bits.
     """
     variances = [gaussian_variance(23_520_842, 2**bits) for bits in (8, 4, 2)]
     assert variances == [pytest.approx(expected, rel=0.05) for expected in (14, 240, 966)]

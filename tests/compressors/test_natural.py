@@ -1,4 +1,4 @@
-"""Natural compression rounds to the powers of two around a value, as often as its theorem says."""
+"""Natural compression rounds to either power of two around a value, with the right probability."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LARGEST = torch.finfo(torch.float32).max
 
 
 def rounded(values: list[float], copies: int, number: int = 0) -> torch.Tensor:
-    """Return what one worker sends of `copies` of every value, `[values, copies]`."""
+    """Return what one worker sends for `copies` of each value, `[values, copies]`."""
     x = torch.tensor(values).repeat_interleave(copies).unsqueeze(0)
     return aggregate(build(Natural()), {"w": x}, number=number).update["w"].view(-1, copies)
 
@@ -22,7 +22,7 @@ def rounded(values: list[float], copies: int, number: int = 0) -> torch.Tensor:
 @pytest.mark.parametrize("exponent", [-125, -30, 0, 7, 120])
 @pytest.mark.parametrize("mantissa", [0.0, 0.05, 1 / 3, 0.5, 0.9])
 def test_a_value_goes_to_either_power_around_it_unbiased(exponent: int, mantissa: float) -> None:
-    """The variance is m (1 - m) 4^e, at most an eighth of the square, which it is for m = 1/3."""
+    """The variance is m (1 - m) 4^e, at most an eighth of the value's square, reached at m = 1/3."""
     t, n = (1 + mantissa) * 2.0**exponent, 200_000
     for sign in (1, -1):
         sent = rounded([sign * t], n)[0].double() * sign

@@ -1,4 +1,4 @@
-"""A NaN or an infinity of one worker shows in the update, or in what that worker remembers."""
+"""A NaN or an infinity of one worker shows in the update, or in that worker's residual."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BACKENDS = slow_but(
 
 
 def shows(choice: str, seen: Seen, worker: int) -> bool:
-    """Return whether what is not finite shows: in a vote, whose signs have no NaN, by residual."""
+    """Return whether the value shows; a vote's signs cannot be NaN, so its residual must show it."""
     return (
         worker in seen.residuals if choice == "signum" else seen.update or worker in seen.residuals
     )
@@ -47,7 +47,7 @@ def test_virtual_workers_never_swallow_it(backend: Backend, choice: str, variant
     ],
 )
 def test_real_workers_never_swallow_it(worker: int, keys: list[tuple[str, str]]) -> None:
-    """Reductions of gloo lose a NaN of any worker but the first."""
+    """gloo's reductions lose a NaN of any worker except the first."""
     compressors = {key: compressor_of(*key) for key in keys}
     processes = pool(WORKERS).run(step_effects_over_gloo, compressors, float("nan"), worker)
     for key in compressors:

@@ -1,4 +1,4 @@
-"""1-bit Adam's coded momentum, and the optimizer that makes it of the update."""
+"""1-bit Adam's coded momentum, and the optimizer that recovers it from the update."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BETA = 0.9
 
 
 def signs(x: Tensor, size: int) -> Tensor:
-    """Return `[w, n]` as signs times the mean magnitude of a bucket."""
+    """Return the signs of `x` `[w, n]` times the mean magnitude of each bucket."""
     parts = [
         torch.where(bucket >= 0, 1.0, -1.0) * bucket.abs().mean(1, keepdim=True)
         for bucket in x.split(size, dim=1)
@@ -29,7 +29,7 @@ def signs(x: Tensor, size: int) -> Tensor:
 
 
 def test_updates_make_the_momentum_of_the_algorithm() -> None:
-    """m_i = beta m + (1 - beta) g_i; m' is the mean of C(m_i + e_i), and beta m + (1 - beta) d."""
+    """m_i = beta m + (1 - beta) g_i; m' = mean of C(m_i + e_i) = beta m + (1 - beta) update."""
     compressor, state = build_method("onebit_adam", bucket_size=16), State()
     shapes = {k: g[0].numel() for k, g in gradients(range(4), 0).items()}
     m = {k: torch.zeros(n) for k, n in shapes.items()}

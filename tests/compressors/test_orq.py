@@ -1,4 +1,4 @@
-"""ORQ, Linear, even levels, TernGrad and BinGrad: errors and bits as the paper has them."""
+"""ORQ, Linear, even levels, TernGrad and BinGrad: the errors and bits of the paper."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def sample(density: str, n: int = N) -> Tensor:
 
 # Errors
 
-# Laplace, buckets of 2048 values, 3, 5 and 9 levels.
+# Relative errors on Laplace values, in buckets of 2048, with 3, 5 and 9 levels.
 ERRORS = {ORQ: (2.68, 0.50, 0.11), EvenLevels: (2.91, 1.06, 0.31), Linear: (2.69, 1.21, 0.51)}
 
 
@@ -79,9 +79,9 @@ def test_uniform_values_leave_nothing_to_gain(count: int) -> None:
     ("density", "pb", "b"), [("normal", 0.453, 0.363), ("laplace", 0.579, 0.5)]
 )
 def test_errors_of_bingrad(density: str, pb: float, b: float) -> None:
-    """They are below that of three levels; the biased one's is the lowest.
+    """They are below the errors of three levels; that of the biased BinGrad-b is the lowest.
 
-    That is 1 - (E|v|)^2 / E v^2 where the density is symmetric.
+    It is 1 - (E|v|)^2 / E v^2 if the density is symmetric.
     """
     v = sample(density)
     assert relative_error(BinGradPB(), v) == pytest.approx(pb, rel=0.02)
@@ -112,7 +112,7 @@ def test_bingrad_b_sends_the_means_of_both_sides() -> None:
 
 
 def test_variance_of_terngrad() -> None:
-    """It is sum max |v| - v^2 within five standard errors; values on a level stay there."""
+    """It is sum m |v| - v^2 with m = max |v|, within five standard errors; levels stay unchanged."""
     v, repeats = sample("normal", 300), 1500
     errors = sent(EvenLevels(3, per_layer=True), v.repeat(repeats, 1)) - v.double()
     variance = (v.abs().max() * v.abs() - v.square())[0].double()
@@ -160,7 +160,7 @@ def test_contractive_holds_up_to_the_largest_bucket_that_promises_it(method: Eve
 
 
 def test_contractive_holds_for_orq_in_small_buckets() -> None:
-    """Half of the values at either quarter is where a middle level helps least."""
+    """A middle level helps least if the values are near either of two points, half of them each."""
     method = ORQ(3, bucket_size=9)
     assert not ORQ(3, bucket_size=10).properties.contractive
     for x in (0.3, 0.5, 0.7):
@@ -220,7 +220,7 @@ def test_bits_a_value(choice: str, per_value: float) -> None:
 def test_sums_are_those_of_what_was_sent_on_common_levels(
     method: type[ORQ] | type[Linear] | type[EvenLevels], count: int, workers: int
 ) -> None:
-    """One bucket, many times over, is unbiased, as no value lies outside the agreed levels."""
+    """The mean over many copies of one bucket is unbiased: no value is outside the agreed levels."""
     bucket, repeats = (
         sample("normal", 64 * workers).view(workers, 64)
         * torch.arange(1, workers + 1).unsqueeze(1),
@@ -239,7 +239,7 @@ def test_sums_are_those_of_what_was_sent_on_common_levels(
 @pytest.mark.parametrize("workers", [2, 3])
 @pytest.mark.parametrize("count", [2, 4])
 def test_even_counts_of_levels_are_summed_too(count: int, workers: int) -> None:
-    """Zero lies between two codes there."""
+    """With an even number of levels, zero is between two codes."""
     out = aggregate(
         build(EvenLevels(count), exchange="sum"),
         {"w": sample("normal", 500 * workers).view(workers, 500)},
@@ -347,8 +347,10 @@ def terngrad_error(grads: dict[str, Tensor], bucket_size: int, scope: str) -> fl
 def test_the_error_of_large_buckets_grows_where_they_run_through_the_gradient(
     resnet110_gradient: dict[str, Tensor],
 ) -> None:
-    """ORQ, section 5: buckets divide the whole gradient. No tensor of ResNet-110 has more than
-    36,864 values, most have 2,304: buckets which begin anew at each of them stop growing there.
+    """Buckets divide the whole gradient in section 5 of the paper.
+
+    No tensor of ResNet-110 has more than 36,864 values, and most have 2,304, so that buckets that
+    restart at every tensor do not grow further.
     """
     grown = {
         scope: terngrad_error(resnet110_gradient, 32768, scope)
@@ -361,8 +363,9 @@ def test_the_error_of_large_buckets_grows_where_they_run_through_the_gradient(
 def test_buckets_through_the_gradient_have_the_error_of_the_paper(
     resnet110_gradient: dict[str, Tensor],
 ) -> None:
-    """E|Q(v) - v|^2 = sum m |v_i| - v_i^2 with m the largest of every D consecutive values of the
-    whole gradient.
+    """E|Q(v) - v|^2 = sum m |v_i| - v_i^2, where m is the largest magnitude in the bucket.
+
+    A bucket is D consecutive values of the whole gradient.
     """
     v = flat(resnet110_gradient)[0]
     for size in (2048, 8192, 32768):

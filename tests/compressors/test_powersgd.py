@@ -1,4 +1,4 @@
-"""PowerSGD: exact on low rank, the best approximation in the end, and no trap of its warm start."""
+"""PowerSGD: exact on low rank, convergence to the best approximation, and a robust warm start."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def relative_error(update: Tensor, grads: Tensor) -> float:
 def test_a_gradient_of_low_rank_is_reproduced(rank: int) -> None:
     mean = randn(30, rank) @ randn(rank, 20, seed=1)
     noise = randn(4, 30, 20, seed=2)
-    grads = {"w": mean + noise - noise.mean(0)}  # the workers' own are of full rank
+    grads = {"w": mean + noise - noise.mean(0)}  # each worker's own gradient has full rank
     out = aggregate(PowerSGD(rank), grads)
     assert relative_error(out.update["w"], grads["w"]) < 1e-5
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3])
 def test_rank_is_clipped_to_the_smaller_side(rows: int) -> None:
-    """It is then exact, as for the two opposite rows of two classes."""
+    """The update is then exact, for example for the two opposite rows of two classes."""
     g = randn(1, rows, 50)
     if rows == 2:
         g[:, 1] = -g[:, 0]
@@ -90,7 +90,7 @@ def falling(*shape: int, seed: int = 0) -> Tensor:
 
 @pytest.mark.parametrize("rank", [1, 2, 4])
 def test_more_iterations_come_nearer_to_the_best_approximation(rank: int) -> None:
-    """They do so within a step, from random factors."""
+    """The iterations are those of one step, which starts from random factors."""
     g = falling(1, 40, 30)
     best = best_error(g[0], rank)
     errors = []
@@ -113,7 +113,7 @@ def test_iterations_in_a_step_are_those_of_many_steps_on_one_matrix() -> None:
 
 @pytest.mark.parametrize("rank", [1, 2, 7])
 def test_svd_is_the_truncated_one_of_the_mean(rank: int) -> None:
-    """There are matrices of one shape, and one with a side shorter than the rank."""
+    """Two matrices have the same shape, and one has a side shorter than the largest rank."""
     grads = {"a": randn(3, 12, 9), "b": randn(3, 12, 3, 3, seed=1), "c": randn(3, 4, 20, seed=2)}
     out, comm = aggregate(PowerSGD(rank, svd=True), grads), Comm(3)
     for name, g in grads.items():
@@ -153,7 +153,7 @@ def test_one_worker_with_the_mean_gradient_does_what_all_do() -> None:
 
 
 def test_matrices_of_one_shape_have_norms_of_their_own() -> None:
-    """Matrices of rank 1, from 1e-4 to 1e6, each come back."""
+    """Matrices of rank 1, with magnitudes from 1e-4 to 1e6, are all reproduced."""
     grads = {
         f"w{i}": 10.0 ** (2 * i - 4) * randn(1, 30, 1, seed=i) @ randn(1, 1, 20, seed=100 + i)
         for i in range(6)
@@ -167,7 +167,7 @@ def test_matrices_of_one_shape_have_norms_of_their_own() -> None:
 
 
 def test_matrices_of_one_shape_do_not_mix() -> None:
-    """A batch is what its matrices are alone, whatever lies between them."""
+    """Matrices in a batch have the same updates as alone, whatever tensors are between them."""
     grads = {
         "a": randn(2, 8, 9),
         "between": randn(2, 5, 6, seed=1),
@@ -260,7 +260,7 @@ def test_own_residual_is_orthogonal_to_what_was_sent() -> None:
 
 
 def test_tensors_become_matrices_by_their_first_dimension() -> None:
-    """r (n + m) floats are sent, with n the output channels."""
+    """r (n + m) floats are sent, where n is the number of output channels."""
     grads: Grads = {
         "conv": randn(1, 6, 4, 3, 3),
         "matrix": randn(1, 10, 12, seed=1),

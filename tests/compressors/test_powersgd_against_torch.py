@@ -1,4 +1,4 @@
-"""PyTorch's hook and gcbench make the same updates of the same factors and gradients."""
+"""PyTorch's PowerSGD hook and gcbench compute the same updates from the same factors and gradients."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gloo_pool import pool
 
 @pytest.mark.parametrize("rank", [1, 2, 4])
 def test_updates_equal_those_of_torch_without_error_feedback(rank: int) -> None:
-    """This includes warm start and batches of one shape; rank 4 makes PyTorch take its QR."""
+    """This includes the warm start and batches of one shape; with rank 4, PyTorch uses its QR."""
     for process in pool(2).run(torch_powersgd.compare, rank, 4, False):
         assert all(distance < 1e-5 for distance, _, _ in process)
         assert all(norm > 0.1 for _, _, norm in process)

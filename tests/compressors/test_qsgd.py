@@ -1,4 +1,4 @@
-"""QSGD: its levels, its noise, its promises. The paper's lemmas are in tests/papers."""
+"""QSGD: its levels, noise and promises. The paper's lemmas are tested in tests/papers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gcbench.compressors import build
 from gcbench.compressors.aligned import Aligned
 from gcbench.compressors.qsgd import QSGD
 
-N = 1000  # no multiple of the buckets
+N = 1000  # not a multiple of the bucket sizes
 
 
 def adversarial() -> dict[str, Tensor]:
@@ -33,7 +33,7 @@ def adversarial() -> dict[str, Tensor]:
 
 
 def samples(method: QSGD, v: Tensor, repeats: int) -> Tensor:
-    """Return `[repeats, n]` decoded values of one gradient, of as many virtual workers."""
+    """Return the decoded values of one gradient, `[repeats, n]`, one row per virtual worker."""
     rows = v.repeat(repeats, 1)
     return flat(aggregate(build(method), {"w": rows}).sent())
 
@@ -80,7 +80,7 @@ def test_bits_of_the_command_line_are_levels_with_a_sign(bits: int) -> None:
 
 
 def test_workers_and_steps_round_independently() -> None:
-    """Thus the noise of W workers averages out."""
+    """So the noise of W workers averages out."""
     v = adversarial()["random"]
     errors = samples(QSGD(1, bucket_size=64), v, 64) - v.double()
     single = errors.square().sum(1).mean()
@@ -105,7 +105,7 @@ def test_the_update_is_the_mean_of_what_was_sent() -> None:
 def test_contractive_holds_up_to_the_largest_bucket_that_promises_it(
     levels: int, bucket: int, norm: str
 ) -> None:
-    """It is tried on vectors whose values lie at any one fraction of a level."""
+    """In each vector, all values but one are the same fraction of a level."""
     method = QSGD(levels, norm, bucket_size=bucket)  # type: ignore[arg-type]
     assert method.properties.contractive
     assert not QSGD(levels, bucket_size=bucket + 1).properties.contractive
@@ -117,7 +117,7 @@ def test_contractive_holds_up_to_the_largest_bucket_that_promises_it(
 
 
 def test_default_buckets_of_four_bits_expand_some_vectors() -> None:
-    """Thus not promising contraction there is no caution but a fact."""
+    """Contraction is not promised there because it does not hold, not out of caution."""
     v = torch.full((512,), 0.25 / 7)
     v[0] = 1
     errors = samples(QSGD(7, bucket_size=512), v, 200) - v.double()
@@ -126,7 +126,7 @@ def test_default_buckets_of_four_bits_expand_some_vectors() -> None:
 
 
 def test_aligned_buckets_hold_whole_receptive_fields() -> None:
-    """Three fields of 3 x 3 in a bucket of 32, none of 7 x 7: each field is the bucket then."""
+    """A bucket of 32 holds three fields of 3 x 3; a field of 7 x 7 does not fit and is one bucket."""
     grads = {
         "small": torch.randn(1, 4, 5, 3, 3),
         "large": torch.randn(1, 2, 3, 7, 7),

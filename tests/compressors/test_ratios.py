@@ -1,4 +1,4 @@
-"""The ratio that a paper prints, of codes alone, and the metered one, with scales and tables."""
+"""A paper's ratio, which counts only codes, and the metered one, with scales and tables."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_codes_of_any_length_have_no_ratio_before_they_are_sent() -> None:
 
 
 def test_the_compressed_share_counts_what_was_sent_whole() -> None:
-    """Small tensors always, the first exchange as a warm-up, and two gradients beside them."""
+    """These are small tensors, the first exchange as a warm-up, and two further exchanges."""
     method, shapes = build_method("qsgd", min_size=20, dense_steps=1), [(10, 10), (10,)]
     assert compressed_share(method, shapes, exchanges=0) == pytest.approx(100 / 110)
     assert compressed_share(method, shapes, exchanges=4) == pytest.approx(100 / 110 * 3 / 4)

@@ -15,7 +15,7 @@ from gcbench.config import ConfigError
 from gcbench.knobs import knobs_of
 from gcbench.method_settings import MethodSettings
 
-# What a key needs to mean something.
+# The settings without which a key has no effect.
 NEEDED = {
     "alpha": {"error_feedback": True},
     "beta": {"error_feedback": True},
@@ -44,7 +44,7 @@ def test_every_key_of_a_choice_changes_its_method(choice: str) -> None:
 
 
 def build_if_admitted(choice: str, settings: dict[str, Any]) -> Compressor | None:
-    """Return the compressor; None where the method cannot have a value of its key."""
+    """Return the compressor, or None if the method does not admit one of the settings."""
     try:
         return build_quietly(choice, settings)
     except ConfigError:
@@ -53,5 +53,5 @@ def build_if_admitted(choice: str, settings: dict[str, Any]) -> Compressor | Non
 
 def build_quietly(choice: str, settings: dict[str, Any]) -> Compressor:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that a residual may grow
+        warnings.simplefilter("ignore")  # about a residual that may grow
         return build_unchecked(choice, settings)

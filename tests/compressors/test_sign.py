@@ -1,4 +1,4 @@
-"""One bit a value: scaled signs, 1BitSGD, and Signum's vote."""
+"""One bit per value: scaled signs, 1BitSGD, and Signum's vote."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def sent(method: ScaledSign | OneBit, *rows: Tensor) -> Tensor:
 
 
 def test_scaled_signs_by_hand() -> None:
-    """In buckets of 4 and 3 the magnitudes are 5/4 and 6/3; a zero of either sign is positive."""
+    """In buckets of 4 and 3, the mean magnitudes are 5/4 and 6/3; 0 and -0 count as positive."""
     expected = torch.tensor([1.25, -1.25, 1.25, -1.25, 2.0, 2.0, -2.0])
     assert torch.equal(sent(ScaledSign(bucket_size=4), V)[0], expected)
     assert torch.equal(
@@ -30,7 +30,7 @@ def test_scaled_signs_by_hand() -> None:
 
 
 def test_one_scale_a_tensor_is_what_sign_norm_sends() -> None:
-    """This holds whatever its size, and whatever lies beside it."""
+    """This holds for a tensor of any size, whatever other tensors there are."""
     grads = {"a": V.unsqueeze(0), "b": torch.full((1, 2, 3), -7.0), "c": torch.tensor([5.0])}
     for compressor in (
         build(ScaledSign(per_layer=True)),
@@ -44,7 +44,7 @@ def test_one_scale_a_tensor_is_what_sign_norm_sends() -> None:
 
 @pytest.mark.parametrize("size", [1, 16, 512])
 def test_the_error_of_scaled_signs(size: int) -> None:
-    """It is (1 - |v|_1^2 / (d |v|_2^2)) |v|_2^2, zeros or not."""
+    """It is (1 - |v|_1^2 / (d |v|_2^2)) |v|_2^2, also with zeros."""
     v = torch.randn(4, 512, generator=torch.Generator().manual_seed(0))
     v[v.abs() < 0.3] = 0
     error = (sent(ScaledSign(bucket_size=size), *v) - v).double().square().sum(1)
@@ -54,13 +54,13 @@ def test_the_error_of_scaled_signs(size: int) -> None:
 
 
 def test_one_bit_by_hand() -> None:
-    """In buckets of 4 and 3 the means are 1.75 and -0.75, then 1 and -4."""
+    """In buckets of 4 and 3, the means are 1.75 and -0.75, then 1 and -4."""
     expected = torch.tensor([1.75, -0.75, 1.75, -0.75, 1.0, 1.0, -4.0])
     assert torch.equal(sent(OneBit(bucket_size=4), V)[0], expected)
 
 
 def test_one_bit_is_the_best_code_with_this_threshold() -> None:
-    """The residual has mean zero on either side, and two different values come back as they are."""
+    """The residual has mean zero on either side, and a bucket of two distinct values is reproduced."""
     v = torch.randn(1, 64, generator=torch.Generator().manual_seed(1))
     rest = v - sent(OneBit(bucket_size=64), *v)
     assert abs(float(rest[v >= 0].mean())) < 1e-6 and abs(float(rest[v < 0].mean())) < 1e-6
@@ -70,7 +70,7 @@ def test_one_bit_is_the_best_code_with_this_threshold() -> None:
 
 @pytest.mark.parametrize("choice", ["scaled_sign", "sign_norm", "onebit"])
 def test_the_residual_keeps_what_was_not_sent(choice: str) -> None:
-    """Thus the sum of updates follows the sum of gradients."""
+    """So the sum of updates follows the sum of gradients."""
     compressor, state = build_method(choice, error_feedback=True), State()
     applied = wanted = torch.zeros(1, 1, dtype=torch.float64)
     for number in range(60):
@@ -84,9 +84,9 @@ def test_the_residual_keeps_what_was_not_sent(choice: str) -> None:
 
 
 def test_scales_do_not_depend_on_the_rows_beside_them() -> None:
-    """They are equal to the bit with any number of threads.
+    """They are equal to the bit, also with several threads.
 
-    Real workers have one row, virtual ones many.
+    A process of one real worker has one row, a process of virtual workers many.
     """
     x = torch.randn(4, 200_003, generator=torch.Generator().manual_seed(2))
     threads = torch.get_num_threads()
@@ -106,7 +106,7 @@ def test_scales_do_not_depend_on_the_rows_beside_them() -> None:
 
 
 def vote(momenta: list[list[float]], number: int) -> list[float]:
-    """Return the vote by hand: a zero is + on even steps and - on odd ones, a tie is 0."""
+    """Return the vote by hand: a zero counts as + on even steps and - on odd ones, a tie is 0."""
     votes = [[1 if v > 0 or (v == 0 and number % 2 == 0) else -1 for v in row] for row in momenta]
     totals = [sum(column) for column in zip(*votes, strict=True)]
     return [(total > 0) - (total < 0) for total in totals]

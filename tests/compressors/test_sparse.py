@@ -25,7 +25,7 @@ def randn(*shape: int, seed: int = 0) -> Tensor:
 
 @pytest.mark.parametrize(("n", "k"), [(1, 1), (10, 3), (1000, 1), (1000, 999), (1000, 1000)])
 def test_largest_are_those_of_a_stable_sort(n: int, k: int) -> None:
-    """There are many ties; the first of equal values wins."""
+    """There are many ties; of equal values, the first ones are taken."""
     x = torch.randint(0, 4, (3, n), generator=torch.Generator().manual_seed(n)).float()
     expected = x.sort(dim=1, descending=True, stable=True).indices[:, :k].sort().values
     assert torch.equal(largest(x, k), expected)
@@ -94,7 +94,7 @@ def test_positions_come_back_in_the_bytes_that_were_promised(n: int, share: floa
 
 
 def test_top_k_by_hand() -> None:
-    """2 of 5 values are sent; of the equal 3, -3, 3 the first two, and the sign comes along."""
+    """2 of 5 values are sent with their signs: the first two of 3, -3, 3, whose magnitudes are equal."""
     g = torch.tensor([[1.0, 3.0, -3.0, 3.0, -2.0], [0.0, 0.0, 0.0, 0.0, 0.0]])
     out = aggregate(build(TopK(0.4)), {"w": g})
     assert torch.equal(
@@ -117,7 +117,7 @@ def test_a_fraction_is_counted_as_it_was_meant(
 @pytest.mark.parametrize("index", ["int32", "auto"])
 @pytest.mark.parametrize("fraction", [0.01, 0.3, 1.0])
 def test_positions_of_either_size_say_the_same(fraction: float, index: str) -> None:
-    """Tensors of many sizes have different largest values; all that is sent counts."""
+    """The largest values of tensors of many sizes are sent, and all bits are metered."""
     grads, comm = gradients(range(3), 0), Comm(3)
     method = TopK(fraction, index)  # type: ignore[arg-type]
     sent = aggregate(build(method), grads, comm=comm).sent()
@@ -155,7 +155,7 @@ def test_all_workers_send_the_same_positions_and_r_times_n_plus_m_of_them(name: 
 
 @each_method
 def test_every_value_is_sent_equally_often(name: str) -> None:
-    """A value is sent in K / (n m) = 26 / 160 of the steps; a tensor and its twin draw apart."""
+    """A value is sent in K / (n m) = 26 / 160 of the steps; a tensor and its twin draw independently."""
     method = RandomK(1) if name == "random_k" else RandomBlock(1)
     grads = {"w": torch.ones(1, 10, 16), "twin": torch.ones(1, 10, 16)}
     steps = [flat(aggregate(method, grads, number=number).update) for number in range(2000)]
@@ -179,7 +179,7 @@ def test_blocks_are_contiguous_and_wrap() -> None:
 
 @pytest.mark.parametrize("choice", ["top_k", "random_k", "random_block"])
 def test_the_residual_keeps_what_was_not_sent(choice: str) -> None:
-    """They add up to the bit, as values are sent as they are; the rest is sent in the end."""
+    """A value is either sent as it is or kept whole; what is kept is sent eventually."""
     settings = {"fraction": 0.05} if choice == "top_k" else {"rank": 1}
     compressor, state = build_method(choice, **settings), State()
     grads = {"w": randn(4, 20, 30), "x": randn(4, 12, 3, 3, seed=1)}

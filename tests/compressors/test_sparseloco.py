@@ -1,4 +1,4 @@
-"""SparseLoCo's code against its steps written out."""
+"""SparseLoCo's code against a direct implementation of its steps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gcbench.compressors.sparseloco import SparseLoCo
 
 
 def coded(v: Tensor, k: int, size: int) -> Tensor:
-    """Return what is decoded of a tensor `[n]`: k of each chunk, in four bins."""
+    """Return the decoded values of a tensor `[n]`: the k largest per chunk, as means of four bins."""
     chosen = torch.zeros_like(v, dtype=torch.bool)
     for start in range(0, len(v), size):
         chunk = v[start : start + size].abs()
@@ -40,7 +40,7 @@ def test_the_largest_of_each_chunk_become_means_of_four_bins(size: int, k: int, 
 
 
 def test_error_feedback_forgets() -> None:
-    """e <- 0.95 e + g, sends C(e), e <- e - C(e)."""
+    """e <- 0.95 e + g; send C(e); e <- e - C(e)."""
     compressor = build_method("sparseloco", fraction=0.1, chunk_size=20, min_size=0)
     state, e = State(), {k: torch.zeros(4, g[0].numel()) for k, g in gradients(range(4), 0).items()}
     for number in range(5):
@@ -58,7 +58,7 @@ def test_error_feedback_forgets() -> None:
 
 
 def test_a_position_costs_twelve_bits_and_a_value_two() -> None:
-    """Of 4096 values 64 are sent, in 14 bits each; a tensor has four means."""
+    """64 of 4096 values are sent, with 14 bits each, and four means per tensor."""
     sent = [0]
     for chunks in (1, 3):
         comm = Comm(1)

@@ -18,7 +18,7 @@ def randn(*shape: int, seed: int = 0) -> Tensor:
 
 @pytest.mark.parametrize("rank", [1, 3])
 def test_the_sketch_is_unbiased_and_its_variance_is_known(rank: int) -> None:
-    """E|M U U^T - M|^2 is (m + 1) / r |M|^2; the mean of N draws errs by that over N."""
+    """E|M U U^T - M|^2 is (m + 1) / r |M|^2, and 1 / N of that for the mean of N draws."""
     repeats, grads = 2000, {"w": randn(1, 8, 15)}
     m, energy = flat(grads), flat(grads).square().sum()
     errors = (
@@ -33,7 +33,7 @@ def test_the_sketch_is_unbiased_and_its_variance_is_known(rank: int) -> None:
 
 
 def test_the_sketch_multiplies_by_the_identity_on_average() -> None:
-    """The update of the identity is U U^T: symmetric, and the same for all workers' rows."""
+    """The update of the identity is U U^T, which is symmetric and the same for all workers."""
     updates = [
         aggregate(UnbiasedLowRank(4), {"w": torch.eye(6).expand(3, 6, 6)}, number=k).update["w"][0]
         for k in range(2000)
@@ -59,7 +59,7 @@ def test_one_worker_with_the_mean_gradient_does_what_all_do(variant: str) -> Non
 
 
 def test_alternating_steps_send_either_factor() -> None:
-    """They are r n floats, then r m; the state is the factor that was sent."""
+    """Steps send r n and r m floats in turn; the state is the factor that was sent."""
     comm, state, grads = Comm(1), State(), {"w": randn(1, 9, 2, 5), "x": randn(1, 4, 30, seed=1)}
     seen = [0]
     for number in range(4):
@@ -76,7 +76,7 @@ def test_alternating_steps_send_either_factor() -> None:
 
 
 def test_alternating_steps_converge_to_the_best_approximation() -> None:
-    """On a fixed matrix they are a power iteration in projections, no longer than the gradient."""
+    """On a fixed matrix they are a power iteration; an update is never longer than the gradient."""
     u, _, v = torch.linalg.svd(randn(40, 30), full_matrices=False)
     g = ((u * 0.8 ** torch.arange(30.0)) @ v).unsqueeze(0)
     best = torch.linalg.svdvals(g[0].double())[2:].square().sum().sqrt()

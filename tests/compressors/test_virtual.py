@@ -1,4 +1,4 @@
-"""Steps without a run."""
+"""Steps of a method outside of a training run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gcbench.compressors.virtual import Stepper
 
 
 def test_a_stepper_begins_behind_the_warm_up() -> None:
-    """What a benchmark times is the method, not the whole gradients before it."""
+    """A benchmark must time the method, not the uncompressed gradients of the warm-up."""
     comm = Comm(1)
     stepper = Stepper(build_method("scaled_sign", dense_steps=9), {"w": torch.ones(1, 640)}, comm)
     stepper.step()

@@ -141,7 +141,7 @@ def test_every_worker_has_its_own_residual() -> None:
 
 
 class Spy:
-    """A compressor that passes gradients on, and remembers them."""
+    """A dense compressor that records the gradients it is given."""
 
     properties = Dense.properties
 
@@ -173,7 +173,7 @@ def test_each_worker_is_clipped_as_torch_does() -> None:
 
 @pytest.mark.parametrize("rows", [1, 2])
 def test_clipping_of_a_worker_does_not_depend_on_who_shares_its_process(rows: int) -> None:
-    """It is equal to the bit, also for tensors that several threads reduce."""
+    """The result is equal to the bit, even for tensors that several threads reduce."""
     sizes = [300_000, 100_000, 50_000, 33_000, *range(1, 40)]
     grads = {
         f"w{i}": torch.randn(4, n, generator=torch.Generator().manual_seed(i))
@@ -198,7 +198,7 @@ def test_small_tensors_travel_whole() -> None:
         error = (out.update[name][0].double() - exact[name]).abs().max()
         assert (error < 1e-6) == (g[0].numel() < 130), name
     whole = sum(g[0].numel() for g in grads.values() if g[0].numel() < 130)
-    coded = 162 + 130 + 130  # the size at the threshold is coded
+    coded = 162 + 130 + 130  # a tensor of exactly `min_size` values is coded
     assert comm.meter.sent_bits[0] == 32 * whole + 2 * 8 * -(-coded // 8) + 32 * (11 + 9 + 9)
 
 
@@ -289,7 +289,7 @@ def test_a_tensor_without_spread_keeps_its_gradient(shape: tuple[int, ...]) -> N
 def test_values_far_from_zero_are_clipped_at_the_deviation_from_their_mean() -> None:
     """Wen et al., section 4: "sigma is the standard deviation of gradients".
 
-    The root mean square of these is three times as large.
+    The root mean square of these values is three times as large.
     """
     grads, spy = {"w": torch.randn(1, 4000, generator=torch.Generator().manual_seed(0)) + 3}, Spy()
     aggregate(SigmaClipping(spy, 2.5), grads)
@@ -384,7 +384,7 @@ def test_everything_at_once_works() -> None:
         assert flat(out.update).norm() < 0.9
 
 
-# The door
+# Checks of the gradients
 
 
 @pytest.mark.parametrize("choice", CHOICES)
@@ -422,7 +422,7 @@ def test_parameters_without_values_pass_by(choice: str, shape: tuple[int, ...]) 
 
 
 def test_buckets_run_through_the_gradient() -> None:
-    """The codes are those of one long tensor; a single bucket restarts nowhere."""
+    """The codes are those of one long tensor: no bucket restarts at a tensor."""
     grads = gradients(range(2), 0)
     through = flat(aggregate(build(QSGD(7, bucket_size=64), bucket_scope="gradient"), grads).update)
     whole = {
@@ -496,7 +496,7 @@ def test_plain_error_feedback_around_a_contraction_is_not_warned_of(method: str)
 
 @pytest.mark.parametrize(("alpha", "diverges"), [(1.0, True), (0.1, False)])
 def test_the_warning_is_about_something(alpha: float, diverges: bool) -> None:
-    """With l2, s = 4 and d = 1024 gamma is 8: the residual grows without bound at alpha = 1.
+    """With l2, s = 4 and d = 1024, gamma is 8, and the residual grows without bound at alpha = 1.
 
     ECQ-SGD's small weight keeps it bounded.
     """

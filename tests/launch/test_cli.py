@@ -135,7 +135,7 @@ def test_lines_are_whole_where_no_terminal_has_a_width(tmp_path: Path) -> None:
     ]
     done = run_copy(tmp_path, *overrides)
     assert any(
-        "bits in a step" in line and "by its paper's count" in line
+        "bits per step" in line and "by its paper's count" in line
         for line in done.stdout.splitlines()
     ), done.stdout
     (folder,) = (tmp_path / "outputs").iterdir()

@@ -71,9 +71,9 @@ def test_scores_of_the_validation_split_are_called_so() -> None:
 def test_bits_of_local_steps_are_said_to_be_a_mean() -> None:
     told = {"every": 8, "fragments": 2, "bits_per_exchange": 4938268.0}
     words = " ".join(print_to_text({**RESULT, "estimator": told}, 200).split())
-    assert "1,234,567 bits in a step" in words
+    assert "1,234,567 bits per step" in words
     assert "each of 2 fragments every 8 steps, 4,938,268 bits each time" in words
-    assert "bits in a step are the mean over all steps" in words
+    assert "bits per step are the mean over all steps" in words
     assert "exchanged" not in print_to_text(RESULT, 200)
 
 
