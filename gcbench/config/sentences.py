@@ -145,7 +145,7 @@ def sentence_of(error: BaseException, benchmark: bool = False) -> str:
         )
     if unread := re.search(r"(?:parsing override|alternative at input) '(.+?)'", text):
         return (
-            f"{unread[1]}: this is no key=value that can be read; close its brackets and quotes, "
+            f"{unread[1]}: this is not a readable key=value; close its brackets and quotes, "
             "and quote a value with spaces or commas, as in 'name=\"a, b\"'"
         )
     if wrong := re.match(r"Error merging override \+*(.+?)=(.*)", text):

@@ -32,7 +32,7 @@ def as_data(made: object, name: str) -> Data:
     if any(
         a.shape[1:] != b.shape[1:] or a.dtype != b.dtype for a, b in zip(train, test, strict=True)
     ):
-        raise ValueError(f"dataset={name}: train and test differ in shape or type; make them alike")
+        raise ValueError(f"dataset={name}: train and test differ in shape or type; make them equal")
     pixels = (torch.tensor(0.0), torch.tensor(255.0)) if train[0].dtype == torch.uint8 else None
     if train[1].is_floating_point():
         return ArrayData(name, "regression", train[1].shape[1], train, test, pixels)
@@ -49,7 +49,7 @@ def _pair(half: object, where: str) -> Pair:
         and all(isinstance(part, Tensor) for part in half)
     ):
         raise ValueError(
-            f"{where} is no pair of tensors; return (inputs, targets) or a map-style Dataset"
+            f"{where} is not a pair of tensors; return (inputs, targets) or a map-style Dataset"
         )
     inputs, targets = half
     if inputs.ndim not in (2, 4) or not 0 < len(inputs) == len(targets):

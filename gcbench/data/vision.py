@@ -129,7 +129,7 @@ def _read_file(file: Path) -> _Images:
         images = content["data"].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
         return _Images(images, content.get("labels") or content["fine_labels"])
     except (pickle.UnpicklingError, EOFError, LookupError, *WRONG_CONTENT) as error:
-        raise ValueError(f"{file} is no file of CIFAR ({error}); fetch it anew") from error
+        raise ValueError(f"{file} is not a CIFAR file ({error}); fetch it again") from error
 
 
 def _splits(

@@ -82,7 +82,7 @@ def make_model(node: Config, shape: Sequence[int], outputs: int) -> nn.Module:
     model = make(settled, "model")
     if not isinstance(model, nn.Module):
         raise ConfigError(
-            f"model._target_={node['_target_']} makes a {type(model).__name__}, which is no "
+            f"model._target_={node['_target_']} makes a {type(model).__name__}, which is not a "
             "torch.nn.Module; type the name of a class that is one, or of a function that returns "
             "one"
         )

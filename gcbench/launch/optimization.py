@@ -98,8 +98,8 @@ def _make_optimizer(node: Config, groups: list[dict[str, Any]]) -> Optimizer:
     if not isinstance(optimizer, Optimizer):
         raise ConfigError(
             f"optimizer._target_={node['_target_']} makes a {type(optimizer).__name__}, which is "
-            "no torch.optim.Optimizer; type the name of a class that is one, or of a function that "
-            "returns one"
+            "not a torch.optim.Optimizer; type the name of a class that is one, or of a function "
+            "that returns one"
         )
     for group in _groups(node):
         for key in group.keys() - {"match", "lr_scale", *optimizer.defaults}:

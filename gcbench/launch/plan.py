@@ -159,7 +159,7 @@ def make_plan(config: Config, machine: Machine) -> Plan:
 def _check_emulation(network: str, plan: Plan) -> None:
     if plan.workers == 1:
         raise ConfigError(
-            f"network={network}: a worker alone exchanges nothing; type network=none, or "
+            f"network={network}: a single worker exchanges nothing; type network=none, or "
             "trainer.gpus=2"
         )
     if not plan.timed:
@@ -229,7 +229,7 @@ def _launcher(asked: str, processes: int, device: str, machine: Machine) -> str:
         )
     if asked == "slurm" and not slurm.tasks(machine.environment):
         raise ConfigError(
-            "trainer.launcher=slurm: this is no task of a Slurm job step; type srun --ntasks N "
+            "trainer.launcher=slurm: this is not a task of a Slurm job step; type srun --ntasks N "
             "gcbench ..., or trainer.launcher=local"
         )
     if asked != "auto":

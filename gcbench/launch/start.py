@@ -136,7 +136,7 @@ def _prepare_directory(config: Config, data: Data, files: RunFiles, anew: bool) 
     before, extended, resharded = None, None, list[Resharded]()
     resumes = _was_begun_by_this_job(files) or (config["resume"]["mode"] == "auto" and not anew)
     if checkpoints.exists() and not checkpoints.is_dir():
-        raise ConfigError(f"{checkpoints} is no folder; move it away, as checkpoints go there")
+        raise ConfigError(f"{checkpoints} is not a folder; move it away, as checkpoints go there")
     forget_notes(files.directory)
     if resumes and last_step(files.checkpoints):
         _check_latest(config, data, checkpoints)

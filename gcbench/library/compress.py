@@ -132,8 +132,8 @@ def compress(
         return FsdpCompression(module, method, seed, replicas)
     if not isinstance(module, DistributedDataParallel):
         raise ConfigError(
-            f"{type(module).__name__} is no DistributedDataParallel, and fully_shard did not shard "
-            "it; type compress(DistributedDataParallel(model), ...)"
+            f"{type(module).__name__} is not a DistributedDataParallel, and fully_shard did not "
+            "shard it; type compress(DistributedDataParallel(model), ...)"
         )
     if replicas is not None:
         raise ConfigError("replicas: only modules of fully_shard take them; leave them out")

@@ -54,7 +54,7 @@ def refuse_ddp(ddp: DistributedDataParallel) -> None:
         )
     if len({p.device for p in parameters_of(ddp)}) > 1:
         raise ConfigError(
-            "the parameters lie on several devices; type compress with a model that lies on one"
+            "the parameters are on several devices; type compress with a model on one device"
         )
 
 

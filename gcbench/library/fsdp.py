@@ -109,13 +109,13 @@ def refuse_fsdp(module: nn.Module, replicas: dist.ProcessGroup | None) -> None:
     meshes = {p.device_mesh for p in _sharded_parameters(module)}
     if len(meshes) != 1:
         raise ConfigError(
-            f"the parameters lie on {len(meshes)} meshes; type compress with a model whose "
+            f"the parameters are on {len(meshes)} meshes; type compress with a model whose "
             "parameters fully_shard cuts over one"
         )
     (mesh,) = meshes
     if mesh.ndim != 1:
         raise ConfigError(
-            f"the parameters lie on a mesh of shape {tuple(mesh.shape)}, and a compressor takes "
+            f"the parameters are on a mesh of shape {tuple(mesh.shape)}, and a compressor takes "
             "one of a single dimension, as PyTorch lets nobody replace HSDP's all-reduce; type "
             'fully_shard(model, mesh=mesh["shard"]) and compress(model, ..., '
             'replicas=mesh["replicate"].get_group())'

@@ -52,7 +52,7 @@ def _read_benchmark(file: Path) -> dict[str, Any]:
             for row in bench["local"]
         ]
     except (ValueError, TypeError, KeyError) as error:
-        raise ValueError(f"no benchmark of gcbench ({type(error).__name__}: {error})") from error
+        raise ValueError(f"not a gcbench benchmark ({type(error).__name__}: {error})") from error
     return dict(bench)
 
 

@@ -60,7 +60,7 @@ def find_link_table(name: str, folders: Sequence[str | Path]) -> KeptStudy | Non
             rows = [{"row": row["method"], **row} for row in content["rows"]]
             return KeptStudy(path, {**content, "study": name, "rows": rows})
         except (OSError, ValueError, TypeError, KeyError) as error:
-            log.warning("not read: %s: no table of scripts/steps (%s)", path, error)
+            log.warning("not read: %s: not a table of scripts/steps (%s)", path, error)
     return None
 
 
@@ -81,7 +81,7 @@ def _read(path: Path) -> Study:
             return dict(content)
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         pass
-    log.warning("not read: %s: no study of gcbench", path)
+    log.warning("not read: %s: not a gcbench study", path)
     return {}
 
 

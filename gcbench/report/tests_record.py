@@ -44,5 +44,5 @@ def find_tests(folders: Sequence[str | Path]) -> KeptTests | None:
             every.append(KeptTests(path, record))
         except (OSError, ValueError) as error:
             gist = str(error).partition("\n")[0]
-            log.warning("not read: %s: no record of scripts/claims_tests (%s)", path, gist)
+            log.warning("not read: %s: not a record of scripts/claims_tests (%s)", path, gist)
     return max(every, key=lambda kept: kept.record.finished, default=None)

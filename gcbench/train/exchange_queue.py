@@ -108,6 +108,6 @@ def aggregate_in_run(run: Run, grads: Grads, state: State, comm: Comm, number: i
             raise MethodError(
                 f"the compressor returned an update of {name} with the shape "
                 f"{tuple(out.update[name].shape)}, not {(1, *g.shape[1:])}; type gcbench check and "
-                "its name to see what a method owes"
+                "its name to see what a method must return"
             )
     return out

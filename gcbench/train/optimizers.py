@@ -217,8 +217,8 @@ def _compile(match: str) -> re.Pattern[str]:
         return re.compile(match)
     except re.error as error:
         raise ValueError(
-            f"optimizer.groups: match={match} is no regular expression ({error}); type a part of "
-            "parameters' names, as in match=bias"
+            f"optimizer.groups: match={match} is not a regular expression ({error}); type a part "
+            "of parameters' names, as in match=bias"
         ) from error
 
 

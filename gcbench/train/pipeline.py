@@ -235,7 +235,7 @@ def refuse_pipeline(
     if settings.overlap is True and settings.double_buffering:
         raise ValueError(
             "trainer.overlap=true trainer.double_buffering=true: an exchange runs under its own "
-            "backward pass, or under the next step; type one of them"
+            "backward pass, or under the next step; type only one"
         )
     if settings.double_buffering and not isinstance(estimator, SGD):
         raise ValueError(

@@ -75,7 +75,7 @@ class SVRG(EveryStep, Checked):
             )
         if any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules()):
             raise ValueError(
-                "estimator=svrg cannot use batch normalization, whose gradient of a batch is no "
+                "estimator=svrg cannot use batch normalization, whose gradient of a batch is not a "
                 "mean over its samples; type model=linear, model=mlp or estimator=sgd"
             )
         if any(_is_random(m) for m in model.modules()):

@@ -1,4 +1,4 @@
-"""Runs of values that share a scale, and rows of values that kernels walk."""
+"""Buckets of values that share a scale, and rows of values that kernels process."""
 
 from __future__ import annotations
 
@@ -16,13 +16,16 @@ from gcbench.codecs.quantize import NORMS
 CPU = torch.device("cpu")
 
 SEGMENTS = st.lists(st.integers(1, 60), min_size=1, max_size=6)
-# With rows of 4 these are no multiple, one, several, and a bucket a tensor.
+# With rows of 4: sizes that are not whole rows, one row, several, and one bucket per tensor.
 SIZES = st.sampled_from([1, 3, 4, 8, 20, None])
 
 
 @pytest.fixture(autouse=True, params=["in place", "copied"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Rows of 4, and large tensors of 16 that are taken where they lie, or copied as on a GPU."""
+    """Return how large tensors are read: in place, or copied as on a GPU.
+
+    Rows have 4 values here, and tensors with 16 values in whole groups count as large.
+    """
     monkeypatch.setattr(module, "ROW", 4)
     monkeypatch.setattr(module, "LARGE", 16)
     chosen: str = request.param
@@ -44,7 +47,7 @@ def in_buckets(tensors: list[Tensor], size: int | None) -> list[Tensor]:
 
 
 def places(groups: Groups, row: int) -> tuple[Tensor, Tensor]:
-    """Return where every value is in the tensors end to end, and its bucket."""
+    """Return every value's position in the concatenated tensors, and its bucket."""
     positions = groups.starts.flatten().unsqueeze(1) + torch.arange(row)
     bucket = groups.buckets.flatten().repeat_interleave(row)
     return torch.cat([positions.flatten(), groups.rest_positions]), torch.cat(

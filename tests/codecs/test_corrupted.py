@@ -28,7 +28,7 @@ def read(kind: str, stream: Tensor, beside: Tensor) -> Tensor:
 
 
 def corrupt(tensors: tuple[Tensor, Tensor], generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Return tensors with bits flipped, bytes replaced or entries cut off, in either or both."""
+    """Return the tensors with bits flipped, bytes replaced or entries cut off, in one or both."""
 
     def number(below: int) -> int:
         return int(torch.randint(below, (1,), generator=generator))
@@ -50,7 +50,7 @@ def corrupt(tensors: tuple[Tensor, Tensor], generator: torch.Generator) -> tuple
 
 
 def count_refused(kind: str, count: int) -> int:
-    """Return how many of so many messages were refused."""
+    """Return how many of `count` corrupted messages were refused."""
     generator, errors = torch.Generator().manual_seed(5), 0
     spread = torch.randint(0, 2 * LEVELS + 1, (16, N), generator=generator)
     few = spread.where(torch.rand(16, N, generator=generator) > 0.8, LEVELS)
@@ -74,7 +74,7 @@ def test_no_message_does_more_than_raise_a_value_error(kind: str, count: int) ->
 
 
 def test_a_model_with_a_negative_weight_is_refused() -> None:
-    """The coder itself makes codes of it all the same."""
+    """The coder itself would decode with it without an error."""
     words = torch.tensor([[1, 77]], dtype=torch.int32)
     weights = torch.tensor([[5, -3, 7]], dtype=torch.int16)
     with pytest.raises(ValueError, match="a code has a negative weight"):

@@ -27,7 +27,7 @@ both = pytest.mark.parametrize("kind", CODES)
 
 
 def groups(k: int) -> list[int]:
-    """Return Elias's groups (1975): k, before it the length of its binary form less one, ..."""
+    """Return Elias's groups (1975): k last, before it the length of its binary form minus 1, ..."""
     return [] if k == 1 else [*groups(math.floor(math.log2(k))), k]
 
 
@@ -36,7 +36,7 @@ def by_definition(k: int) -> str:
 
 
 def read_omega(bits: str) -> tuple[int, int]:
-    """Return the number that a text starts with, and how many characters it took."""
+    """Return the number whose code `bits` starts with, and the length of that code."""
     k, at = 1, 0
     while bits[at] == "1":
         k, at = int(bits[at : at + k + 1], 2), at + k + 1
@@ -66,7 +66,7 @@ def test_no_code_begins_another(levels: int) -> None:
     dense = [dense_code(code, levels) for code in range(2 * levels + 1)]
     sparse = [sparse_code(code, levels) for code in range(2 * levels + 1) if code != levels]
     for codes in (dense, sparse, [omega(k) for k in range(1, 2049)]):
-        codes = sorted(codes)  # one that another begins with would come right before some such
+        codes = sorted(codes)  # a prefix would come right before a code that it begins
         assert not any(
             after.startswith(before) for before, after in zip(codes, codes[1:], strict=False)
         )
@@ -175,7 +175,7 @@ def test_decoding_gives_what_was_encoded(
 
 @both
 def test_extreme_blocks_come_back(kind: str) -> None:
-    """The largest block has the longest codes, or a longest distance before a largest value."""
+    """The largest block has the longest codes, or the longest distance before a largest value."""
     encode, decode = CODES[kind]
     last = torch.full((1, LONGEST_BLOCK), 127, dtype=torch.uint8)
     last[0, -1] = 0

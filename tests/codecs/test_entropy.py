@@ -1,4 +1,4 @@
-"""The Shannon bound, and a coder that comes as close to it as it can without falling below."""
+"""The Shannon bound, and a coder that comes close to it without falling below."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compiled kernels compute what eager ones do, to the bit."""
+"""Compiled and eager kernels have the same results, to the bit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gcbench.compressors.orq import ORQ
 from gcbench.compressors.qsgd import QSGD
 from gcbench.compressors.sign import ScaledSign
 
-# These have full rows, short buckets, tails, and fewer rows than a group.
+# Together these have full rows, short buckets, tails, and fewer rows than a group.
 SHAPES = {
     "a": (40, 130),
     "b": (7,),
@@ -60,7 +60,7 @@ def test_compiled_and_eager_are_equal_to_the_bit(name: str, compiled: None) -> N
 
 @pytest.fixture
 def in_place(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let also small tensors be coded where they lie."""
+    """Code small tensors in place, too, as if they were large."""
     monkeypatch.setattr(buckets, "LARGE", 1)
     buckets.buckets_of.cache_clear()
     yield
@@ -100,7 +100,7 @@ def test_values_are_coded_alike_where_they_lie_and_copied(
 def test_means_of_messages_are_those_of_one_after_the_other(
     backend: None, sizes: list[tuple[int, int]]
 ) -> None:
-    """Of fewer and of more workers than one kernel call takes, and of several rows."""
+    """There are fewer and more workers than one kernel call takes, with one or several rows."""
     segments = tuple(torch.Size(shape).numel() for shape in SHAPES.values())
     codec = QSGD(3, bucket_size=64)
     for workers, rows in sizes:
@@ -135,7 +135,7 @@ def test_a_kernel_that_cannot_be_one_loop_is_an_error(compiled: None) -> None:
 def test_a_thread_compiles_as_many_shapes_as_the_main_one(
     compiled: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Dynamo keeps its limits a thread, and `trainer.overlap` codes in a thread of its own."""
+    """Dynamo keeps its limits per thread, and `trainer.overlap` compresses in a separate thread."""
     compile_ = torch.compile
 
     def trace_only(function: Any, fullgraph: bool, options: Any) -> Any:

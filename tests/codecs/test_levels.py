@@ -53,7 +53,7 @@ def error(v: Tensor, levels: Tensor) -> Tensor:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("d", [1, 2, 3, 4, 7, 16, 33, 63])
 def test_the_middle_level_is_the_best_of_all_values(kind: str, d: int) -> None:
-    """Theorem 1 holds for 14,400 buckets without a miss; no level between two values is better."""
+    """Theorem 1 holds for all 14,400 buckets; no level between two values is better."""
     v = draw(kind, 300, d)
     levels = orq_levels(v, 3)
     lowest, highest = v.amin(1), v.amax(1)
@@ -83,7 +83,7 @@ def recursive(w: list[float], left: int, right: int, halvings: int) -> list[floa
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("halvings", [1, 2, 3, 4, 7])
 def test_all_buckets_at_once_find_what_the_recursion_finds(kind: str, halvings: int) -> None:
-    """Sums that are whole by chance are left out: rounding picks one of two equal levels there."""
+    """A few levels may differ: if a sum c is whole, rounding picks either of two equal choices."""
     v = draw(kind, 60, 50)
     levels = orq_levels(v, 2**halvings + 1)
     expected = torch.tensor(
@@ -97,7 +97,7 @@ def test_all_buckets_at_once_find_what_the_recursion_finds(kind: str, halvings: 
 
 @pytest.mark.parametrize("count", [3, 5, 9])
 def test_the_greedy_levels_are_close_to_the_joint_optimum(count: int) -> None:
-    """Equation 12 iterated over all levels gains nothing for 3, at most 3 % (claim orq-03)."""
+    """Iterating equation 12 gains nothing with 3 levels, at most 3 % with more (claim orq-03)."""
     v = draw("normal", 20, 500)
     greedy = orq_levels(v, count)
     joint = greedy.clone()
@@ -119,14 +119,14 @@ def even_levels(v: Tensor, count: int) -> Tensor:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_three_levels_are_never_worse_than_even_spacing(kind: str) -> None:
-    """Any bucket will do (3 levels of ORQ against 3 from -max to max)."""
+    """This holds for every bucket, against even levels from -max to max."""
     for d in (2, 3, 10, 100):
         v = draw(kind, 500, d)
         assert (error(v, orq_levels(v, 3)) <= error(v, even_levels(v, 3)) * (1 + 1e-6)).all()
 
 
 def test_five_greedy_levels_can_be_worse_than_even_spacing() -> None:
-    """A bucket on QSGD's own levels shows it, so that no test asks for the contrary."""
+    """A bucket on QSGD's own levels shows it, so that no test must require the contrary."""
     v = torch.tensor([[-1.0] + [-0.5] * 40 + [0.0] * 3 + [0.5] * 2 + [1.0]])
     assert orq_levels(v, 5).tolist() == [[-1, -1, -0.5, 0, 1]]
     assert error(v, orq_levels(v, 5)).item() == 0.5
@@ -162,7 +162,7 @@ def test_clamp_level_is_where_the_sides_of_equation_15_cross(kind: str, d: int) 
         assert (sign * excess >= -1e-6 * a.sum(1)).all()
 
 
-# Each with E[|v|; |v| >= b], whose fixed point equation 15 asks for.
+# Each density with E[|v|; |v| >= b] as a function of b; its fixed point solves equation 15.
 DENSITIES: dict[str, tuple[torch.distributions.Distribution, Callable[[float], float]]] = {
     "normal": (
         torch.distributions.Normal(0.0, 1.0),
@@ -232,7 +232,7 @@ def round_to_tables(x: Tensor, tables: Tensor, seed: int) -> Tensor:
     scale=st.sampled_from([1.0, 1e-44, 1e37]),
 )
 def test_codes_name_a_neighboring_level(size: int, count: int, seed: int, scale: float) -> None:
-    """Tables have equal levels, buckets any length, values are tiny and huge."""
+    """Tables may have equal levels, buckets have any length, and values may be tiny or huge."""
     x = (torch.randn(3, size, generator=torch.Generator().manual_seed(seed)) * 3).round() * scale
     tables = quantile_levels(x, count)
     decoded, spread = round_to_tables(x, tables, seed), tables.unsqueeze(1)

@@ -1,4 +1,4 @@
-"""Orthonormal columns, or none where there is nothing left."""
+"""Columns that become orthonormal or zero, and draws among singular values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def randn(*shape: int, seed: int = 0) -> Tensor:
 
 
 def assert_orthonormal_or_zero(q: Tensor, tolerance: float = 5e-6) -> None:
-    """Assert that the Gram matrix is that of orthonormal columns and zero ones."""
+    """Assert, by the Gram matrix, that all columns that are not zero are orthonormal."""
     gram = (
         (q.double().mT @ q.double()).flatten(0, -3)
         if q.dim() > 2
@@ -27,7 +27,7 @@ def assert_orthonormal_or_zero(q: Tensor, tolerance: float = 5e-6) -> None:
 
 
 def residual(p: Tensor, q: Tensor) -> float:
-    """Return the share of the columns of p that q does not span."""
+    """Return the norm of the part of p that q does not span, relative to that of p."""
     p, q = p.double() / p.double().abs().amax(), q.double()
     return float((p - q @ (q.mT @ p)).norm() / p.norm())
 
@@ -68,7 +68,7 @@ def test_directions_that_float32_can_tell_apart_are_kept() -> None:
 @pytest.mark.parametrize("n", [2, 3, 10, 50, 100, 1000])
 @pytest.mark.parametrize("shape", ["flat", "two classes", "equal", "random"])
 def test_dependent_columns_are_not_counted_twice(shape: str, n: int) -> None:
-    """Gradients have them when their rows are equal, or opposite for two classes."""
+    """Gradients have such columns if their rows are equal, or opposite as with two classes."""
     column = {
         "flat": torch.full((n, 1), 0.3),
         "two classes": torch.tensor([0.7, -0.7]).repeat(n)[:n].unsqueeze(1),
@@ -118,12 +118,12 @@ def test_the_input_is_left_alone() -> None:
     assert torch.equal(p, before)
 
 
-# Chance among singular values
+# Draws among singular values
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 4, 5])
 def test_keeping_exactly_so_many_is_throwing_again_until_it_is(count: int) -> None:
-    """The frequencies agree with the weights of all sets of that size."""
+    """The frequencies of all sets of that size agree with their probabilities."""
     p, n = torch.tensor([1.0, 0.7, 0.4, 0.4, 0.05], dtype=torch.float64), 20_000
     if count == 0:
         p[0] = 0.9

@@ -1,4 +1,4 @@
-"""Randomness as a function of its arguments, and as good as random."""
+"""Draws are a function of their arguments, and pass tests of randomness."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_draws_are_those_of_the_hash_with_two_keys(key: int) -> None:
 def uniformity(counts: Tensor) -> float:
     """Return chi-square per degree of freedom of counts that should be equal.
 
-    It is 1 on average, with 256 of them never above 1.4.
+    For uniform draws it is 1 on average, and with 256 counts practically never above 1.4.
     """
     expected = counts.sum() / counts.numel()
     return float(((counts - expected) ** 2 / expected).sum() / (counts.numel() - 1))
@@ -99,7 +99,7 @@ def uniformity(counts: Tensor) -> float:
 
 @pytest.mark.parametrize("key", slow_but(range(2), range(6)))
 def test_draws_of_one_key_are_uniform_alone_and_in_pairs(key: int) -> None:
-    """Philox's are as uniform; lowbias32's constants give 1.2 on average, 1.4 in pairs, up to 3."""
+    """Philox is as uniform; lowbias32's constants give 1.2 on average, 1.4 in pairs, up to 3."""
     noise = step(seed=100 + key, workers=range(1)).noise("codec", {"w": 10_000_000}, CPU)
     high = (noise.uniform()[0] * 256).int()
     pairs = (high[1:] >> 4) * 16 + (high[:-1] >> 4)
@@ -128,7 +128,7 @@ def test_draws_are_the_same_in_another_process(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("n", [64, 4096, 1 << 16])
 def test_no_worker_draws_a_permutation_of_another(n: int) -> None:
-    """A hash of (index xor key) alone gives one for powers of two."""
+    """With a hash of (index xor key) alone, workers would do so if n is a power of two."""
     rows = draw(workers=range(8), n=n).sort(dim=1).values
     assert rows.unique(dim=0).shape[0] == 8
 
@@ -152,7 +152,7 @@ def test_no_two_of_many_workers_and_steps_are_correlated() -> None:
     n = 4096
     rows = torch.cat([draw(number=number, workers=range(16), n=n) for number in range(16)])
     matrix = torch.corrcoef(rows.double()) - torch.eye(256)
-    assert matrix.abs().max() < 6 / n**0.5  # of 32640 pairs
+    assert matrix.abs().max() < 6 / n**0.5  # the largest of 32640 pairs
     assert matrix.std().item() == pytest.approx(n**-0.5, rel=0.05)
 
 

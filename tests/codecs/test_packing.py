@@ -1,4 +1,4 @@
-"""Codes come back as they were, at exactly their width."""
+"""Codes are unpacked unchanged, and take exactly their width."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_bytes_are_those_of_whole_groups_of_eight(width: int, n: int) -> None:
 @pytest.mark.parametrize("code", [0, 1, "highest"])
 @pytest.mark.parametrize("width", WIDTHS)
 def test_extreme_codes_survive(width: int, code: int | str) -> None:
-    """Signs of wide words do not leak into other codes."""
+    """The sign bit of a wide word does not leak into other codes."""
     codes = torch.full((2, 17), 2**width - 1 if code == "highest" else int(code), dtype=torch.uint8)
     assert torch.equal(unpack(pack(codes, width), 17, width), codes)
 
@@ -64,7 +64,7 @@ def test_rows_of_a_gathered_message_need_no_alignment(width: int) -> None:
 
 
 def test_every_bit_pattern_is_used() -> None:
-    """16 codes of one bit are two bytes that tell all 65536 of them apart."""
+    """The two bytes of 16 one-bit codes differ for all 65536 combinations of codes."""
     numbers = torch.arange(2**16)
     codes = torch.stack([numbers >> k & 1 for k in range(16)], dim=1).to(torch.uint8)
     packed = pack(codes, 1).to(torch.int64)

@@ -1,4 +1,4 @@
-"""C++ and PyTorch make the same products; neither asks how many workers or threads there are."""
+"""C++ and PyTorch compute the same products, whatever the number of workers or threads."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ from gcbench.codecs.power_iteration import (
     unstack,
 )
 
-# Sizes with and without whole cache lines, rows by fours, and several tiles.
+# With and without whole cache lines, whole groups of four rows, and several tiles. The three
+# matrices of (130, 65) and the two of (1, 4) can be stacked.
 SIDES = [
     (1, 1),
     (1, 40),
@@ -39,7 +40,7 @@ SIDES = [
     (3, 16),
     (5, 9001),
     (130, 65),
-    (130, 65),  # with the one before a stack
+    (130, 65),
     (130, 65),
     (1, 4),
     (1, 4),
@@ -64,9 +65,9 @@ def matrices(workers: int, seed: int) -> list[Tensor]:
 
 
 def step(workers: int, rank: int, rows: slice = slice(None)) -> list[list[Tensor]]:
-    """Return sums, P, orthonormal P, each worker's Q, updates and rests.
+    """Return the sums M, P, orthonormal P, each worker's Q, the updates and the rests.
 
-    `rows` of the workers are in this process.
+    `rows` are the workers that are in this process.
     """
     shapes = shapes_of(rank)
     gs, es = ([x[rows] for x in matrices(workers, seed)] for seed in (1, 2))
@@ -102,7 +103,7 @@ def test_both_ways_are_equal_up_to_rounding(workers: int, rank: int) -> None:
 
 @pytest.mark.parametrize("backend", ["compiled", "eager"])
 def test_parts_of_workers_may_lie_apart(backend: Backend) -> None:
-    """All gradients of a worker lie end to end, so that a matrix is far from the next worker's."""
+    """A worker's gradients are contiguous, so that a matrix is far from the next worker's."""
     use_backend(backend)
     shapes = shapes_of(2)
     together = [matrices(3, seed) for seed in (1, 2)]
@@ -163,7 +164,7 @@ def test_threads_do_not_change_a_bit() -> None:
 
 
 def test_products_are_those_of_matrices() -> None:
-    """The definition is computed in float64."""
+    """Products by the definition are computed in float64."""
     shapes, ms = shapes_of(3), matrices(2, 1)
     p, q = (
         randn(1, sum(s.r * side for s, side in zip(shapes, sides, strict=True)), seed=7)
@@ -219,7 +220,7 @@ def test_columns_without_a_direction_are_drawn_anew(backend: Backend) -> None:
 
 @pytest.mark.parametrize("backend", ["eager", "compiled"])
 def test_a_column_that_is_not_finite_is_drawn_anew(backend: Backend) -> None:
-    """Otherwise no product would be finite ever after."""
+    """Otherwise no later product would be finite."""
     use_backend(backend)
     shapes = (Shape(5, 20, 2),)
     for bad in (torch.nan, torch.inf):
@@ -234,7 +235,7 @@ def test_a_column_that_is_not_finite_is_drawn_anew(backend: Backend) -> None:
 )
 @pytest.mark.parametrize("magnitude", [1e-30, 1.0, 1e30])
 def test_columns_become_orthonormal_or_zero(kind: str, magnitude: float) -> None:
-    """Dependent columns do too, and none is counted twice."""
+    """This includes dependent columns, of which none is counted twice."""
     base = randn(1, 50)
     p = {
         "equal": torch.ones(3, 50),

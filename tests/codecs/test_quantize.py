@@ -27,7 +27,7 @@ SPECIAL = {
 }
 
 
-# Words whose draw is the first, the middle and the last of [0, 1).
+# Random words that are the lowest, the middle and the highest draw of [0, 1).
 FIRST, MIDDLE, LAST = -(2**31), 0, 2**31 - 1
 
 

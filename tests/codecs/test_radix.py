@@ -1,4 +1,4 @@
-"""Digits come back as they were, in words as dense as promised."""
+"""Digits are unpacked unchanged, and words are as dense as promised."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from gcbench.codecs.packing import pack
 from gcbench.codecs.radix import digit_bytes, pack_digits, unpack_digits, word_of
 
-# Digits and bits of a word, and the digits' share of them.
+# The number of digits in a word and the word's bits, by the base of the digits.
 WORDS = {
     2: (1, 1),
     3: (5, 8),
@@ -56,7 +56,7 @@ def test_round_trip(base: int, n: int, rows: int, seed: int) -> None:
 
 
 def test_the_highest_digits_survive() -> None:
-    """Words at their largest, and next to 0, would show a sign or a rounded quotient."""
+    """The largest digits, also next to zeros, would reveal a wrong sign or a rounded quotient."""
     for base in range(2, 257):
         n = 2 * word_of(base)[0] + 1
         for pattern in (
@@ -72,7 +72,7 @@ def test_the_highest_digits_survive() -> None:
 def test_every_word_tells_its_digits(base: int) -> None:
     digits, bits = word_of(base)
     numbers = torch.arange(base**digits)
-    # Every number has a word of its own.
+    # The digits of every number that a word can hold, one word each.
     codes = (
         torch.stack([numbers // base**k % base for k in range(digits)]).to(torch.uint8).view(1, -1)
     )

@@ -1,4 +1,4 @@
-"""Signs and sums of both sides in one pass: the same bits, and means, as one after the other."""
+"""Signs and the sums of both sides in one pass have the bits and means of separate passes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def compiled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     if request.param == "C++":
         yield from use("compiled")
     else:
-        monkeypatch.setattr(quantizers, "signs_and_sides", sum_rows_then_buckets)  # a GPU's
+        monkeypatch.setattr(quantizers, "signs_and_sides", sum_rows_then_buckets)  # as on a GPU
         yield
 
 
@@ -82,7 +82,7 @@ def test_a_worker_alone_has_the_same_bits_as_among_others(name: str) -> None:
 
 
 def test_means_are_those_of_each_side() -> None:
-    """The definition is computed in float64; a side without values has a mean of 0."""
+    """Means by the definition are computed in float64; a side without values has a mean of 0."""
     x = torch.cat([values((2048,), 1), -values((2048,), 1).abs() - 1], dim=1)
     means = encode(OneBit(), x, (4096,))[2]
     first, second = x[0].double().split(2048)
@@ -95,7 +95,7 @@ def test_means_are_those_of_each_side() -> None:
 
 @pytest.mark.parametrize("where", [3, 16384 + 3])
 def test_what_is_not_finite_is_not_hidden(where: int) -> None:
-    """The value lies in a group of rows, or behind it."""
+    """The value is in a group of rows, or after the last group."""
     x = values((16384 + 2048,), 1)
     x[0, where] = torch.nan
     means = encode(ScaledSign(), x, (16384 + 2048,))[2]

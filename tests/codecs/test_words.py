@@ -1,4 +1,4 @@
-"""Codes of rows as 32-bit words come back, are as dense as promised, and eager or compiled."""
+"""Codes of rows are unpacked unchanged from 32-bit words, which are as dense as promised."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checksums: charged, the same results, and an altered bit named by its sender."""
+"""Checksums are charged, change no result, and name the sender of an altered bit."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_results_stay_and_every_message_costs_32_bits_more(layout: str) -> None:
                 name
             )
             more = 32 * (WORKERS - 1) if name.startswith("transpose") else 32
-            # The lengths go before, with that of the checksum and their own checksum.
+            # The lengths, which go first, include that of the checksum and have their own checksum.
             more += 2 * 32 if "ragged" in name else 0
             assert [b - a for a, b in zip(plain_bits[name], bits[name], strict=True)] == [
                 more
@@ -53,7 +53,7 @@ def test_nodes_have_checksums_too() -> None:
     first.gather([torch.zeros(2, 5, dtype=torch.uint8)])
     assert comm.meter.sent_bits == [40 + 32, 40 + 32, 0, 0]
     between.gather([torch.zeros(2, 5, dtype=torch.uint8)])
-    assert comm.meter.sent_bits == [72 + 36, 72 + 36, 36, 36]  # which a node's workers share
+    assert comm.meter.sent_bits == [72 + 36, 72 + 36, 36, 36]  # a node's workers share 72 bits
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Four processes, two of two rows, and one of four give the same results and bits."""
+"""Four workers in four, two or one processes give the same results and bits."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_reductions_are_exact(
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("verb", ["max", "min"])
 def test_a_nan_of_any_worker_is_the_extreme(outcomes: Outcomes, layout: str, verb: str) -> None:
-    """gloo by itself keeps only a NaN of the first worker."""
+    """gloo by itself keeps a NaN of the first worker only."""
     expected = {"max": [torch.inf, -3e38, 0.0], "min": [3e38, -torch.inf, -0.0]}[verb]
     for outcome in seen(outcomes, layout, f"{verb} of nan"):
         (bits,) = outcome.results[0]
@@ -161,9 +161,9 @@ def test_transpose_gives_each_worker_what_the_others_had_for_it(
     assert torch.equal(codes, values(EVERYONE, (WORKERS, 5), torch.uint8).transpose(0, 1))
 
 
-# By hand: a row of the reductions is 19 values, one of the mixed gather 71 bytes. A ragged row pays
-# for three int32 lengths, 1 byte a code, 4 bytes a float, and 16 bytes of the tensor that is not
-# ragged.
+# Counted by hand: a row has 19 values in the reductions, and 71 bytes in the mixed gather. A ragged
+# row has three int32 lengths, 1 byte per code, 4 bytes per float, and 16 bytes of the tensor that
+# is not ragged.
 RAGGED_BYTES = [12 + 0 + 24 + 16, 12 + 9 + 0 + 16, 12 + 4 + 12 + 16, 12 + 1 + 0 + 16]
 BITS = {
     "mean torch.float32": ([608] * 4, [608] * 4),
@@ -192,8 +192,8 @@ def test_metered_bits_are_those_counted_by_hand(outcomes: Outcomes, layout: str,
     assert (sent, received) == BITS[case]
 
 
-# The wire bits: a ring passes on 2 x 3/4 of what it sums, and all messages but one of what it
-# gathers.
+# The wire bits: in a ring, each worker passes on 2 x 3/4 of what is summed, and all gathered
+# messages except one.
 WIRE = {
     "mean torch.float32": [1.5 * 608] * 4,
     "bitwise_and torch.int32": [1.5 * 608] * 4,
@@ -227,7 +227,7 @@ def test_metered_bits_are_equal_in_all_layouts(outcomes: Outcomes) -> None:
 
 
 def test_tensors_are_coalesced_into_one_message(outcomes: Outcomes) -> None:
-    """A ragged gather first exchanges the lengths; bytes that stay in the process do not count."""
+    """A ragged gather first exchanges the lengths; within one process there are no messages."""
     for case, outcome in outcomes["2x2"][0].items():
         assert outcome.messages == (2 if "ragged" in case else 1), case
         assert outcomes["1x4"][0][case].messages == 0, case

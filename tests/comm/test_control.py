@@ -1,4 +1,4 @@
-"""Control: messages between processes besides gradients."""
+"""Control: messages between processes other than gradients."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_everyone_agrees_on_the_highest_urgency(agreements: Agreements) -> None:
 
 
 def test_control_is_not_metered(agreements: Agreements) -> None:
-    """The meter sees only the four means of four floats that travel meanwhile."""
+    """The meter counts only the four means of four floats that are exchanged in between."""
     assert all(seen["metered"] == 4 * 4 * 32 for seen in agreements)
 
 

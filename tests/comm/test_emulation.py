@@ -1,4 +1,4 @@
-"""Collectives that last as long as the cost model says, and do what they always do."""
+"""Emulated collectives last as long as the cost model says, with the usual results."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def spans() -> list[dict[str, Span]]:
 def test_a_collective_lasts_as_long_as_the_model_says(
     spans: list[dict[str, Span]], case: str, expected: float
 ) -> None:
-    """Its time counts from when the last process is there; a busy machine may make it longer."""
+    """Its time starts when the last process has come; a busy machine may prolong it."""
     begins, ends = zip(
         *(process[case] for process in spans[2 if case == "inside" else 0 :]), strict=True
     )

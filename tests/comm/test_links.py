@@ -1,4 +1,4 @@
-"""Real links: the kernel counts what the meter says, and emulated links are as slow."""
+"""Real links: the kernel counts what the meter counts, and emulated links are as slow."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def netlab() -> None:
         pytest.skip(lacks("netns", reason))
 
 
-needs_netlab = pytest.mark.usefixtures("netlab")  # not asked for where tests are only collected
+needs_netlab = pytest.mark.usefixtures("netlab")  # tried only when tests run
 
 
 def on_hosts(
@@ -60,10 +60,10 @@ def test_the_kernel_counts_what_the_meter_says(tmp_path: Path) -> None:
     for name in ("all_reduce", "all_gather", "all_to_all"):
         for host in hosts:
             assert host[name]["kernel"] == pytest.approx(host[name]["meter"], rel=0.03), name
-    # Hosts hand on what others meter, or only the first sends something.
-    for name in ("ragged_gather",):
-        kernel, meter = (sum(host[name][whose] for host in hosts) for whose in ("kernel", "meter"))
-        assert kernel == pytest.approx(meter, rel=0.03), name
+    # Hosts pass on what others meter, or send nothing, so that only the sums agree.
+    name = "ragged_gather"
+    kernel, meter = (sum(host[name][whose] for host in hosts) for whose in ("kernel", "meter"))
+    assert kernel == pytest.approx(meter, rel=0.03)
 
 
 @needs_netlab
@@ -76,7 +76,7 @@ def test_a_host_that_fails_ends_all_and_is_told(tmp_path: Path) -> None:
 @needs_netlab
 @pytest.mark.slow
 def test_hosts_run_as_batch(tmp_path: Path) -> None:
-    """Otherwise gloo spins for a tick of the kernel at many a small message."""
+    """Otherwise gloo spins for a tick of the kernel at many small messages."""
     done = on_hosts(
         tmp_path,
         2,
@@ -91,7 +91,7 @@ def test_hosts_run_as_batch(tmp_path: Path) -> None:
 @needs_netlab
 @pytest.mark.slow
 def test_packets_stay_in_order(tmp_path: Path) -> None:
-    """Otherwise TCP sends hundreds of them again."""
+    """Otherwise TCP retransmits hundreds of them."""
     assert sum(case_on_hosts(tmp_path, 2, "1gbit", "resent")) < 20
 
 
@@ -142,7 +142,7 @@ def test_a_spare_core_is_for_all_threads_but_the_main_one(tmp_path: Path, cgroup
     assert not list(cgroup.glob("netlab-*"))
 
 
-# Writes, of the main thread and then of another one, its control group and its share of a second.
+# Writes the control group and the CPU share of the main thread, and then those of another one.
 SPIN = """
 import json, os, sys, threading, time
 from pathlib import Path

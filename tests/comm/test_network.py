@@ -1,4 +1,4 @@
-"""The cost model agrees with walks through the algorithms, and with the papers' formulas."""
+"""The cost model agrees with a simulated ring, with the papers' formulas, and with hand counts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def flat(workers: int) -> Network:
 
 
 def ring_all_reduce(workers: int, parts: list[list[float]]) -> tuple[list[list[float]], int]:
-    """Return every worker's parts after two rounds of the ring, and the parts each passed on."""
+    """Return every worker's parts after both rounds of the ring, and how many each passed on."""
     passed = 0
     for summing in (True, False):
         for turn in range(workers - 1):
@@ -46,7 +46,10 @@ def test_a_ring_that_sums_moves_as_many_bits(workers: int) -> None:
 
 @pytest.mark.parametrize("workers", [2, 5, 16])
 def test_one_level_costs_what_the_papers_formulas_say(workers: int) -> None:
-    """They are 2 (W - 1) / W S / B + 2 (W - 1) latency, and (W - 1) S / B + (W - 1) latency."""
+    """An all-reduce takes 2 (W - 1) / W S / B + 2 (W - 1) latency.
+
+    An all-gather takes (W - 1) S / B + (W - 1) latency.
+    """
     size, others = 8e6, workers - 1
     assert wire_bits("all_reduce", size, workers) == pytest.approx(2 * others / workers * size)
     assert flat(workers).seconds("all_reduce", size) == pytest.approx(
@@ -79,12 +82,12 @@ def test_one_worker_moves_nothing_and_a_node_uses_its_own_links(collective: Coll
 
 
 def test_two_levels_by_hand() -> None:
-    """Two nodes of two have links without latency, 1 and 20 Gbit/s; every worker has 8 Mbit."""
+    """Two nodes of two workers have links of 20 Gbit/s inside and 1 Gbit/s between, no latency."""
     two = Network(4, 2, Link(20e9), Link(1e9))
     # The slow link sets the time of every round.
     assert two.seconds("all_reduce", 8e6) == pytest.approx(6 * 2e6 / 1e9)
     assert two.seconds("all_gather", 8e6) == pytest.approx(3 * 8e6 / 1e9)
-    # Two workers send to two over one link.
+    # Both workers of a node send to both of the other over one link.
     assert two.seconds("ragged_gather", 8e6) == pytest.approx(4 * 8e6 / 1e9)
     assert two.seconds("all_to_all", 9e6) == pytest.approx(4 * 3e6 / 1e9)
 
@@ -97,7 +100,7 @@ def test_the_busiest_link_sets_the_time_of_a_ragged_gather() -> None:
 
 
 def test_a_level_is_a_network_of_its_own() -> None:
-    """Eight workers of a node exchange an eighth each, as fast as one of them exchanges all."""
+    """If eight workers of a node exchange an eighth each, that takes as long as one with it all."""
     two = Network(32, 8, FAST, Link(1e9))
     alone = Network(4, 1, FAST, Link(1e9)).seconds("all_gather", 8e6)
     assert two.level("between").seconds("all_gather", 1e6) == pytest.approx(alone)

@@ -1,4 +1,4 @@
-"""Two levels of workers: the same means, messages and counts whoever holds the workers."""
+"""Two levels of workers: the same means, messages and counts in any layout of processes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Seen = dict[str, list[dict[int, dict[str, Any]]]]
 
 @pytest.fixture(scope="module")
 def seen() -> Seen:
-    """Return what each process saw by size of a node, by layout."""
+    """Return what each process of each layout saw, by size of a node."""
     pool(4), pool(2)
     return {
         "1x8": [node_outcomes_in_one_process(8)],
@@ -68,10 +68,10 @@ def test_messages_of_all_nodes_arrive_everywhere(seen: Seen, layout: str, size: 
 def test_levels_are_counted_apart_and_alike_in_all_layouts(
     seen: Seen, layout: str, size: int
 ) -> None:
-    """Five floats are averaged inside.
+    """Five floats are averaged inside a node, and 23 bytes are gathered between nodes.
 
-    Every worker of a node sends its part of 23 bytes to its peers, and passes on theirs; one that
-    is a node of its own has nothing to count inside.
+    Every worker sends its part of its node's 23 bytes to the other nodes, and passes on theirs
+    inside its node. A node of one worker counts nothing inside.
     """
     nodes, part = workers_of(layout) // size, 8 * -(-23 // size)
     expected = {

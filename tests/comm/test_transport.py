@@ -1,4 +1,4 @@
-"""The exchanges of torch itself, which NCCL is asked for, bring what those of gloo bring."""
+"""torch's own collectives, which are used with NCCL, give the same results as those over gloo."""
 
 from __future__ import annotations
 

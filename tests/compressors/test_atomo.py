@@ -38,7 +38,7 @@ def with_values(s: list[float], rows: int = 12, columns: int = 8) -> Tensor:
 def test_tensors_become_the_matrices_of_the_authors(
     shape: tuple[int, ...], matrix: tuple[int, int]
 ) -> None:
-    """Even sides are halved; leaving odd ones as they are is gcbench's choice."""
+    """The side n is halved, except for matrices; that odd ones are kept is gcbench's choice."""
     assert authors_shape(torch.zeros(2, *shape)) == matrix
 
 

@@ -251,8 +251,8 @@ def level_bits(
 ) -> tuple[int, int]:
     """Return the bits of digits in whole words, and of `floats` floats per bucket.
 
-    Words of fewer than 8 bits are packed in groups of eight. A sum adds digits if `floats` is 1, and
-    otherwise counts how often each level except one occurs.
+    Words of fewer than 8 bits are packed in groups of eight. A sum adds digits if `floats` is 1;
+    otherwise it counts how often each level except one occurs.
     """
     digits, bits = WORDS[levels]
     chances = workers * (levels - 1) + 1 if floats == 1 else (workers + 1) ** (levels - 1)

@@ -18,7 +18,7 @@ GRADS = {
 }
 
 
-def test_each_kind_is_what_its_method_makes_of_it_alone() -> None:
+def test_each_kind_is_coded_by_its_own_method() -> None:
     coarse, fine = (build(QSGD(levels=levels, bucket_size=16)) for levels in (1, 127))
     out = aggregate(ByKind(coarse, fine), GRADS)
     assert list(out.update) == list(out.sent()) == list(GRADS)

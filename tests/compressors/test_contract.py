@@ -160,7 +160,7 @@ def test_odd_gradients_give_finite_updates_of_the_right_shape(
 
 @pytest.mark.parametrize("choice", CHOICES)
 def test_the_largest_value_that_fits_what_travels(choice: str) -> None:
-    """It is float32's except for the choices in HALF; if it were less, the check above would be weaker."""
+    """It is float32's, except for those in HALF; otherwise the check above would be too weak."""
     assert largest_sent(bare(choice)) == torch.finfo(HALF.get(choice, torch.float32)).max
 
 
@@ -236,7 +236,7 @@ SENDS_ITS_PAST = {"error feedback", "ef21", "loco", "ecq", "clipped norm"}
         [key for key in ALL if key[1] in SENDS_ITS_PAST],
     ),
 )
-def test_contractive_is_promised_by_a_choice_without_error_feedback(
+def test_error_feedback_and_clipping_promise_nothing_of_the_gradient(
     choice: str, variant: str
 ) -> None:
     """With error feedback or clipping, what is sent is not a code of the gradient itself."""

@@ -76,13 +76,13 @@ def test_estimates_approach_gradients_that_stand_still_by_one_minus_delta() -> N
 
 
 def test_it_comes_to_the_minimum_where_plain_error_feedback_stays_away() -> None:
-    """The workers' gradients do not vanish at the common minimum, and so neither does a residual."""
+    """At the common minimum, neither the workers' gradients nor their residuals vanish."""
     assert distance(build(TopK(0.1), error_feedback="ef21")) < 1e-4
     assert distance(build(TopK(0.1), error_feedback=True)) > 3e-3
 
 
 def distance(compressor: Compressor) -> float:
-    """Return the fraction of the distance to the minimizer that 600 steps at a rate of 0.05 leave."""
+    """Return the fraction of the distance to the minimizer that 600 steps at rate 0.05 leave."""
     quadratic, state = Quadratic(), State()
     x = {k: torch.zeros(1, *c.shape[1:]) for k, c in quadratic.centers.items()}
     start = quadratic.distance(x)

@@ -1,4 +1,4 @@
-"""Variable-length codes decode to the values of fixed-width ones, and all their bits are metered."""
+"""Variable-length codes have the values of fixed-width ones, and all their bits are metered."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def sparse_bits(bucket: list[int], levels: int) -> int:
 def test_metered_bits_are_those_of_the_codes_that_were_sent(
     code: str, bits_of: Any, levels: int, bucket: int
 ) -> None:
-    """A message has whole bytes of codes, and per bucket 16 bits for their length and 32 for a scale.
+    """Messages have whole bytes of codes, and per bucket 16 bits of length and 32 of scale.
 
     The lengths that `comm` sends are added.
     """

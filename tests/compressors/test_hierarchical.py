@@ -112,9 +112,10 @@ def weights(alpha: float, beta: float) -> dict[str, Any]:
 
 
 def test_bits_of_each_level() -> None:
-    """Each worker sends a fourth of its node's code: 4 bits per value, in groups of eight, 32 per bucket.
+    """Each worker sends a fourth of its node's code between nodes.
 
-    Inside a node, workers exchange the gradient in fp32, and what came in from other nodes.
+    The code takes 4 bits per value, in groups of eight, and 32 per bucket. Inside a node, workers
+    exchange the gradient in fp32, and what came in from other nodes.
     """
     comm, grads = Comm(12), gradients(range(12), 0)
     aggregate(Hierarchical(QSGD(7, bucket_size=16), 4), grads, comm=comm)
@@ -132,7 +133,7 @@ def test_bits_of_each_level() -> None:
 
 
 def test_a_node_sends_its_code_once_to_each_other_node() -> None:
-    """This holds for nodes of any size; a gather over all workers would send one code per worker."""
+    """This holds for nodes of any size; in a flat gather, every worker would send a code."""
     codec: Codec = QSGD(7, bucket_size=512)
     grads = {"w": torch.randn(8, 40_000, generator=torch.Generator().manual_seed(0))}
     code = codec.encode(
@@ -156,11 +157,11 @@ def test_a_node_sends_its_code_once_to_each_other_node() -> None:
 # Real processes
 
 
-@pytest.mark.parametrize(("processes", "workers"), [(4, 4), (2, 4), (4, 8)])
+@pytest.mark.parametrize(("processes", "workers"), [(4, 4), (2, 4), (4, 8), (2, 8)])
 def test_virtual_workers_are_those_of_processes_that_share_nodes(
     processes: int, workers: int
 ) -> None:
-    """A node of two is one process or two; a node of four is two processes."""
+    """A node is two processes, one process, or half of one."""
     compressors: dict[str, Compressor] = {
         f"{codec} {size}": build(
             CODECS[codec],

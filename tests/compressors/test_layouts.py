@@ -59,7 +59,7 @@ def innermost(compressor: Compressor) -> Compressor:
 
 
 def test_codes_of_all_tensors_need_no_sums() -> None:
-    """So the comparison above is exact for them."""
+    """This is why the comparison above is exact for them."""
     gathered = [
         key
         for key in DIFFERENT
@@ -70,7 +70,7 @@ def test_codes_of_all_tensors_need_no_sums() -> None:
 
 
 def test_ragged_messages_differ_by_worker(virtual_traces: dict[Key, Trace]) -> None:
-    """So the test above does not merely compare one length that all workers share."""
+    """Otherwise the test above would compare only one length, which all workers share."""
     coded = [key for key in ALL if variants(key[0])[key[1]].get("code", "fixed") != "fixed"]
     assert {
         compose_method(choice, f"code={variants(choice)[variant]['code']}")["code"]

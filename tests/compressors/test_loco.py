@@ -24,7 +24,7 @@ def nearest(x: Tensor, levels: int, size: int) -> Tensor:
 
 
 def test_updates_and_residuals_are_those_of_the_algorithm() -> None:
-    """h = g + e; e is a moving average of what 4 bits lose, kept in 8 bits and reset every T steps."""
+    """h = g + e; e is a moving average of what 4 bits lose, in 8 bits, reset every T steps."""
     settings = {"alpha": BETA, "reset_steps": RESET, "bucket_size": 16, "min_size": 0}
     compressor, state = build_method("loco", **settings), State()
     e = {k: torch.zeros(4, g[0].numel()) for k, g in gradients(range(4), 0).items()}
@@ -61,7 +61,7 @@ def test_a_value_goes_to_the_nearest_level_and_never_past_zero(levels: int, size
 
 
 def test_a_moving_average_is_error_feedback_with_a_weight() -> None:
-    """They agree up to the 8 bits of LoCo's residual; alpha and beta = 1 are ECQ-SGD's weights."""
+    """They agree up to the 8 bits of LoCo's residual; the weights are alpha = 0.2 and beta = 1."""
     method = NearestLevel(7, bucket_size=16)
     loco, exact = (
         build(method, error_feedback="loco", alpha=0.2),

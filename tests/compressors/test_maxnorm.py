@@ -271,9 +271,9 @@ def gaussian_variance(n: int, levels: int) -> float:
 
 
 def test_the_2_norm_of_the_published_network_is_hopeless_at_few_bits() -> None:
-    """For ResNet50, the variance is about 14, 250 and 1000 times the squared norm of the gradient.
+    """The variance for ResNet50 is many times the squared norm of the gradient.
 
-    This is with the paper's 8, 4 and 2 bits.
+    It is about 14, 250 and 1000 times that with the paper's 8, 4 and 2 bits.
     """
     variances = [gaussian_variance(23_520_842, 2**bits) for bits in (8, 4, 2)]
     assert variances == [pytest.approx(expected, rel=0.05) for expected in (14, 240, 966)]

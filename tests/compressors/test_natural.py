@@ -22,7 +22,7 @@ def rounded(values: list[float], copies: int, number: int = 0) -> torch.Tensor:
 @pytest.mark.parametrize("exponent", [-125, -30, 0, 7, 120])
 @pytest.mark.parametrize("mantissa", [0.0, 0.05, 1 / 3, 0.5, 0.9])
 def test_a_value_goes_to_either_power_around_it_unbiased(exponent: int, mantissa: float) -> None:
-    """The variance is m (1 - m) 4^e, at most an eighth of the value's square, reached at m = 1/3."""
+    """The variance is m (1 - m) 4^e, at most an eighth of the square, reached at m = 1/3."""
     t, n = (1 + mantissa) * 2.0**exponent, 200_000
     for sign in (1, -1):
         sent = rounded([sign * t], n)[0].double() * sign

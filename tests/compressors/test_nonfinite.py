@@ -21,7 +21,7 @@ BACKENDS = slow_but(
 
 
 def shows(choice: str, seen: Seen, worker: int) -> bool:
-    """Return whether the value shows; a vote's signs cannot be NaN, so its residual must show it."""
+    """Return whether the value shows; the signs of a vote cannot be NaN, but a residual can."""
     return (
         worker in seen.residuals if choice == "signum" else seen.update or worker in seen.residuals
     )

@@ -112,7 +112,7 @@ def test_bingrad_b_sends_the_means_of_both_sides() -> None:
 
 
 def test_variance_of_terngrad() -> None:
-    """It is sum m |v| - v^2 with m = max |v|, within five standard errors; levels stay unchanged."""
+    """It is sum m |v| - v^2, m = max |v|, within five standard errors; exact levels are kept."""
     v, repeats = sample("normal", 300), 1500
     errors = sent(EvenLevels(3, per_layer=True), v.repeat(repeats, 1)) - v.double()
     variance = (v.abs().max() * v.abs() - v.square())[0].double()
@@ -160,7 +160,7 @@ def test_contractive_holds_up_to_the_largest_bucket_that_promises_it(method: Eve
 
 
 def test_contractive_holds_for_orq_in_small_buckets() -> None:
-    """A middle level helps least if the values are near either of two points, half of them each."""
+    """A middle level helps least if half of the values are near one point and half near another."""
     method = ORQ(3, bucket_size=9)
     assert not ORQ(3, bucket_size=10).properties.contractive
     for x in (0.3, 0.5, 0.7):
@@ -220,7 +220,7 @@ def test_bits_a_value(choice: str, per_value: float) -> None:
 def test_sums_are_those_of_what_was_sent_on_common_levels(
     method: type[ORQ] | type[Linear] | type[EvenLevels], count: int, workers: int
 ) -> None:
-    """The mean over many copies of one bucket is unbiased: no value is outside the agreed levels."""
+    """The mean over many copies of a bucket is unbiased: all values are inside the levels."""
     bucket, repeats = (
         sample("normal", 64 * workers).view(workers, 64)
         * torch.arange(1, workers + 1).unsqueeze(1),

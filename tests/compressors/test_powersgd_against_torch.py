@@ -1,4 +1,4 @@
-"""PyTorch's PowerSGD hook and gcbench compute the same updates from the same factors and gradients."""
+"""PyTorch's hook and gcbench compute the same updates from the same factors and gradients."""
 
 from __future__ import annotations
 

@@ -80,11 +80,15 @@ def test_bits_of_the_command_line_are_levels_with_a_sign(bits: int) -> None:
 
 
 def test_workers_and_steps_round_independently() -> None:
-    """So the noise of W workers averages out."""
+    """The noise of 64 workers averages out, and so does that of 64 steps."""
     v = adversarial()["random"]
     errors = samples(QSGD(1, bucket_size=64), v, 64) - v.double()
     single = errors.square().sum(1).mean()
     assert errors.mean(0).square().sum().item() == pytest.approx(single.item() / 64, rel=0.2)
+    method = build(QSGD(1, bucket_size=64))
+    by_step = [flat(aggregate(method, {"w": v[None]}, number=n).sent())[0] for n in range(64)]
+    error = torch.stack(by_step).mean(0) - v.double()
+    assert error.square().sum().item() == pytest.approx(single.item() / 64, rel=0.2)
 
 
 def test_a_worker_with_a_large_gradient_does_not_coarsen_the_others() -> None:
@@ -108,7 +112,7 @@ def test_contractive_holds_up_to_the_largest_bucket_that_promises_it(
     """In each vector, all values but one are the same fraction of a level."""
     method = QSGD(levels, norm, bucket_size=bucket)  # type: ignore[arg-type]
     assert method.properties.contractive
-    assert not QSGD(levels, bucket_size=bucket + 1).properties.contractive
+    assert not QSGD(levels, norm, bucket_size=bucket + 1).properties.contractive  # type: ignore[arg-type]
     for fraction in (0.02, 0.1, 0.25, 0.4, 0.5, 0.7):
         v = torch.full((bucket,), fraction / levels)
         v[0] = 1
@@ -126,7 +130,7 @@ def test_default_buckets_of_four_bits_expand_some_vectors() -> None:
 
 
 def test_aligned_buckets_hold_whole_receptive_fields() -> None:
-    """A bucket of 32 holds three fields of 3 x 3; a field of 7 x 7 does not fit and is one bucket."""
+    """A bucket of 32 holds three fields of 3 x 3; a field of 7 x 7, being larger, is one bucket."""
     grads = {
         "small": torch.randn(1, 4, 5, 3, 3),
         "large": torch.randn(1, 2, 3, 7, 7),

@@ -53,5 +53,5 @@ def build_if_admitted(choice: str, settings: dict[str, Any]) -> Compressor | Non
 
 def build_quietly(choice: str, settings: dict[str, Any]) -> Compressor:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about a residual that may grow
+        warnings.simplefilter("ignore")  # warnings that a residual may grow
         return build_unchecked(choice, settings)

@@ -60,7 +60,7 @@ def test_one_bit_by_hand() -> None:
 
 
 def test_one_bit_is_the_best_code_with_this_threshold() -> None:
-    """The residual has mean zero on either side, and a bucket of two distinct values is reproduced."""
+    """The residual has mean zero on either side, and two distinct values are reproduced."""
     v = torch.randn(1, 64, generator=torch.Generator().manual_seed(1))
     rest = v - sent(OneBit(bucket_size=64), *v)
     assert abs(float(rest[v >= 0].mean())) < 1e-6 and abs(float(rest[v < 0].mean())) < 1e-6
@@ -70,7 +70,7 @@ def test_one_bit_is_the_best_code_with_this_threshold() -> None:
 
 @pytest.mark.parametrize("choice", ["scaled_sign", "sign_norm", "onebit"])
 def test_the_residual_keeps_what_was_not_sent(choice: str) -> None:
-    """So the sum of updates follows the sum of gradients."""
+    """The sum of updates then follows the sum of gradients."""
     compressor, state = build_method(choice, error_feedback=True), State()
     applied = wanted = torch.zeros(1, 1, dtype=torch.float64)
     for number in range(60):

@@ -94,7 +94,7 @@ def test_positions_come_back_in_the_bytes_that_were_promised(n: int, share: floa
 
 
 def test_top_k_by_hand() -> None:
-    """2 of 5 values are sent with their signs: the first two of 3, -3, 3, whose magnitudes are equal."""
+    """2 of 5 values are sent, with signs: of equal magnitudes 3, -3, 3, the first two."""
     g = torch.tensor([[1.0, 3.0, -3.0, 3.0, -2.0], [0.0, 0.0, 0.0, 0.0, 0.0]])
     out = aggregate(build(TopK(0.4)), {"w": g})
     assert torch.equal(
@@ -155,7 +155,7 @@ def test_all_workers_send_the_same_positions_and_r_times_n_plus_m_of_them(name: 
 
 @each_method
 def test_every_value_is_sent_equally_often(name: str) -> None:
-    """A value is sent in K / (n m) = 26 / 160 of the steps; a tensor and its twin draw independently."""
+    """A value is sent in K / (n m) = 26 / 160 of the steps; equal tensors draw independently."""
     method = RandomK(1) if name == "random_k" else RandomBlock(1)
     grads = {"w": torch.ones(1, 10, 16), "twin": torch.ones(1, 10, 16)}
     steps = [flat(aggregate(method, grads, number=number).update) for number in range(2000)]

@@ -13,7 +13,7 @@ from gcbench.compressors.sparseloco import SparseLoCo
 
 
 def coded(v: Tensor, k: int, size: int) -> Tensor:
-    """Return the decoded values of a tensor `[n]`: the k largest per chunk, as means of four bins."""
+    """Return the decoded values of a tensor `[n]`: k per chunk, as the means of four bins."""
     chosen = torch.zeros_like(v, dtype=torch.bool)
     for start in range(0, len(v), size):
         chunk = v[start : start + size].abs()

@@ -1,4 +1,4 @@
-"""Real data sets: a test that asks for one is skipped where it is missing."""
+"""Real data sets: a test that asks for one is skipped if it is missing."""
 
 from __future__ import annotations
 

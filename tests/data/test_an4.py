@@ -1,4 +1,4 @@
-"""Speech: features, the uniform alignment, segments; on a made-up corpus and on the real one."""
+"""Speech features, uniform alignment and segments, on a made-up corpus and on the real one."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_utterances_become_labeled_segments(toy: str) -> None:
         (20, 40),
         4,
     )
-    # 51 frames, and so segments from 0, 20 and 31; phones SIL G OW AH SIL.
+    # 51 frames make segments that start at 0, 20 and 31; the phones are SIL G OW AH SIL.
     whole = flat_start(torch.tensor([3, 1, 2, 0, 3]), 51)
     assert torch.equal(data.train[1], torch.stack([whole[:20], whole[20:40], whole[31:]]))
     assert torch.equal(data.train[0][1][11:], data.train[0][2][:9])
@@ -103,7 +103,7 @@ def test_real_speech(real_root: Callable[[str], str]) -> None:
     data = an4(real_root("an4"))
     assert (data.train_samples, len(data.test[0]), data.outputs) == (4468, 621, 34)
     assert data.train[1].unique().tolist() == list(range(34))
-    # Silence, where the transcript says so, is quieter than speech.
+    # Frames that are labeled as silence are quieter than speech.
     loudness = data.test_batch(0, 1000)[0].mean(2)
     silent = data.test[1] == 26
     assert float(loudness[silent].mean()) < float(loudness[~silent].mean()) - 0.5

@@ -1,4 +1,4 @@
-"""Who trains on what: sharding, shuffling and augmentation of images and vectors."""
+"""Sharding, shuffling and augmentation of images and vectors."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_worker_augments_alike_wherever_it_lives() -> None:
 
 
 def test_each_worker_augments_by_chances_of_its_own() -> None:
-    """All images are one picture, of which a batch has the same number wherever it is."""
+    """All images are the same picture, so that batches differ only by augmentation."""
     data = photos(augment=True)
     data.train[0][:] = data.train[0][0].clone()
     where = {"epoch": 0, "step": 0, "worker": 0, "workers": 2, "batch_size": 10, "seed": 0}
@@ -121,7 +121,7 @@ def test_what_lies_outside_may_be_the_reflection() -> None:
 
 
 def test_alternating_flips_mirror_each_image_in_every_other_epoch() -> None:
-    """Half of the images begin mirrored; a batch is the same in a process of its own."""
+    """About half of the images begin mirrored; four workers get the same images as one."""
     data = photos(augment=True, augmentation=Augmentation(crop_padding=0, flip="alternating"))
     plain = photos(augment=False)
     where = {"step": 0, "worker": 0, "workers": 1, "batch_size": 40}
@@ -158,7 +158,7 @@ def test_crop_and_flip_matches_one_image_at_a_time() -> None:
 
 
 def _places(padded: torch.Tensor, result: torch.Tensor) -> list[tuple[int, int, bool]]:
-    """Return where `result` can be cut from an image with its padding: top, left, mirrored."""
+    """Return all (top, left, mirrored) with which `result` can be cut from a padded image."""
     offsets = range(padded.shape[-1] - result.shape[-1] + 1)
     return [
         (top, left, flip)

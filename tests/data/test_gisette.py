@@ -19,5 +19,5 @@ def test_half_of_the_features_say_nothing_of_the_class(real_root) -> None:
     noise = inputs.std(0) * (2 / 3000) ** 0.5 + 1e-6
     real, probes = (gaps / noise).split(2500)
     assert probes.max() < 5 and real.quantile(0.75) > 5
-    # A probe has the values of its feature, in other rows.
+    # A probe has the values of its feature in another order.
     assert torch.equal(inputs[:, 7].sort().values, inputs[:, 2507].sort().values)

@@ -1,4 +1,4 @@
-"""Folders of images: files found, cropped by seed alone, dealt out; and the real thing in small."""
+"""Folders of images: files are found, dealt out and cropped; and a small real data set."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WHERE = {"epoch": 0, "step": 1, "workers": 2, "batch_size": 3, "seed": 0}
 
 @pytest.fixture
 def small(tmp_path: Path) -> str:
-    """Make two classes of 10 + 2 images each: red has rising rows, and green is one color."""
+    """Make two classes of 10 + 2 images each: red rises by row, green encodes the number."""
     for part, count in {"train": 10, "val": 2}.items():
         for wnid in ("n01", "n02"):
             folder = tmp_path / "imagenet" / part / wnid
@@ -71,7 +71,7 @@ def test_an_epoch_deals_every_file_once(small: str) -> None:
 
 
 def test_crops_are_new_for_each_image_epoch_worker_and_seed(small: str) -> None:
-    """All files share one photograph in red, up to what JPEG loses."""
+    """All files have the same red channel, apart from what JPEG loses."""
     data = imagenet(small, size=8)
     where = {"epoch": 0, "step": 0, "worker": 0, "workers": 2, "batch_size": 10, "seed": 0}
     reds = [
@@ -106,7 +106,7 @@ def test_crops_fit_and_have_the_asked_for_areas() -> None:
     assert 0.079 < shares.min() < 0.09 and shares.max() > 0.95
     assert 0.74 < ratios.min() < 0.76 and 1.32 < ratios.max() < 1.35
     assert {t == 0 for t, *_ in boxes} == {True, False}
-    # Where no trial fits, it is the largest box at the center.
+    # If no random box fits, it is the largest box at the center.
     assert crop_box(10, 1000, chance)[2:] == (
         10,
         13,

@@ -1,4 +1,4 @@
-"""LIBSVM's format: classes, scaling, compressed files, and the sets at hand."""
+"""LIBSVM's format: classes, scaling, compressed files, and real data sets."""
 
 from __future__ import annotations
 

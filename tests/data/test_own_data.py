@@ -1,4 +1,4 @@
-"""A user's tensors and torch data sets become a Data, or a sentence that says what to return."""
+"""A user's tensors and torch data sets become a Data, or an error that says what to return."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_data_stays_as_it_is() -> None:
 GOOD = (VECTORS, LABELS)
 BAD = {
     "no tuple": ([GOOD, GOOD], "make_data returned list"),
-    "no pair": ((GOOD, VECTORS), "test is no pair of tensors"),
+    "no pair": ((GOOD, VECTORS), "test is not a pair of tensors"),
     "too few targets": ((GOOD, (VECTORS, LABELS[:3])), "test has inputs of shape"),
     "empty": (((VECTORS[:0], LABELS[:0]), GOOD), "train has inputs of shape"),
     "no batch of vectors": (((VALUES, LABELS), GOOD), r"\[N, features\]"),

@@ -1,4 +1,4 @@
-"""A part of the training samples held out: one way for every data set."""
+"""A part of the training samples is held out in the same way for every data set."""
 
 from __future__ import annotations
 

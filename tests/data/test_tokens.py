@@ -23,7 +23,7 @@ def test_targets_are_the_inputs_one_word_later() -> None:
 
 def test_workers_own_contiguous_parts() -> None:
     data = count_up()
-    # 33 tokens a worker, 16 a column, and so 3 full windows of 4.
+    # 33 tokens per worker make 16 per column, and so 3 full windows of 4.
     assert data.steps_per_epoch(3, 2) == 3
     for worker in range(3):
         windows = [data.batch(step=step, worker=worker, **WHERE)[0] for step in range(3)]

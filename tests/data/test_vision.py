@@ -1,4 +1,4 @@
-"""CIFAR and MNIST: files read, fetched or asked for."""
+"""CIFAR and MNIST: files are read, downloaded or asked for."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_an_unofficial_file_runs_nothing_and_is_named(
     monkeypatch.chdir(tmp_path)
     write_small_cifar10(tmp_path)
     (tmp_path / "cifar-10-batches-py" / "data_batch_2").write_bytes(content)
-    with pytest.raises(ValueError, match=r"data_batch_2 is no file of CIFAR \(.*fetch it anew"):
+    with pytest.raises(ValueError, match=r"data_batch_2 is not a CIFAR file \(.*fetch it again"):
         cifar10(str(tmp_path))
     assert not (tmp_path / "ran").exists()
 
@@ -110,7 +110,7 @@ def test_real_images_are_complete_and_standardized(
     data = factory(real_root(folder), download=False)
     assert (data.train_samples, len(data.test[0])) == (samples, 10_000)
     assert int(data.train[1].max()) + 1 == data.outputs
-    # The first images of the test split; the figures are those of the training split.
+    # These are test images, standardized by the mean and deviation of the training images.
     deviation, mean = torch.std_mean(data.test_batch(0, 4000)[0], dim=(0, 2, 3))
     torch.testing.assert_close(mean, torch.zeros_like(mean), atol=0.05, rtol=0)
     torch.testing.assert_close(deviation, torch.ones_like(deviation), atol=0.05, rtol=0)

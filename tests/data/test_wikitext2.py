@@ -66,7 +66,7 @@ def test_real_text_has_the_published_size(real_root: Callable[[str], str]) -> No
 def test_word_frequencies_have_the_perplexity_that_tables_name(
     real_root: Callable[[str], str], vocabulary: int, perplexity: int
 ) -> None:
-    """Those of PowerSGD's tables 3 and 7, with one more occurrence of every word."""
+    """The notes on PowerSGD's tables 3 and 7 name these; every word's count is raised by one."""
     data = wikitext2(real_root("wikitext-2"), vocabulary=vocabulary)
     counts = torch.bincount(data.train, minlength=vocabulary) + 1
     surprise = -(counts / counts.sum()).log()[data.test]

@@ -59,7 +59,7 @@ from gcbench.records.summary import _facts
         ),
         (
             "model._target_=own_models.NoModule",
-            "model._target_=own_models.NoModule makes a NoModule, which is no torch.nn.Module",
+            "model._target_=own_models.NoModule makes a NoModule, which is not a torch.nn.Module",
         ),
         ("model._target_=my.missing.Net", "model._target_=my.missing.Net cannot be imported"),
         (
@@ -209,7 +209,7 @@ def test_virtual_copies_that_do_not_fit_are_refused(
 def test_memory_is_what_was_measured_or_more(
     monkeypatch: pytest.MonkeyPatch, overrides: str, workers: int, copies: float
 ) -> None:
-    """`copies` of the parameters are the measured growth of a process's peak."""
+    """`copies` is the measured growth of a process's peak memory, in sizes of the parameters."""
     config = config_of(
         *overrides.split(),
         f"trainer.gpus={workers}",

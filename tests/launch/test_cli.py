@@ -1,6 +1,6 @@
 """The installed command as users type it, from another directory.
 
-Where the start of the process is no matter, it is a copy of one that has imported everything.
+Unless a test is about the start itself, it copies a process that has imported everything.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def run_copy(folder: Path, *arguments: str, **environment: str) -> subprocess.Co
 
 
 Start = Callable[..., subprocess.CompletedProcess[str]]
-# The spawned workers of test_runs.py's script are as real.
+# The slow start can be left out, as test_runs.py has a script that also spawns its workers.
 each_start = pytest.mark.parametrize(
     "start", [run_copy, pytest.param(gcbench, marks=pytest.mark.slow)], ids=["copy", "command"]
 )
@@ -144,7 +144,7 @@ def test_lines_are_whole_where_no_terminal_has_a_width(tmp_path: Path) -> None:
 
 
 def test_ranks_of_somebody_else_change_nothing(tmp_path: Path) -> None:
-    """RANK comes without the rest of what torchrun sets."""
+    """RANK is set without torchrun's other variables."""
     environment = {**ENVIRONMENT, "RANK": "1"}
     listed = command(("report", "list"), tmp_path, environment, timeout=60)
     assert listed.returncode == 0 and "powersgd/table4" in listed.stdout, listed.stderr
@@ -161,7 +161,7 @@ def test_a_launcher_without_its_plugin_says_how_to_install_it(tmp_path: Path) ->
         "import sys; sys.modules['hydra_plugins.hydra_submitit_launcher'] = None\n"
         "from hydra.core.singleton import Singleton\n"
         "from hydra.core.plugins import Plugins\n"
-        "del Singleton._instances[Plugins]\n"  # who has found the plugin where this was copied
+        "del Singleton._instances[Plugins]\n"  # which found the plugin before this was copied
         "sys.argv = ['gcbench', '-m', 'hydra/launcher=submitit_slurm']\n"
         "from gcbench.cli import main; main()"
     )
@@ -234,7 +234,7 @@ def test_a_worker_that_raises_ends_all_with_its_own_traceback(tmp_path: Path) ->
 
 def test_ctrl_c_leaves_an_interrupted_result_and_a_run_that_resumes(tmp_path: Path) -> None:
     overrides = [*QUICK, "trainer.epochs=2000", "trainer.log_every=10", "min_size=0"]
-    anew = [*overrides, "rerun=true"]  # which would not continue it
+    anew = [*overrides, "rerun=true"]  # rerun=true, if typed again, would not continue it
     with Copy(processes.gcbench, *anew, folder=tmp_path, environment=ENVIRONMENT) as copy:
         _wait_for(
             lambda: any(tmp_path.glob("outputs/*/metrics.jsonl")) or copy.returncode is not None,
@@ -260,7 +260,7 @@ def test_a_finished_run_is_found_again_and_rerun_loses_nothing(tmp_path: Path) -
     assert len(list(folder.glob("result*.json"))) == 2
 
 
-@pytest.mark.slow  # test_sweep_progress.py has sweeps, too
+@pytest.mark.slow  # test_sweep_progress.py tests sweeps, too
 def test_a_sweep_makes_one_directory_a_job(tmp_path: Path) -> None:
     arguments = [
         "-m",

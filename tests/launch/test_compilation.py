@@ -1,4 +1,4 @@
-"""Runs change to compiled codecs under way, to the same bits, or stay eager in peace."""
+"""Runs change to compiled codecs under way and keep every bit, or stay eager without failing."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ OVERRIDES = [*QSGD, *OFTEN]
 FRAGMENTS = ["estimator=local_steps", "estimator.every=2", "estimator.fragments=2"]
 VIRTUAL = "trainer.launcher=virtual"
 LOCAL = "trainer.launcher=local"
-# By what is done: how, and after how many steps a run takes up what another one has compiled.
+# For each kind of run: its overrides, and how many steps pass before it loads compiled codecs
+# that another run has left.
 MANNERS = {
     "real workers": ([*QSGD, LOCAL], 0),
     "virtual workers": ([*QSGD, VIRTUAL, "trainer.gpus=4"], 0),
@@ -57,7 +58,7 @@ def eager_afterwards() -> Iterator[None]:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Let runs change to compiled codecs at once, and see marks of this test only."""
+    """Let runs change to compiled codecs at once, and use only the marks of this test."""
     marks = tmp_path / "marks"
     marks.mkdir()
     make_impatient(marks, monkeypatch.setattr)
@@ -65,9 +66,9 @@ def impatient(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture
 def compiler(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Compile for real, or change to kernels that are called as if they were compiled.
+    """Compile for real, or change to eager kernels that are called as if they were compiled.
 
-    Compiling takes a minute; that it keeps the bits of a kernel is for test_kernels.py.
+    Compiling takes a minute; test_kernels.py tests that compiled kernels give the same bits.
     """
     if request.param == "compiling":
         needs_compiler()
@@ -105,7 +106,7 @@ def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     indirect=["compiler"],
 )
 def test_weights_are_the_same_to_the_bit(tmp_path: Path, manner: str) -> None:
-    """They are for a run that changes under way, for one that goes on, and for the next one."""
+    """This holds for a run that changes under way, for its extension, and for the next run."""
     how, at_once = MANNERS[manner]
     overrides = [*OFTEN, *how]
     steps = "trainer.epochs={}".format
@@ -293,7 +294,7 @@ def kill(compiler: Compiler) -> bool:
 
 
 def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """Return what was said of codecs."""
+    """Return the warnings that mention codecs."""
     messages = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
     return [message for message in messages if "codecs" in message]
 

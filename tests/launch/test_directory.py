@@ -1,4 +1,4 @@
-"""A directory that holds another run is no answer, and says by which keys it is another."""
+"""A directory that holds another run is refused, with the keys in which the two differ."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_rerun_puts_the_other_run_aside(tmp_path: Path) -> None:
 
 
 def test_a_run_that_was_killed_is_not_continued_as_another_one(tmp_path: Path) -> None:
-    """Only the checkpoint, and what was written at its start, can say what it was."""
+    """Only its checkpoint and what was written at its start say which run it was."""
     overrides = [
         "trainer.launcher=virtual",
         "trainer.max_steps=6",
@@ -76,7 +76,7 @@ def test_a_run_that_was_killed_is_not_continued_as_another_one(tmp_path: Path) -
 
 
 def test_a_sweep_takes_no_result_of_another_run(tmp_path: Path) -> None:
-    """The name of its directory does not matter."""
+    """The names of directories do not matter."""
     config = config_of(*SHORT, f"outputs={tmp_path}")
     there = tmp_path / "other-s1-12345678"
     run(there, *SHORT, "trainer.threads=1")
@@ -111,12 +111,14 @@ def test_a_requeued_job_reruns_what_it_has_not_begun(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = [*KILLED, "trainer.max_steps=4", "rerun=true"]
-    before = run(tmp_path / "run", *asked)["finished"], len(list(tmp_path.rglob("result.*.json")))
+    before = run(tmp_path / "run", *asked)
+    assert not list(tmp_path.rglob("result.*.json"))
     monkeypatch.setenv("SLURM_JOB_ID", "17")
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
     anew = run(tmp_path / "run", *asked)
-    assert (before[1], len(list(tmp_path.rglob("result.*.json")))) == (0, 1)
-    # Begun by this job, and so not a third time.
+    (aside,) = tmp_path.rglob("result.*.json")
+    assert json.loads(aside.read_text()) == before
+    # This job has begun the rerun, and does not start it again.
     assert run(tmp_path / "run", *asked) == anew
     assert len(list(tmp_path.rglob("result.*.json"))) == 1
 

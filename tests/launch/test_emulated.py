@@ -1,4 +1,4 @@
-"""A run over an emulated network: the same numbers, other times, and a result that says so."""
+"""A run over an emulated network has the times of the cost model, and its result says so."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_times_are_the_models_and_flagged(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("copied_workers")
 @pytest.mark.parametrize("fragments", [1, 2])
 def test_local_steps_take_the_time_that_is_predicted(tmp_path: Path, fragments: int) -> None:
-    """Of six steps the last three are timed, in which every parameter is exchanged once."""
+    """The last three of six steps are timed, and exchange every parameter once."""
     local = ("estimator=local_steps", "estimator.every=3", f"estimator.fragments={fragments}")
     result = run(tmp_path, "trainer.launcher=local", *OVERRIDES, *EMULATED, *local)
     expected = (32 * N / 1e6 + 2 * 0.100 * fragments) / 3

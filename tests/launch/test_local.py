@@ -1,4 +1,4 @@
-"""The launcher of local processes: a parent and its workers, one case a test."""
+"""The launcher of local processes: a parent and its workers, one case per test."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from processes import Copy
 
 @contextmanager
 def start_parent(case: str, folder: Path, spawned: bool = False) -> Iterator[Copy | Spawning]:
-    """Start a parent of two workers, which are copies of it or start as users start them."""
+    """Start a parent of two workers, all copies of one server or spawned as for users."""
     with (
         Spawning(case, folder)
         if spawned
@@ -33,7 +33,7 @@ def start_parent(case: str, folder: Path, spawned: bool = False) -> Iterator[Cop
 
 
 class Spawning(subprocess.Popen[str]):
-    """A parent that starts as a user's does, and its workers too."""
+    """A parent that starts in a new interpreter, as for users, and so do its workers."""
 
     def __init__(self, case: str, folder: str) -> None:
         pipe = subprocess.PIPE
@@ -53,9 +53,9 @@ class Spawning(subprocess.Popen[str]):
 
 
 def is_gone(group: int, seconds: float = 30.0) -> bool:
-    """Return whether the process group has ended.
+    """Return whether the process group ends within `seconds`.
 
-    multiprocessing's resource tracker goes a moment after its parent.
+    multiprocessing's resource tracker ends a moment after its parent.
     """
     end = time.monotonic() + patience(seconds)
     while True:
@@ -79,10 +79,10 @@ def await_workers(folder: Path) -> None:
     "spawned", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["copies", "spawned"]
 )
 def test_workers_find_each_other_and_print_as_they_are(tmp_path: Path, spawned: bool) -> None:
-    """The spawned workers of test_runs.py's script find each other, too."""
+    """The spawned case may be slow, as the script in test_runs.py also has spawned workers."""
     with start_parent("plain", tmp_path, spawned) as parent:
         out, err = parent.communicate(timeout=patience(120))
-    # Two processes share the pipe: what each printed is there, whoever's line ends came first.
+    # The processes share a pipe, so that their texts and line breaks may be interleaved.
     assert sorted(re.findall(r"rank . of 2 has \[3.0, 3.0\]", out)) == [
         f"rank {r} of 2 has [3.0, 3.0]" for r in (0, 1)
     ]
@@ -136,7 +136,7 @@ def test_a_signal_lets_workers_finish(
         out, err = parent.communicate(timeout=patience(120))
     assert f"interrupted: {number.name}" in out and err == ""
     assert len(list(tmp_path.glob("checkpoint-*"))) == 2
-    # It ends before STOP_SECONDS, also on a busy machine.
+    # It ends before STOP_SECONDS, even on a busy machine.
     assert float(re.findall("took (.*)", out)[0]) - sent < patience(18)
 
 
@@ -167,7 +167,7 @@ def test_ctrl_c_while_workers_start_is_quiet(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("case", slow_but(["stop"], ["stop", "alone"]))
 def test_workers_end_with_a_parent_that_was_killed(case: str, tmp_path: Path) -> None:
-    """They end even while they wait for each other to come."""
+    """They end even while they wait for each other to connect."""
     with start_parent(case, tmp_path) as parent:
         await_workers(tmp_path)
         parent.kill()

@@ -1,4 +1,4 @@
-"""One process at a time in a run's directory; real processes, as locks are theirs."""
+"""One process at a time may use a run's directory; tests use real processes, which own locks."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ with lock_directory(Path(sys.argv[1])) as lock:
 def test_a_spawned_worker_holds_the_lock_when_its_parent_was_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may still train and write there."""
+    """The worker may still train and write there."""
     monkeypatch.setattr("gcbench.launch.lock.PATIENCE_SECONDS", 0.1)
     monkeypatch.setattr("gcbench.launch.lock.ORPHAN_SECONDS", 0.2)
     path = os.pathsep.join([str(Path(__file__).parent), *sys.path])

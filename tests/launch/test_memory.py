@@ -22,10 +22,10 @@ def typed_libc() -> ctypes.CDLL:
 
 
 def count_page_faults(mebibytes: int) -> list[int]:
-    """Return the page faults of each of several blocks of memory, each freed before the next.
+    """Return the page faults of each of six blocks of memory, each freed before the next.
 
-    Not tensors: they ask for an alignment, and glibc before 2.38 does not always see that a freed
-    block of the same size fits one.
+    The blocks are not tensors, which are aligned: glibc before 2.38 does not always see that a
+    freed block of the same size fits an aligned one.
     """
     libc = typed_libc()
     faults = []
@@ -39,19 +39,19 @@ def count_page_faults(mebibytes: int) -> list[int]:
 
 
 def count_in_main_thread(mebibytes: int) -> list[int]:
-    """Return the page faults of the main thread's blocks."""
+    """Return the page faults of blocks of the main thread."""
     keep_freed_memory()
     return count_page_faults(mebibytes)
 
 
 def count_in_later_thread(mebibytes: int) -> list[int]:
-    """Return the page faults of the blocks of a thread that starts later."""
+    """Return the page faults of blocks of a thread that starts later."""
     keep_freed_memory()
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(count_page_faults, mebibytes).result()
 
 
-# It would be given back by any threshold that mallopt's int can say.
+# This is larger than any threshold that fits into mallopt's int.
 LARGER = pytest.param(count_in_main_thread, 2500, marks=pytest.mark.slow)
 
 
@@ -61,14 +61,14 @@ LARGER = pytest.param(count_in_main_thread, 2500, marks=pytest.mark.slow)
 def test_a_block_gets_the_pages_of_the_one_before(
     count: Callable[[int], list[int]], mebibytes: int
 ) -> None:
-    # A new process: a copy would have the heap of the thread that it was copied from.
+    # The process is spawned, as a fork would have the heap of the thread that forked it.
     with ProcessPoolExecutor(1, get_context("spawn")) as process:
         first, *later = process.submit(count, mebibytes).result()
-    assert first > 20 > max(later)  # 32 of them would be huge pages
+    assert first > 20 > max(later)  # 64 MiB in huge pages would be 32 faults
 
 
 def measure_given_back(mebibytes: int) -> int:
-    """Return the MiB of a freed block that the system has again, of a process that keeps them."""
+    """Return how many MiB of a freed block, which the process keeps, are given back on request."""
     keep_freed_memory()
     libc = typed_libc()
     block = libc.malloc(mebibytes << 20)

@@ -1,4 +1,4 @@
-"""The counts of a result: what workers hand over, what they get, and what travels for it."""
+"""The bit counts of a result: what workers send, what they receive, and what the wire carries."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_virtual_workers_count_as_real_ones(tmp_path: Path) -> None:
 def test_what_a_node_sends_to_others_is_told_apart(tmp_path: Path) -> None:
     result = virtual(tmp_path, "min_size=0", "exchange=hierarchical", "workers_per_node=2")
     gathered = virtual(tmp_path / "flat", "min_size=0")
-    # Codes are sent by nodes, not by workers.
+    # Codes are sent once per node, not once per worker.
     assert result["bits_between_nodes"]["per_step"] == gathered["bits_sent"]["per_step"]
     assert result["bits_between_nodes"]["ratio"] == pytest.approx(gathered["bits_sent"]["ratio"])
     assert result["bits_sent"]["per_step"] > 32 * N

@@ -1,4 +1,4 @@
-"""The plan of where workers live follows from what was asked and what the machine has."""
+"""The plan of where workers run follows from the configuration and the machine."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_what_is_not_there_is_refused(machine: Machine, overrides: list[str], sa
         ),
         (
             ["trainer.gpus=1"],
-            "network=emulated: a worker alone exchanges nothing; type network=none, or "
+            "network=emulated: a single worker exchanges nothing; type network=none, or "
             "trainer.gpus=2",
         ),
     ],

@@ -32,7 +32,7 @@ LONG = [
     "trainer.log_every=10",
     "trainer.eval_every=null",
 ]
-# What ends it comes before its own end on any machine.
+# No machine finishes this before the test ends it.
 ENDLESS = [*QUICK, "trainer.max_steps=1000000", "trainer.epochs=100000"]
 FAILING = """
 import os, torch
@@ -51,7 +51,7 @@ class Net(torch.nn.Linear):
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[dict[str, str]]:
-    """Return the environment of the cluster's user."""
+    """Start a cluster, and return the environment variables for commands that use it."""
     with tempfile.TemporaryDirectory(prefix="gcbench-slurm-") as folder:
         variables = {
             "GCBENCH_CLUSTER": f"{folder}/cluster",
@@ -121,7 +121,7 @@ def wait_for(condition: Any, seconds: float = 100) -> None:
 def undisturbed(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Callable[[], list[tuple[int, float]]]]:
-    """Start the run that LONG describes, without Slurm; return what awaits its losses."""
+    """Start the run that LONG describes without Slurm; return a function that awaits its losses."""
     folder = tmp_path_factory.mktemp("undisturbed")
     command = [sys.executable, "-m", "gcbench", *LONG, "trainer.gpus=2", "trainer.launcher=local"]
     reference = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL)
@@ -185,7 +185,7 @@ def test_the_example_is_queued_again_when_it_is_signalled(
 def test_workers_of_one_task_are_queued_again_when_it_is_signalled(
     cluster: dict[str, str], tmp_path: Path
 ) -> None:
-    """The launcher for processes of one machine has a parent that hears the signal."""
+    """With trainer.launcher=local, the parent process receives the signal."""
     script = tmp_path / "job.sbatch"
     script.write_text(
         "#!/bin/bash\nexec gcbench trainer.launcher=local trainer.gpus=2 " + " ".join(LONG) + "\n"
@@ -276,7 +276,7 @@ def test_a_sweep_is_one_job_a_point_and_a_failure_is_one(
         for r in results(tmp_path)
         if r["status"] == "done"
     } == {(2, 2)}
-    # The job ends a moment after its result is there.
+    # A job ends shortly after it has written its result.
     listed = [
         "sacct",
         "--noheader",
@@ -292,7 +292,7 @@ def test_a_sweep_is_one_job_a_point_and_a_failure_is_one(
 
 
 def jobs_of(folder: Path, environment: dict[str, str]) -> list[str]:
-    """Return a line for every job that was sent from this folder."""
+    """Return a line for every job that was submitted from this folder."""
     listed = run(
         *["sacct", "--noheader", "--parsable2", "--allocations", "--format=WorkDir,State"],
         folder=folder,
@@ -304,7 +304,7 @@ def jobs_of(folder: Path, environment: dict[str, str]) -> list[str]:
 @pytest.mark.slow
 def test_points_of_a_sweep_share_one_allocation(cluster: dict[str, str], tmp_path: Path) -> None:
     packed = ["hydra.launcher.points_per_job=4", "hydra.launcher.points_at_once=2"]
-    steps = "trainer.max_steps=3000"  # seconds, by which results tell what ran at once
+    steps = "trainer.max_steps=3000"  # takes seconds, so that times show what ran at once
     overrides = [*QUICK, "trainer.gpus=1", steps, "optimizer.lr=0.1,1e30,0.2,0.3"]
     sweep = ["-m", "hydra/launcher=submitit_slurm", *packed, *overrides]
     done = run("gcbench", *sweep, folder=tmp_path, environment=cluster)
@@ -313,7 +313,7 @@ def test_points_of_a_sweep_share_one_allocation(cluster: dict[str, str], tmp_pat
     ended = sorted((r["status"], r["launcher"], r["processes"]) for r in results(tmp_path))
     assert ended == [("diverged", "local", 1), *[("done", "local", 1)] * 3]
     by_rate = {r["config"]["optimizer"]["lr"]: r for r in results(tmp_path)}
-    # The second task's second point, as its first one ends at once.
+    # Rate 0.3 is the second task's second point; its first one, 1e30, diverges at once.
     beside = [(by_rate[rate]["started"], by_rate[rate]["finished"]) for rate in (0.1, 0.3)]
     assert max(start for start, _ in beside) < min(end for _, end in beside), "at once"
 

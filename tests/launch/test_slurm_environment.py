@@ -1,4 +1,4 @@
-"""Slurm's variables, and the job that a run asks for: no Slurm needed."""
+"""Slurm's variables, and the job that a run asks for; these tests need no Slurm."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_only_jobs_hear_the_signal_to_queue_again() -> None:
 def test_only_that_signal_queues_a_job_again(
     name: str, requeues: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All else that stops a run, such as scancel, ends its job."""
+    """Anything else that stops a run, such as scancel, ends its job."""
     script(tmp_path, "scontrol", f"echo $* >> {tmp_path}/told")
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     monkeypatch.setenv("SLURM_JOB_ID", "17")
@@ -149,7 +149,7 @@ SINFO = "short 2 (null)\nlong 2 (null)\nlong 3 gpu:a100:4(S:0-1)\n"
 
 
 def sinfo(folder: Path, content: str) -> str:
-    """Return a PATH with nothing but a sinfo that prints `content`."""
+    """Return a PATH that has only a sinfo, a shell script of `content`."""
     script(folder, "sinfo", content)
     return str(folder)
 
@@ -217,7 +217,7 @@ def test_a_step_of_several_tasks_is_joined_unless_torchrun_was_there_first() -> 
         (
             {},
             ["trainer.launcher=slurm"],
-            "this is no task of a Slurm job step; type srun --ntasks N gcbench",
+            "this is not a task of a Slurm job step; type srun --ntasks N gcbench",
         ),
         (
             STEP,

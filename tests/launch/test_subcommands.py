@@ -1,4 +1,4 @@
-"""One command: its first argument chooses what is started."""
+"""The first argument of the command chooses what it starts."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ Typed = Callable[..., tuple[int, str, str]]
 def typed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Typed:
-    """Return a function that runs `gcbench` in another directory: exit status, stdout, stderr."""
+    """Return a function that runs `gcbench` in `tmp_path` and returns status, stdout and stderr."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
 
     def start(*arguments: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["gcbench", *arguments])
-        # monkeypatch restores it after the command has set it.
+        # The command sets this variable; as it is set here, monkeypatch restores it.
         monkeypatch.setitem(os.environ, "HYDRA_FULL_ERROR", "0")
-        # Hydra sets up the root's, which would go on writing to this test's streams.
+        # Hydra adds handlers to the root logger, which would go on writing to this test's streams.
         handlers = {log: list(log.handlers) for log in (cli._log, logging.getLogger())}
         try:
             runpy.run_module("gcbench", run_name="__main__", alter_sys=False)

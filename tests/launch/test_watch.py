@@ -1,4 +1,4 @@
-"""Who is late, as the processes' answers tell it."""
+"""Which process is late, according to the answers of all."""
 
 from __future__ import annotations
 

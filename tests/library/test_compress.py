@@ -1,4 +1,4 @@
-"""gcbench.compress in loops of users, in two processes joined by gloo."""
+"""gcbench.compress in users' training loops, in two processes joined by gloo."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ def test_updates_and_bits_equal_those_of_the_runner(choice: str) -> None:
     knobs = {"min_size": 0} if has_min_size else {}
     if choice == "onebit_adam":
         knobs |= {"momentum": 0.9, "dense_steps": 2}
-    for mib in (100, 0.001):  # one bucket, and one a tensor
+    for mib in (100, 0.001):  # one bucket, and one per tensor
         compare_with_runner(choice, knobs, mib)
 
 
 def compare_with_runner(choice: str, knobs: Mapping[str, Any], bucket_mib: float) -> None:
-    # In a run, a coded momentum is the optimizer's.
+    # In a run these two have no short key, as they follow the optimizer.
     coded = {"momentum", "dense_steps"} if "momentum" in knobs else set()
     typed = {f"compressor.{key}" if key in coded else key: value for key, value in knobs.items()}
     overrides = [f"{key}={value}".replace(" ", "") for key, value in typed.items()]
@@ -130,13 +130,13 @@ def test_micro_batches_are_compressed_once() -> None:
     (whole, bits), _ = pool(2).run(accumulate, 1)
     (parts, bits_of_parts), _ = pool(2).run(accumulate, 4)
     assert bits == bits_of_parts
-    # Another order of sums may move a value across the border between two levels.
+    # Summing in another order may move a value to the next quantization level.
     assert sum((a - b).abs().gt(1e-6).sum() for a, b in zip(whole, parts, strict=True)) < 5
 
 
 @pytest.mark.parametrize("name, knobs", [("none", {}), ("powersgd", {"rank": 2})])
 def test_workers_with_fewer_inputs_join(name: str, knobs: dict[str, Any]) -> None:
-    """A worker without inputs sends zeros, and what its residual holds."""
+    """A worker without inputs sends zeros plus what its residual holds."""
     plain = pool(2).run(join, None, {})
     for seen, alone in zip(pool(2).run(join, name, knobs), plain, strict=True):
         assert seen["steps"] == {"gradient": 5}
@@ -159,7 +159,7 @@ def test_a_step_that_overflows_leaves_no_trace_in_the_residual() -> None:
     [
         (
             "module",
-            "Net is no DistributedDataParallel, and fully_shard did not shard it; type compress(",
+            "Net is not a DistributedDataParallel, and fully_shard did not shard it; type ",
         ),
         ("unused", "find_unused_parameters=True: "),
         ("name", "compressor=powersdg: there is no such method; type powersgd"),

@@ -1,4 +1,4 @@
-"""What scripts/examples shows runs as it stands, and importing gcbench costs nothing."""
+"""The examples in scripts/examples run unchanged, and importing gcbench is cheap."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_own_training_under_torchrun() -> None:
 
 @pytest.mark.slow
 def test_the_notebook(tmp_path: Path) -> None:
-    """Its cells are run as they stand, in one process."""
+    """Its cells are run unchanged, in one process."""
     notebook = json.loads((EXAMPLES / "compare.ipynb").read_text(encoding="utf-8"))
     cells = ["".join(c["source"]) for c in notebook["cells"] if c["cell_type"] == "code"]
     check = "assert len(runs) == 6 and len(axes.get_lines()) == 6 and not train.loss.isna().any()"

@@ -1,4 +1,4 @@
-"""gcbench.compress on modules of fully_shard, in four processes joined by gloo."""
+"""gcbench.compress on modules that fully_shard has sharded, in four processes joined by gloo."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_updates_are_those_of_the_exchange_of_the_same_shards(between: bool, see
 def test_choices_agree_between_nodes_and_count_the_bits_of_the_wire(
     between: bool, names: set[str]
 ) -> None:
-    """Replicas of a shard, which lie in two nodes, get the same update."""
+    """The replicas of a shard, which are in two nodes, get the same update."""
     carried = sorted(names & (BETWEEN_NODES if between else BY_SHARDS))
     ranks = pool(4).run(run_choices, between, {name: {} for name in carried})
     for name in carried:
@@ -155,7 +155,7 @@ REFUSALS = {
     "clipped": "compressor=qsgd clip_norm=0.5: ",
     "hierarchical": "compressor=qsgd exchange=hierarchical workers_per_node=1: ",
     "ready": "CheckedGradients(inner=SumExchange(codec=QSGD(",
-    "HSDP": "the parameters lie on a mesh of shape (2, 2), and a compressor takes one",
+    "HSDP": "the parameters are on a mesh of shape (2, 2), and a compressor takes one",
     "overlap": "replicas: the processes [0, 1, 2, 3] hold other shards of this model ([0, ",
     "twice": "this module has a compressor, and takes only one; type handle.remove() first",
     "fp16": "reduce_dtype=torch.float16: ",

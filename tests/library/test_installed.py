@@ -1,4 +1,4 @@
-"""The three names from a wheel of this checkout, with no checkout in sight."""
+"""gcbench.compress, run and load_runs from an installed wheel, away from the checkout."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from gcbench.config import ConfigError
 from gcbench.records.schema import Result
 
 SMALL: dict[str, Any] = {
-    "model.widths": (16,),  # one value, where a list would be a grid
+    "model.widths": (16,),  # a tuple is one value; a list would be a grid
     "trainer.gpus": 2,
     "trainer.launcher": "virtual",
     "trainer.threads": 1,
@@ -27,7 +27,7 @@ SMALL: dict[str, Any] = {
 
 
 def test_a_script_needs_no_main_guard(tmp_path: Path) -> None:
-    """Its workers are processes, which must not run it again."""
+    """Its workers are new processes, which must not run the script again."""
     script = tmp_path / "script.py"
     script.write_text(
         "import gcbench\n"
@@ -52,7 +52,7 @@ def test_a_grid_of_runs_and_their_frame(tmp_path: Path) -> None:
     ]
     assert all(isinstance(result, Result) and result.status == "done" for result in results)
     again = gcbench.run("compressor=qsgd", outputs=tmp_path, bits=8, seed=2, **SMALL)
-    assert again == results[-1]  # its time of start too
+    assert again == results[-1]  # including its start time, so it did not run again
 
     runs = gcbench.load_runs(tmp_path)
     assert len(runs) == 4 and set(runs.columns) >= {"bits", "optimizer.lr", "accuracy", "ratio"}

@@ -1,4 +1,4 @@
-"""The stem whitens and never moves, the stages begin as the identity."""
+"""AirNet: the stem whitens and is frozen, and the stages begin as the identity."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def images(count: int = 200) -> torch.Tensor:
 
 
 def second_moments(answers: torch.Tensor) -> torch.Tensor:
-    """Return the mean products of channels `[count, channels, height, width]`."""
+    """Return the mean products of pairs of channels, `[channels, channels]`."""
     by_channel = answers.transpose(0, 1).flatten(1).double()
     return by_channel @ by_channel.T / by_channel.shape[1]
 

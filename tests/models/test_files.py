@@ -1,4 +1,4 @@
-"""The first line of a model's file says how large the model is."""
+"""The first line of a model's configuration file says how large the model is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small GPT: it sees no later word, learns, and keeps its parameters as asked."""
+"""A small GPT: it sees no later word, learns, and can have its parameters in bf16."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sizes as published, and every model learns."""
+"""Models have their published sizes, and every model learns."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ IMAGE_MODELS = [
     (googlenet, 6_158_346),
     (AirNet, 1_972_768),
 ]
-# Parameters, and the millions that QSGD's table 1 or ORQ's prints; torchvision's AlexNet is not
-# quite QSGD's, which has 62.
+# Parameters, and the millions that table 1 of QSGD or of ORQ prints; torchvision's AlexNet is not
+# quite that of QSGD, which has 62.
 IMAGENET_MODELS = [
     (imagenet.alexnet, 61_100_840, 61.1),
     (imagenet.vgg19, 143_667_240, 143.7),
@@ -136,7 +136,7 @@ SMALL = {
 }
 
 
-# Of the others a test trains or measures the like.
+# For the others, some test trains or measures a similar model.
 FAST = ["resnet18", "vgg8", "googlenet", "airnet", "mlp on vectors", "speech lstm"]
 
 
@@ -147,7 +147,7 @@ def test_two_steps_lower_the_loss(name: str) -> None:
     model, inputs = make(), torch.randn(8, *shape)
     for module in model.modules():
         if isinstance(module, nn.Dropout):
-            module.p = 0.0  # two losses are compared, and chance is no part of it
+            module.p = 0.0  # as the losses of different steps are compared
     targets = (torch.arange(40) % 4).view(8, 5) if len(shape) == 2 else torch.arange(8) % 4
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     losses = []
@@ -183,7 +183,7 @@ def test_lstm_carries_its_state() -> None:
 
 
 def test_lstm_drops_units_of_the_embedding_and_of_what_it_gives() -> None:
-    """Half of either is dropped; the rest counts twice."""
+    """Half of each is dropped, and the rest is doubled."""
     model, tokens = LSTM(50, width=64, layers=2, dropout=0.5), torch.randint(50, (3, 6))
     entered, left = [], []
     model.lstm.register_forward_pre_hook(lambda _, inputs: entered.append(inputs[0]))
@@ -206,7 +206,7 @@ def test_vgg_refuses_small_images() -> None:
 
 
 def test_inception_blocks_have_the_papers_channels() -> None:
-    """Channels are those before the last pool; BN-Inception ends at 7 x 7 as its table says."""
+    """Shapes are those before the last pool; BN-Inception ends at 7 x 7, as in its paper."""
     with torch.device("meta"):
         assert googlenet(CIFAR, 10)[:-3](torch.empty(2, *CIFAR)).shape == (2, 1024, 8, 8)
         assert googlenet(CIFAR, 10, width=0.5, blocks=[1, 1, 1])[:-3](
@@ -246,7 +246,7 @@ def test_auxiliary_classifiers_have_no_part_in_training() -> None:
 
 @pytest.mark.parametrize("channels", [16, 32])
 def test_a_block_ends_with_a_rectifier_of_the_sum(channels: int) -> None:
-    """Negative inputs, too, become zeros where the branch adds nothing."""
+    """Where the branch adds nothing, negative inputs become zeros."""
     block, inputs = Block(16, channels), torch.randn(2, 16, 8, 8)
     assert block(inputs).min() == 0
     nn.init.zeros_(block.bn2.weight)
@@ -255,7 +255,7 @@ def test_a_block_ends_with_a_rectifier_of_the_sum(channels: int) -> None:
 
 
 def test_option_a_shortcut_adds_zero_channels() -> None:
-    """A block whose last scale is zero is its shortcut alone."""
+    """A block whose last scale is zero consists of its shortcut only."""
     block, inputs = Block(16, 32), torch.rand(2, 16, 8, 8)
     nn.init.zeros_(block.bn2.weight)
     outputs = block(inputs)

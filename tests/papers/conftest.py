@@ -1,4 +1,4 @@
-"""Real gradients, of a small network that trains for a moment."""
+"""Real gradients of a small network that is trained for a few steps."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ RECORDED = (0, 10, 60)
 
 @pytest.fixture(scope="session")
 def real_gradients() -> dict[int, Tensor]:
-    """Step to `[2, n]`, of two batches of digits: early ones, and some of a network that has
-    learned.
+    """Return the gradients `[2, n]` of two batches of digits, by training step.
+
+    The first are those of the initial network, the last those of one that has learned.
     """
     torch.manual_seed(0)
     images, labels = digits().train

@@ -1,4 +1,4 @@
-"""Claims that are algebra or bits: conf/claims.yaml lists the tests that hold them."""
+"""Claims about algebra or bits: conf/claims.yaml lists the tests that check them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gcbench.report.claims import read_claims
 TESTS = Path(__file__).parents[1]
 PAPERS = sorted(path for path in Path(__file__).parent.glob("test_*.py") if path != Path(__file__))
 
-# A claim, as in qsgd-01, to the tests that hold it; those in this folder are marked with it.
+# Each claim, such as qsgd-01, with its tests; those in this folder are marked with it.
 CLAIMS = {
     "-".join(claim.id.split("-")[:2]): claim.check.tests
     for claim in read_claims()
@@ -49,7 +49,7 @@ def test_the_tests_listed_for_a_claim_are_those_marked_with_it(claim: str) -> No
 
 
 def test_every_exact_claim_is_held_by_a_test() -> None:
-    """Algebra and metered bytes need no run."""
+    """Claims about algebra and metered bytes need no training run."""
     assert all(claim.check.tests for claim in read_claims() if claim.needs == "exact")
 
 

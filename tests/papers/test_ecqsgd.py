@@ -1,6 +1,4 @@
-"""ECQ-SGD (Wu et al., ICML 2018): the error that compensation adds, where its memory is stable, and
-bits.
-"""
+"""ECQ-SGD (Wu et al., ICML 2018): errors with compensation, stability of the residual, and bits."""
 
 from __future__ import annotations
 
@@ -28,24 +26,25 @@ class Law(NamedTuple):
 
     @property
     def gamma(self) -> float:
-        """Of lemma 1."""
+        """The gamma of lemma 1."""
         return min(self.d / S**2, math.sqrt(self.d) / S)
 
     @property
     def contraction(self) -> float:
-        """lambda of lemma 2."""
+        """The lambda of lemma 2."""
         return self.alpha**2 * self.gamma + (self.beta - self.alpha) ** 2
 
     def bound(self, t: int) -> float:
-        """Equation 12, in units of gamma B."""
+        """Return the bound of equation 12 at step t, in units of gamma B."""
         return 1 + self.alpha**2 * self.gamma * (1 - self.contraction**t) / (1 - self.contraction)
 
 
 def recursion(
     law: Law, steps: int, norm: Norm = "l2", buckets: int = 8
 ) -> tuple[list[float], list[float]]:
-    """Of Gaussian gradients, B = d: step by step E|eps|^2 in units of gamma B, and E|h|^2 in units
-    of B; means of buckets.
+    """Return E|eps|^2 in units of gamma B, and E|h|^2 in units of B, of every step.
+
+    Gradients are Gaussian, so that B = d. The results are means over buckets.
     """
     compressor = ErrorFeedback(build(QSGD(S, norm, bucket_size=law.d)), law.alpha, law.beta)
     state, generator, errors, memories = State(), torch.Generator().manual_seed(0), [], []
@@ -81,8 +80,10 @@ def mean(values: list[float]) -> float:
 def test_errors_are_above_qsgds_and_below_the_bound(
     law: Law, measured: float, bound: float
 ) -> None:
-    """(1 + alpha^2 gamma / (1 - lambda)) gamma B, at every step and in the end. QSGD's own is
-    (sqrt(2 / pi) sqrt(d) / s - 1) B for Gaussian values."""
+    """The bound holds at every step and tends to (1 + alpha^2 gamma / (1 - lambda)) gamma B.
+
+    QSGD's own error is (sqrt(2 / pi) sqrt(d) / s - 1) B for Gaussian values.
+    """
     steps = 300
     errors, _ = recursion(law, steps, buckets=max(4, 8192 // law.d))
     qsgd, _ = recursion(law._replace(alpha=0.0), 20, buckets=max(4, 8192 // law.d))
@@ -120,7 +121,7 @@ def test_the_residual_is_bounded_where_lambda_is_below_one(law: Law) -> None:
 @pytest.mark.claim("ecq-10", where="section 6.4")
 @pytest.mark.parametrize("law", [Law(4096, 0.2, 1.0), Law(256, 1.0, 1.0), Law(4096, 1.0, 1.0)])
 def test_the_residual_diverges_where_lambda_is_far_above_one(law: Law) -> None:
-    """As of ordinary error feedback around QSGD with the 2-norm, where lambda = gamma."""
+    """This includes plain error feedback around QSGD with the 2-norm, where lambda = gamma."""
     assert law.contraction > 1.2 and (law.alpha < 1 or law.contraction == law.gamma)
     steps = 40 if law.alpha == 1 else 300
     _, memories = recursion(law, steps, buckets=2)
@@ -134,7 +135,7 @@ def test_the_residual_diverges_where_lambda_is_far_above_one(law: Law) -> None:
     [(Law(4096, 0.2, 0.9), "l2"), (Law(4096, 0.2, 1.0), "linf"), (Law(4096, 1.0, 1.0), "linf")],
 )
 def test_the_condition_is_sufficient_and_not_necessary(law: Law, norm: Norm) -> None:
-    """Memories that stay bounded though lambda > 1; with the maximum as scale none grew."""
+    """Some residuals stay bounded although lambda > 1; with the maximum as scale, none grew."""
     assert law.contraction > 1
     _, memories = recursion(law, 300, norm, buckets=2)
     assert rms(memories, 300) < 1.1 * rms(memories, 100) < 20
@@ -143,7 +144,7 @@ def test_the_condition_is_sufficient_and_not_necessary(law: Law, norm: Norm) -> 
 @pytest.mark.claim("ecq-11", where="section 4")
 @pytest.mark.parametrize("levels", [1, 2, 4, 7])
 def test_a_value_costs_the_bits_of_its_codes_and_a_bucket_a_scale(levels: int) -> None:
-    """Ceil(log2(2 s + 1)) bits and 32, at every step."""
+    """A code takes ceil(log2(2 s + 1)) bits and a scale 32, at every step."""
     n, state, comm = 1 << 16, State(), Comm(2)
     for number in range(3):
         out = aggregate(
@@ -165,8 +166,10 @@ def test_a_value_costs_the_bits_of_its_codes_and_a_bucket_a_scale(levels: int) -
 def test_entropy_coding_comes_within_5_per_cent_of_shannon(
     levels: int, norm: Norm, real_gradients: dict[int, Tensor]
 ) -> None:
-    """Sum_k d_k log2(d / d_k) of the codes that were sent, scales and the table of frequencies
-    apart, with the memory of several steps."""
+    """Shannon's bound is sum_k d_k log2(d / d_k) for the codes that were sent.
+
+    The scales and the table of frequencies are not counted. The residual is that of several steps.
+    """
     settings = {
         "levels": levels,
         "norm": norm,

@@ -1,5 +1,6 @@
-"""QSGDMaxNorm (Vineeth S, 2021): codes on one grid, their sums at any number of workers, and bits.
-test_maxnorm.py among the compressors has the lemmas' bounds and equation 11.
+"""QSGDMaxNorm (Vineeth S, 2021): codes on one grid, sums over any number of workers, and bits.
+
+The lemmas' bounds and equation 11 are tested in tests/compressors/test_maxnorm.py.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def randn(*shape: int, seed: int = 0) -> Tensor:
 
 
 def norm_of(rows: Tensor, norm: Norm) -> Tensor:
-    """||w||, the largest of all workers'."""
+    """Return ||w||, the largest norm of any worker's row."""
     return rows.double().abs().max() if norm == "linf" else rows.double().norm(dim=1).max()
 
 
@@ -35,7 +36,7 @@ def norm_of(rows: Tensor, norm: Norm) -> Tensor:
 @pytest.mark.parametrize("norm", ["l2", "linf"])
 @pytest.mark.parametrize("bits", [[0], [2], [8], [2, 6], [0, 3, 5]])
 def test_every_value_of_every_worker_is_unbiased(bits: list[int], norm: Norm) -> None:
-    """To within five deviations on a value's own scale, however small the worker's norm."""
+    """Means are within five standard deviations on each value's scale, whatever a worker's norm."""
     n, repeats = 300, 200
     rows = torch.stack(
         [randn(n), 0.1 * randn(n, seed=1), 3 * randn(n, seed=2) ** 5, torch.full((n,), -0.3)]
@@ -47,7 +48,8 @@ def test_every_value_of_every_worker_is_unbiased(bits: list[int], norm: Norm) ->
     w = norm_of(rows, norm)
     unit = w / method.shared_scales(rows, w.float().view(1, 1), Comm(4)).double()
     p = (rows.double().abs() / unit).frac()
-    rare = 10 * unit / repeats  # of errors that hardly ever happen, five deviations say nothing
+    # Five standard deviations say nothing about errors that hardly ever happen.
+    rare = 10 * unit / repeats
     allowed = 5 * unit * (p * (1 - p) / repeats).sqrt() + rare + 1e-6 * w
     assert ((drawn.mean(0) - rows.double()).abs() <= allowed).all()
 
@@ -58,11 +60,13 @@ def test_every_value_of_every_worker_is_unbiased(bits: list[int], norm: Norm) ->
 def test_the_decoded_sum_is_the_mean_of_the_decoded_codes(
     method: MaxNorm | MultiScale, workers: int
 ) -> None:
-    """Equal to the bit where a step of the grid is a power of two, as codes are added as integers;
-    a sum takes log2(W) bits more than a code."""
+    """They are equal to the bit if a step of the grid is a power of two, as codes are integers.
+
+    A sum takes log2(W) bits more than a code.
+    """
     smallest = method.levels if isinstance(method, MaxNorm) else method.levels[0]
     rows = randn(workers, 64).clamp(-1, 1) * smallest
-    rows[0, 0] = smallest  # ||w||
+    rows[0, 0] = smallest  # this is ||w||
     comm = Comm(workers)
     out = aggregate(method, {"w": rows}, comm=comm)
     assert torch.equal(flat(out.update), flat(out.sent()).mean(0, keepdim=True))
@@ -78,7 +82,7 @@ def test_the_decoded_sum_is_the_mean_of_the_decoded_codes(
     [QSGD(127, bucket_size=16), QSGD(7, bucket_size=16), EvenLevels(9), BinGradPB(), ORQ(3)],
 )
 def test_no_sum_of_1024_workers_overflows(codec: Codec) -> None:
-    """Neighbors at the highest and at the lowest."""
+    """Adjacent values have the highest and the lowest codes."""
     row = 3 * torch.tensor([1.0, 1.0, -1.0, -1.0, 1.0, -1.0]).repeat(7)
     out = aggregate(build(codec, exchange="sum"), {"w": row.repeat(1024, 1)})
     torch.testing.assert_close(out.update["w"][0], row, rtol=1e-6, atol=0)
@@ -92,8 +96,10 @@ def test_no_sum_of_1024_workers_overflows(codec: Codec) -> None:
 def test_two_scales_err_less_than_the_smallest_alone(
     norm: Norm, scales: list[int], ratio: float
 ) -> None:
-    """The same width of codes, the variance in units of the smallest scale's, 200,000 Gaussian
-    values; with the 2-norm all of them take the largest scale."""
+    """`ratio` is the variance relative to that of the smallest scale, at the same width of codes.
+
+    The values are Gaussian. With the 2-norm, all 200,000 of them take the largest scale.
+    """
     rows = randn(1, 200_000)
 
     def variance(method: Compressor) -> float:
@@ -113,8 +119,11 @@ def test_two_scales_err_less_than_the_smallest_alone(
     [(4, 1, 4), (8, 1, 8), (4, 8, 7), (8, 8, 11), (4, 1024, 14), (8, 1024, 18)],
 )
 def test_bits_are_the_papers_and_room_for_the_sum(bits: int, workers: int, lane: int) -> None:
-    """32 + n (ceil(log2 s) + 1) for the code of one worker, log2(W) bits a value more for a sum of
-    W, and what of a 64-bit word no lane fills. Its "8 bits" leave out the sign."""
+    """One worker sends 32 + n (ceil(log2 s) + 1) bits, as the paper counts.
+
+    A sum over W workers takes log2(W) more bits per value, and the part of each 64-bit word that no
+    lane fills. The paper's "8 bits" leave out the sign.
+    """
     n, comm = 6400, Comm(workers)
     levels = 2 ** (bits - 1) - 1
     aggregate(
@@ -133,8 +142,10 @@ def test_bits_are_the_papers_and_room_for_the_sum(bits: int, workers: int, lane:
     ("scales", "scale_bits"), [([2, 6], 1), ([8, 12], 1), ([1, 3, 5], 2), ([6], 0)]
 )
 def test_bits_of_more_scales(scales: list[int], scale_bits: int) -> None:
-    """Ceil(log2 N) bits a value more, and codes of the smallest of N scales. For s = 2^b levels the
-    paper counts b + 1 bits, in which 2^(b+1) codes fit, one fewer than there are: these take b + 2.
+    """N scales take ceil(log2 N) more bits per value, and codes of the smallest scale.
+
+    For s = 2^b levels, the paper counts b + 1 bits. They hold 2^(b+1) codes, one fewer than there
+    are, so that ours take b + 2 bits.
     """
     n, comm = 6400, Comm(1)
     aggregate(

@@ -1,6 +1,4 @@
-"""ORQ and BinGrad (Xu, Huo and Huang, 2020): levels of least error, on real gradients too; the
-paper's ratios and times.
-"""
+"""ORQ and BinGrad (Xu, Huo and Huang, 2020): ratios, times, and levels of least error."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ from gcbench.compressors.orq import ORQ
 
 
 def packed_ratio(choice: str, floats: int, **settings: int) -> tuple[float, float]:
-    """Metered, without the `floats` of every bucket of 2048 values and with them."""
+    """Return the metered ratios without and with the `floats` of every bucket of 2048 values."""
     n, comm = 1 << 20, Comm(1)
     aggregate(build_method(choice, **settings), {"w": torch.zeros(1, n)}, comm=comm)
     bits = comm.meter.sent_bits[0]
@@ -38,8 +36,7 @@ def packed_ratio(choice: str, floats: int, **settings: int) -> tuple[float, floa
     [(3, 20.2, 20.0, 19.4), (5, 13.8, 13.7, 13.3), (9, 10.1, 10.0, 9.6)],
 )
 def test_ratios_of_orq(count: int, printed: float, packed: float, metered: float) -> None:
-    """32 / log2(s) as the paper counts, without the slack of words, and without s floats for 2048
-    values."""
+    """The paper counts 32 / log2(s), without the slack of words or the s floats per bucket."""
     analytic = analytic_ratio(build_method("orq", level_count=count))
     assert analytic == 32 / math.log2(count) and round(analytic, 1) == printed
     assert tuple(round(ratio, 1) for ratio in packed_ratio("orq", count, level_count=count)) == (
@@ -71,8 +68,10 @@ def test_ratios_of_one_bit(choice: str, floats: int, metered: float) -> None:
 def test_times_of_one_gradient_at_10_gbit(
     network: str, millions: float, printed: int, ms: float
 ) -> None:
-    """Those of the printed numbers of parameters, which are torchvision's, to the millisecond; but
-    GoogLeNet's 44 ms do not follow from its 13.0 M parameters."""
+    """Times follow from the printed numbers of parameters, to the millisecond, except GoogLeNet's.
+
+    The numbers are torchvision's. GoogLeNet's 44 ms do not follow from its 13.0 M parameters.
+    """
     assert round(sum(sizes(shapes_of(network))) / 1e6, 1) == millions
     link = Link(bits_per_second=1e10)
     found = 1e3 * Network(2, 1, link, link).seconds("all_gather", 32 * millions * 1e6)
@@ -84,8 +83,9 @@ def test_times_of_one_gradient_at_10_gbit(
 
 
 def middle_error(v: Tensor, b: Tensor) -> Tensor:
-    """E|v - Q(v)|^2 of `[n, d]` buckets with the levels minimum, `b` `[n, k]` and maximum, for each
-    of the k: `[n, k]`.
+    """Return E|v - Q(v)|^2 `[n, k]` of buckets `[n, d]` with each of k middle levels `b` `[n, k]`.
+
+    The other two levels are the minimum and the maximum of a bucket.
     """
     v, b = v.double().unsqueeze(1), b.double().unsqueeze(2)
     low, high = v.amin(2, keepdim=True), v.amax(2, keepdim=True)
@@ -93,7 +93,7 @@ def middle_error(v: Tensor, b: Tensor) -> Tensor:
 
 
 def real_buckets(real_gradients: dict[int, Tensor], d: int) -> Tensor:
-    """Return buckets without equal values, such as the zeros of units that no sample reached."""
+    """Return buckets without equal values, such as the zeros of units that no sample activated."""
     buckets = torch.cat(
         [rows.flatten()[: rows.numel() // d * d].view(-1, d) for rows in real_gradients.values()]
     )
@@ -105,8 +105,11 @@ def real_buckets(real_gradients: dict[int, Tensor], d: int) -> Tensor:
 def test_the_middle_level_of_real_buckets_is_the_best_of_all_values(
     d: int, real_gradients: dict[int, Tensor]
 ) -> None:
-    """It is w[m - 1 - floor(c)] of the m sorted values. The value whose count comes nearest to c,
-    as one could read equation 12, is another one in nearly half of the buckets, and worse."""
+    """It is w[m - 1 - floor(c)] of the m sorted values.
+
+    Equation 12 could also mean the value whose count is nearest to c. In nearly half of the
+    buckets, that is a different value, and a worse one.
+    """
     v = real_buckets(real_gradients, d)
     assert len(v) > 300
     levels = ORQ(3, bucket_size=d).fit(v)
@@ -129,7 +132,7 @@ def test_evenly_spread_values_have_even_levels(count: int) -> None:
 
 
 def table_of(method: ORQ | Linear | EvenLevels, buckets: Tensor) -> Tensor:
-    """`[b, d]` to all levels `[b, s]`."""
+    """Return all levels `[b, s]` of buckets `[b, d]`."""
     fitted = method.fit(buckets)
     return (
         fitted * torch.linspace(-1, 1, method.level_count)
@@ -139,7 +142,7 @@ def table_of(method: ORQ | Linear | EvenLevels, buckets: Tensor) -> Tensor:
 
 
 def expected_error(method: ORQ | Linear | EvenLevels, v: Tensor) -> float:
-    """E|Q(v) - v|^2 / |v|^2 of equation 9, which a draw of the code comes close to."""
+    """Return E|Q(v) - v|^2 / |v|^2 by equation 9, and assert that real draws come close to it."""
     buckets = v.flatten().unflatten(0, (-1, method.bucket_size))
     levels, wide = table_of(method, buckets).double().unsqueeze(1), buckets.double().unsqueeze(2)
     error = ((wide - levels[..., :-1]).clamp_min(0) * (levels[..., 1:] - wide).clamp_min(0)).sum()
@@ -155,7 +158,7 @@ def expected_error(method: ORQ | Linear | EvenLevels, v: Tensor) -> float:
 def test_orq_errs_less_than_even_levels_and_quantiles_on_real_gradients(
     count: int, real_gradients: dict[int, Tensor]
 ) -> None:
-    """At every time of a training; with 9 levels by a factor of 2 and more."""
+    """This holds at every stage of training; with 9 levels, by a factor of at least 2."""
     for step, rows in real_gradients.items():
         v = rows[:, : rows.shape[1] // 2048 * 2048]
         orq, even, linear = (
@@ -179,8 +182,9 @@ def drawn(density: str, n: int) -> Tensor:
 
 
 def best_two_means(v: Tensor) -> tuple[float, float, float]:
-    """The least error of any threshold and two levels, by trying all; the threshold lies between
-    the last two numbers.
+    """Return the least error of two levels, and the values below and above the best threshold.
+
+    All thresholds are tried.
     """
     w = v[0].double().sort().values
     k, sums = torch.arange(1, len(w)), w.cumsum(0)
@@ -197,8 +201,10 @@ def best_two_means(v: Tensor) -> tuple[float, float, float]:
 def test_the_mean_as_threshold_is_nearly_the_best_of_two_means(
     density: str, excess: float | None
 ) -> None:
-    """The best threshold is half way between the two class means; b_0 = mean, the paper's "ease of
-    implementation", costs 0.2 % at most where the density is symmetric, and more where it is not.
+    """The best threshold is halfway between the two class means.
+
+    The mean as b_0, which the paper takes for "ease of implementation", costs at most 0.2 % if the
+    density is symmetric, and more if it is not.
     """
     v = drawn(density, 100_000)
     least, before, after = best_two_means(v)
@@ -214,12 +220,12 @@ def test_the_mean_as_threshold_is_nearly_the_best_of_two_means(
 def test_bingrad_pb_errs_least_of_all_levels_on_real_buckets(
     d: int, real_gradients: dict[int, Tensor]
 ) -> None:
-    """B D = sum of the |v| >= b, where the sides cross, has the least error of a fine grid."""
+    """The b at which b D crosses the sum of the |v| >= b errs no more than any b of a fine grid."""
     v = real_buckets(real_gradients, d)[:200]
     a = v.double().abs().unsqueeze(1)
 
     def error(b: Tensor) -> Tensor:
-        """Of levels `[n, k]`: b^2 - v^2 between them, (|v| - b)^2 outside."""
+        """Return the errors of levels -b and b: b^2 - v^2 between them, (|v| - b)^2 outside."""
         b = b.double().unsqueeze(2)
         return torch.where(a < b, b**2 - a**2, (a - b) ** 2).sum(2)
 

@@ -1,6 +1,4 @@
-"""PowerSGD (Vogels et al., NeurIPS 2019): linear in the gradient, the best approximation in the
-end, the data of its tables.
-"""
+"""PowerSGD (Vogels et al., NeurIPS 2019): linearity, convergence, and the data of its tables."""
 
 from __future__ import annotations
 
@@ -20,9 +18,9 @@ def randn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Ten
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
 
 
-# The data columns; those of the methods compared with are in test_bits.py
+# PowerSGD's data columns; those of the methods it is compared with are in test_bits.py
 
-STEPS = {"resnet18 of cifar": 24, "lstm": 70}  # of an epoch
+STEPS = {"resnet18 of cifar": 24, "lstm": 70}  # per epoch
 
 
 @pytest.mark.claim("powersgd-01", where="tables 1, 3, 4, 6 and 7")
@@ -43,8 +41,10 @@ STEPS = {"resnet18 of cifar": 24, "lstm": 70}  # of an epoch
 def test_data_of_an_epoch_is_that_of_the_tables(
     network: str, rank: int | None, floats: int, mib: float, printed: int, ratio: int | None
 ) -> None:
-    """Metered in a step of one worker, times the steps of an epoch, in MiB; the ratio is printed
-    without decimals."""
+    """The MiB of an epoch are what is metered in one worker's step, times the steps per epoch.
+
+    The paper prints ratios without decimals.
+    """
     shapes = shapes_of(network)
     bits = (
         sent_bits(shapes, "none")
@@ -65,8 +65,10 @@ def test_data_of_an_epoch_is_that_of_the_tables(
 def test_w_workers_with_batch_b_do_what_one_does_with_all_their_samples(
     residual: SubtractedUpdate,
 ) -> None:
-    """The same weights in float64 after each of a few steps of least squares with error feedback;
-    rounding alone makes them part, later on."""
+    """Both have the same float64 weights after each of a few steps of least squares.
+
+    Error feedback is on. In later steps, they diverge, but only because of rounding.
+    """
     workers, batch, steps = 4, 8, 6
     x, y = (
         randn(steps, workers * batch, 30, dtype=torch.float64),

@@ -1,4 +1,4 @@
-"""PowerSGD's data columns (Vogels et al. 2019) follow from the bytes of one step of 16 workers."""
+"""The data per epoch in PowerSGD (Vogels et al. 2019) follows from one step of 16 workers."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def first_bad(workers: int = 2) -> FirstBad:
 
 
 def test_the_largest_finite_values_are_finite() -> None:
-    """A sum of them is not, and says nothing of any of them."""
+    """Their sum overflows, which says nothing about a single one of them."""
     noted = first_bad()
     noted.note_gradients(3, torch.zeros(2), torch.full((2, 100), 3e38))
     assert noted.collect(range(2)) == []
@@ -64,7 +64,7 @@ OVERRIDES = [
 def test_a_residual_that_is_not_finite_ends_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The gradients of all steps are finite, and the update of this one."""
+    """The gradients of all steps are finite, and so is the update of this one."""
     aggregate = ErrorFeedback.aggregate
 
     def spoil(self: ErrorFeedback, grads: Any, state: Any, comm: Any, step: Any) -> Aggregated:

@@ -1,4 +1,4 @@
-"""Local steps: workers train by themselves, and exchange how far they have come."""
+"""Local steps: workers train by themselves, and exchange how far their parameters have moved."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ FAMILIES = {
     "maxnorm": [],
 }
 
-GLOBAL = ("maxnorm",)  # whose scale is that of all tensors
+GLOBAL = ("maxnorm",)  # has one scale for all tensors, so it takes no fragments
 
 
 class Numbered:
-    """A compressor that notes the number of each tensor's exchanges."""
+    """A compressor that records the step numbers that it gets, by tensor."""
 
     def __init__(self, inner: Compressor) -> None:
         self.inner, self.properties = inner, inner.properties
@@ -56,7 +56,7 @@ class Numbered:
 
 @pytest.mark.parametrize("fragments", [1, 3])
 def test_methods_count_exchanges_and_not_steps(tmp_path: Path, fragments: int) -> None:
-    """Signum's sign of 0, LoCo's reset and dense_steps go by it: steps may all be odd."""
+    """Signum's sign of 0, LoCo's reset and dense_steps rely on it; steps may all be odd."""
     run, progress = build(tmp_path, "compressor=none", *LOCAL, f"estimator.fragments={fragments}")
     numbered = Numbered(run.compressor)
     take_steps((replace(run, compressor=numbered), progress), 16)
@@ -64,7 +64,7 @@ def test_methods_count_exchanges_and_not_steps(tmp_path: Path, fragments: int) -
 
 
 def test_an_exchange_every_step_is_sgd(tmp_path: Path) -> None:
-    """x - mean of (x - (x - a g_i)) is x - a (mean of g_i) but for the rounding of x - a g_i."""
+    """x - mean of (x - (x - a g_i)) is x - a (mean of g_i), apart from rounding x - a g_i."""
     overrides = ("compressor=none", "optimizer.momentum=0", "optimizer.lr=0.1")
     outer = ("estimator.outer_lr=1", "estimator.outer_momentum=0", "estimator.outer_nesterov=false")
     local = build(tmp_path, *overrides, "estimator=local_steps", "estimator.every=1", *outer)
@@ -127,7 +127,7 @@ def test_it_is_the_papers_algorithm(tmp_path: Path) -> None:
 def test_every_family_learns_from_pseudo_gradients(
     tmp_path: Path, method: str, fragments: int
 ) -> None:
-    """It sends what it sends for a gradient, once in H steps, and what is not sent is kept."""
+    """It sends as much as for a gradient, once in H steps, and keeps what it does not send."""
     overrides = (
         f"compressor={method}",
         *FAMILIES[method],
@@ -145,11 +145,11 @@ def test_every_family_learns_from_pseudo_gradients(
     last = train_losses(local, 4)
     assert last < 0.9 * first
     assert local[1].exchanges == 10 * fragments
-    # A fragment may have scales, or matrices, of its own, but no values twice.
+    # A fragment may need scales or matrices of its own, but sends no value twice.
     sent, once = local[0].comm.meter.sent_bits[0], plain[0].comm.meter.sent_bits[0]
     assert sent == pytest.approx(10 * once, rel=0.2 if fragments > 1 else 0.0)
     assert bits[0] <= 2 * once
-    for inner in local[0].inner:  # after 40 steps all, or the first half, were exchanged
+    for inner in local[0].inner:  # step 40 exchanged all, or the first fragment
         equal = [
             torch.equal(p, local[0].replica.parameters[k]) for k, p in inner.parameters.items()
         ]
@@ -157,7 +157,7 @@ def test_every_family_learns_from_pseudo_gradients(
 
 
 def test_what_is_not_sent_is_sent_later(tmp_path: Path) -> None:
-    """With error feedback, all updates and the residual are all pseudo-gradients."""
+    """With error feedback, updates plus residual are the sum of all pseudo-gradients."""
     outer = ("estimator.outer_lr=1", "estimator.outer_momentum=0", "estimator.outer_nesterov=false")
     overrides = ("compressor=top_k", "error_feedback=true", "min_size=0", *LOCAL, *outer)
     run, progress = build(tmp_path, "estimator.fragments=2", *overrides)
@@ -174,7 +174,7 @@ def test_what_is_not_sent_is_sent_later(tmp_path: Path) -> None:
 
 
 def test_fragments_take_turns(tmp_path: Path) -> None:
-    """Each moves every H steps, at an offset of its own: the same bits, fewer at a time."""
+    """Each is exchanged every H steps at its own offset: the same bits, but fewer at a time."""
     overrides = ("compressor=none", "estimator=local_steps", "estimator.every=6")
     run, progress = build(tmp_path, *overrides, "estimator.fragments=3")
     names = cut_fragments({k: p.numel() for k, p in run.replica.parameters.items()}, 3)
@@ -260,7 +260,7 @@ def test_the_result_says_what_an_exchange_sends(tmp_path: Path) -> None:
     assert result["bits_sent"]["per_worker"] == 2 * 32 * N
     assert result["bits_sent"]["per_step"] == pytest.approx(2 * 32 * N / 10)
     assert result["bits_sent"]["ratio"] == pytest.approx(5)
-    # Of both exchanges, as each is the first after a multiple of five steps.
+    # Both exchanges are sampled, as each is the first after a multiple of five steps.
     assert result["compression_error"]["samples"] == 2
     assert result["compression_error"]["relative"] < 1e-6
     rates = [line["lr"] for line in metrics(tmp_path) if line["event"] == "train"]
@@ -268,7 +268,7 @@ def test_the_result_says_what_an_exchange_sends(tmp_path: Path) -> None:
 
 
 def test_a_sample_is_taken_of_what_was_aggregated(tmp_path: Path) -> None:
-    """Nesterov's momentum, which torch adds to the gradient in place, is no part of it."""
+    """It excludes Nesterov's momentum, which torch adds to the gradient in place."""
     overrides = (*VIRTUAL, "compressor=none", "trainer.max_steps=4", "trainer.error_every=1")
     result = run(tmp_path, *overrides, "optimizer.nesterov=true", "optimizer.weight_decay=0")
     assert result["compression_error"]["relative"] < 1e-6
@@ -331,7 +331,7 @@ def test_workers_that_differ_are_not_merged(tmp_path: Path) -> None:
 
 
 def test_the_rates_of_workers_own_steps_follow_the_steps(tmp_path: Path) -> None:
-    """And not the exchanges, of which there are 10 in these 40 steps."""
+    """The schedule counts the 40 steps, not the 10 exchanges."""
     cosine = ("schedule=cosine", "schedule.warmup_epochs=0", "optimizer.lr=0.5")
     built = build(tmp_path, "compressor=none", *LOCAL, *cosine)
     rates = []
@@ -342,7 +342,7 @@ def test_the_rates_of_workers_own_steps_follow_the_steps(tmp_path: Path) -> None
 
 
 def test_fragments_are_whole_in_their_own_first_exchanges(tmp_path: Path) -> None:
-    """Of the two exchanges of either fragment one is a warm-up."""
+    """Each fragment has two exchanges, of which the first is sent uncompressed."""
     typed = ("min_size=0", "dense_steps=1", "estimator=local_steps", "estimator.every=2")
     length = ("estimator.fragments=2", "trainer.max_steps=4")
     assert run(tmp_path, *VIRTUAL, *typed, *length)["compressed_share"] == 0.5

@@ -1,4 +1,4 @@
-"""Optimizers and schedules: torch's, as its documentation has them, and any other class."""
+"""Optimizers and schedules: torch's, as its documentation defines them, and any other class."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_sgd_decays_weights_once_and_knows_nesterov(nesterov: bool) -> None:
 
 
 def test_frozen_adam_is_adamw_until_its_variance_stands_still() -> None:
-    """From then on the place is linear in what the optimizer is handed."""
+    """From then on, the parameters are linear in the gradients that the optimizer gets."""
     settings = {**ADAM, "kind": "frozen_adam", "freeze_steps": 3, "weight_decay": 0}
     nodes = {
         "adamw": {**ADAM, "kind": "adamw", "weight_decay": 0},
@@ -93,7 +93,7 @@ def test_groups_have_rates_and_options_of_their_own() -> None:
     model = with_norm()
     asked = [
         {"match": r"^0\.bias", "lr_scale": 8, "betas": [0.1, 0.2]},
-        # Of batch normalization: what is typed counts.
+        # This also matches a bias of batch normalization, and replaces its default of no decay.
         {"match": "bias", "weight_decay": 0.25, "lr": 0.02, "lr_scale": 2},
     ]
     groups = make_optimizer({**ADAM, "groups": asked}, model).param_groups
@@ -156,7 +156,7 @@ def test_a_scheduler_may_have_a_rate_for_each_group(tmp_path: Path) -> None:
 
 
 def test_a_scheduler_of_epochs_lasts_for_the_last_part_of_one(tmp_path: Path) -> None:
-    """Two and a half epochs have three rates, of which none is that of the end of a cosine."""
+    """A run of 2.5 epochs has three rates, none of them the 0 at the end of the cosine."""
     cosine = "schedule._target_=torch.optim.lr_scheduler.CosineAnnealingLR"
     length = ["trainer.epochs=2.5", "trainer.max_steps=null", "trainer.batch_size=256"]
     typed = [cosine, "schedule.interval=epoch", *length, "optimizer.lr=1"]
@@ -164,7 +164,7 @@ def test_a_scheduler_of_epochs_lasts_for_the_last_part_of_one(tmp_path: Path) ->
 
 
 def test_any_optimizer_and_any_schedule_run(tmp_path: Path) -> None:
-    """T_max, which is left open, is the number of steps."""
+    """T_max, which is not typed here, defaults to the number of steps."""
     overrides = [
         "optimizer._target_=torch.optim.RMSprop",
         "optimizer.alpha=0.9",
@@ -198,14 +198,14 @@ def test_a_schedule_of_ones_own_is_stepped_by_epochs_where_that_is_typed(tmp_pat
         1 / 4,
         1 / 4,
     ]
-    # 1437 samples are two steps an epoch of two workers.
+    # With two workers, 1437 samples make two steps per epoch.
     assert rates(tmp_path / "c", *overrides, "schedule.interval=epoch", "trainer.epochs=3") == [
         *(1, 1, 1 / 2, 1 / 2, 1 / 4, 1 / 4)
     ]
 
 
 def test_error_feedback_adds_gradients_and_not_steps(tmp_path: Path) -> None:
-    """Codes and bits of a step do not depend on the rate of the steps before, only on weights."""
+    """At these rates the weights do not move, so the codes must not depend on the rate."""
     overrides = ["compressor=top_k", "min_size=0", "trainer.log_every=6", *SHORT[:2]]
     still = [run(tmp_path / f"{lr}", *overrides, f"optimizer.lr={lr}") for lr in ("1e-30", "1e-20")]
     assert still[0]["compression_error"] == still[1]["compression_error"]
@@ -237,7 +237,7 @@ def test_error_feedback_adds_gradients_and_not_steps(tmp_path: Path) -> None:
         ),
         (
             ["optimizer._target_=own_optimizers.NoOptimizer", "optimizer.lr=1"],
-            "makes a NoOptimizer, which is no torch.optim.Optimizer",
+            "makes a NoOptimizer, which is not a torch.optim.Optimizer",
         ),
         (
             ["schedule._target_=torch.optim.lr_scheduler.ReduceLROnPlateau"],

@@ -1,4 +1,4 @@
-"""Exchange under the backward pass, or under the next step."""
+"""Exchanges that overlap with the backward pass, or with the next step."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from gcbench.train import pipeline
 from gcbench.train.pipeline import TURN_STEPS, TURNS
 
 OVERRIDES = ("model.widths=[24,24]", "trainer.gpus=2", "trainer.error_every=null")
-BUCKETS = ("trainer.overlap=true", "trainer.bucket_mib=0.001")  # 262 values: three buckets
+# A bucket of 0.001 MiB has 262 values, so that there are at least three buckets.
+BUCKETS = ("trainer.overlap=true", "trainer.bucket_mib=0.001")
 VIRTUAL, REAL = "trainer.launcher=virtual", "trainer.launcher=local"
 GLOBAL = ["global_randk", "global_randk_multiscale", "maxnorm", "maxnorm_multiscale"]
 BY_TENSOR = sorted(set(CHOICES) - set(GLOBAL))
@@ -32,7 +33,8 @@ BY_TENSOR = sorted(set(CHOICES) - set(GLOBAL))
 
 def config(choice: str, *overrides: str) -> Config:
     whole = config_of(*SMALL, *OVERRIDES, f"compressor={choice}", *overrides)
-    for small, knob in (("bucket_size", 64), ("min_size", 0)):  # several buckets, and nothing whole
+    # Tensors have several quantization buckets, and none is sent uncompressed.
+    for small, knob in (("bucket_size", 64), ("min_size", 0)):
         if whole["compressor"].get(small):
             whole["compressor"][small] = knob
     return whole
@@ -52,10 +54,10 @@ def test_the_list_above_has_the_methods_of_global_scope(choice: str) -> None:
     "choice", slow_but(("none", "powersgd", "qsgd", "top_k", "onebit_adam", "ef21"), BY_TENSOR)
 )
 def test_overlap_gives_the_same_bits(choice: str) -> None:
-    """Two workers do: with more, an all-reduce of another length may add in another order.
+    """With more than two workers, an all-reduce of another length may sum in another order.
 
-    But PowerSGD and Dion multiply matrices of one shape together, and a product of several may
-    round otherwise than one alone.
+    PowerSGD and Dion are only close, as they multiply matrices of the same shape in one batch, and
+    a batched product may round differently than a single one.
     """
     plain: list[Trained] = pool(2).run(train_steps, config(choice), 4)
     overlapped: list[Trained] = pool(2).run(train_steps, config(choice, *BUCKETS), 4)
@@ -69,11 +71,11 @@ def test_overlap_gives_the_same_bits(choice: str) -> None:
                 True
             ] * 4
             assert a.error == b.error
-        assert 0.5 < sum(b.sent_bits) / sum(a.sent_bits) < 1.5  # codes are padded by the bucket
+        assert 0.5 < sum(b.sent_bits) / sum(a.sent_bits) < 1.5  # codes are padded per bucket
 
 
 def test_a_trial_tells_whether_overlap_pays() -> None:
-    """Whichever way it takes, the updates, the bits and the order of their parts stay the same."""
+    """Whichever way it chooses, the updates and the bits that are sent stay the same."""
     steps = 2 * TURN_STEPS * (1 + TURNS) + 2
     overrides = ("trainer.bucket_mib=0.001", "compressor=qsgd")
     plain, _ = pool(2).run(train_steps, config("qsgd", *overrides), steps)
@@ -84,13 +86,13 @@ def test_a_trial_tells_whether_overlap_pays() -> None:
         True
     ] * steps
     assert tried.overlap_ratio is not None and tried.overlap_ratio == other.overlap_ratio > 0
-    assert (tried.buckets > 0) == (tried.overlap_ratio < 1)  # in the last step
+    assert (tried.buckets > 0) == (tried.overlap_ratio < 1)  # buckets of the last step
     assert tried.sent_bits == plain.sent_bits
 
 
 @pytest.mark.parametrize("slow", [False, True])
 def test_the_faster_way_is_taken(slow: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Overlap is slow, or what is without it, as a clock has it that only goes on there."""
+    """A fake clock that only the two ways advance makes one or the other slower."""
     now = 0.0
 
     class Way:
@@ -126,7 +128,7 @@ def test_the_faster_way_is_taken(slow: bool, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("model", ["resnet8", "lstm_small"])
 def test_overlap_gives_the_same_update_in_any_layout(model: str) -> None:
-    """Weights of convolutions lie channels last, and text carries its hidden state along."""
+    """Convolution weights are stored channels last, and an LSTM carries hidden state along."""
     data = "dataset._target_=own_data.text" if model == "lstm_small" else "dataset=digits"
     overrides = [f"model={model}", data, "trainer.batch_size=4", "compressor=powersgd"]
     whole = config_of(*SMALL[:1], *SMALL[2:], *overrides, "trainer.gpus=2")
@@ -143,9 +145,9 @@ def test_micro_batches_are_exchanged_once() -> None:
 
 
 def test_hidden_and_exposed_exchange_are_told_apart() -> None:
-    """Time waited for is part of the step, hidden time is not.
+    """Time that the step waits for an exchange is part of the step, hidden time is not.
 
-    In five steps on busy cores nothing may be hidden.
+    There are 40 steps because on busy cores a few steps may hide nothing.
     """
     plain, hidden = (
         pool(2).run(train_steps, config("none", *overrides), 40)[0].seconds
@@ -166,7 +168,7 @@ def test_hidden_and_exposed_exchange_are_told_apart() -> None:
 def test_double_buffering_applies_the_update_of_the_step_before(choice: str) -> None:
     """The update is x_{t+1} = x_t - lr update(g_{t-1}).
 
-    The first step moves nothing, the second what the first should have.
+    The first step changes nothing, and the second applies the update of the first.
     """
     overrides = ("schedule.kind=constant", "schedule.warmup_epochs=0")
     plain = pool(2).run(train_steps, config(choice, *overrides), 1)
@@ -215,7 +217,7 @@ def test_methods_of_global_scope_are_refused_with_overlap(choice: str, tmp_path:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (("trainer.double_buffering=true",), "type one of them"),
+        (("trainer.double_buffering=true",), "type only one"),
         ((VIRTUAL,), "trainer.launcher=local"),
         (("estimator=svrg", "model=linear", "optimizer.momentum=0"), "estimator=sgd"),
         (("exchange=scatter",), "trainer.double_buffering=true"),
@@ -249,7 +251,7 @@ def test_where_nothing_can_overlap_auto_does_not(
 
 @pytest.mark.usefixtures("copied_workers")
 def test_parameters_that_the_loss_does_not_depend_on(tmp_path: Path) -> None:
-    """Their buckets are never complete: `auto` does without overlap, and `true` says why not."""
+    """Their buckets are never complete: `auto` trains without overlap, and `true` is an error."""
     overrides = ["model._target_=own_models.Spare", "compressor=none", REAL, "trainer.gpus=2"]
     overrides += [f"trainer.max_steps={TURN_STEPS + 2}"]
     plain = run(tmp_path / "plain", *overrides)

@@ -1,4 +1,4 @@
-"""Passes in bfloat16 on CPUs with and without instructions for it."""
+"""Forward and backward passes in bfloat16, on CPUs with and without instructions for it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ CASES: dict[str, tuple[Callable[..., Tensor], tuple[Tensor, ...]]] = {
 
 
 class Operands(TorchDispatchMode):
-    """Collects the types of the operands of products."""
+    """A context that collects the dtypes of the operands of products, by operation."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ def passes(
 
 @pytest.mark.parametrize("name", CASES)
 def test_products_in_fp32_are_those_of_bf16(name: str) -> None:
-    """They differ from torch's own by the order of sums, and that by a rounding at most."""
+    """They differ from torch's own only in the order of sums, by one rounding at most."""
     function, operands = CASES[name]
     exact = function(*(operand.double() for operand in operands))
     weights = drawn(*exact.shape)
@@ -94,7 +94,7 @@ def test_products_in_fp32_are_those_of_bf16(name: str) -> None:
         torch.testing.assert_close(one, other, rtol=2**-7, atol=2**-7 * float(other.abs().max()))
     rounded = function(*(operand.to(BF16).double() for operand in operands))
     torch.testing.assert_close(ours[0].double(), rounded, rtol=2**-8, atol=1e-5)
-    with pytest.raises(AssertionError):  # They are not those of fp32.
+    with pytest.raises(AssertionError):  # as operands are rounded to bf16
         torch.testing.assert_close(ours[0].double(), exact, rtol=2**-14, atol=1e-6)
 
 

@@ -1,6 +1,6 @@
 """Recorded gradients are those that were compressed.
 
-That real workers record the same is seen in test_svrg.py.
+That real workers record the same is tested in test_svrg.py.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ def replica_of(*layers: nn.Module) -> Replica:
 
 
 def gradients(replica: Replica, step: int = 0) -> torch.Tensor:
-    """Return both workers' gradients of one and the same batch."""
+    """Return both workers' gradients of the same batch."""
     replica.begin()
     for row in range(2):
         replica.backward(row, BATCH, (1, step), Clock(CPU))
@@ -37,7 +37,7 @@ def gradients(replica: Replica, step: int = 0) -> torch.Tensor:
 
 @pytest.mark.parametrize("layer", [nn.BatchNorm1d(4), nn.Dropout(0.5)], ids=["norm", "dropout"])
 def test_a_test_is_made_with_the_model_in_evaluation_mode(layer: nn.Module) -> None:
-    """The score is that of running statistics and of all neurons, and changes neither."""
+    """The score uses running statistics and all neurons, and changes no state."""
     replica = replica_of(layer, nn.Linear(4, 3))
     gradients(replica)
     before = {name: tensor.clone() for name, tensor in replica.model.state_dict().items()}
@@ -64,7 +64,7 @@ def test_dropout_differs_by_worker_and_by_step() -> None:
 
 
 def test_frozen_parameters_are_in_no_gradient_and_stay() -> None:
-    """What a method sends is the gradients' rows; the optimizer moves what it sent."""
+    """A method sends the rows of gradients, and the optimizer moves the same parameters."""
     model = AirNet((3, 16, 16), 4, widths=(8, 8, 8))
     frozen = {name: p for name, p in model.named_parameters() if not p.requires_grad}
     before = {name: p.clone() for name, p in model.named_parameters()}
@@ -84,7 +84,7 @@ def test_frozen_parameters_are_in_no_gradient_and_stay() -> None:
 
 
 def test_label_smoothing_is_of_the_training_loss_alone() -> None:
-    """The smoothed loss is 0.9 of the plain one and 0.1 of its mean over all targets."""
+    """The smoothed loss is 0.9 times the plain loss plus 0.1 times its mean over all targets."""
     torch.manual_seed(0)
     settings = replace(SETTINGS, label_smoothing=0.1)
     model = nn.Linear(4, 3)
@@ -100,7 +100,7 @@ def test_label_smoothing_is_of_the_training_loss_alone() -> None:
 
 
 def test_rows_are_the_gradients_of_this_step_alone() -> None:
-    """Also where a parameter has none, and no hook stays with a model that others go on with."""
+    """A parameter without a gradient has zeros, and no hook stays on a model that is used again."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 3))
     replica = Replica(model, "classification", range(2), CPU, SETTINGS)

@@ -1,4 +1,4 @@
-"""A run that goes on with another number of workers: what was still to be sent stays the same."""
+"""A run that continues with other workers: the mean of what is still to be sent stays the same."""
 
 from __future__ import annotations
 
@@ -110,14 +110,14 @@ def test_a_run_with_residuals_goes_on_when_they_may_be_merged(
             rows.mean(0), torch.stack([residual[name] for residual in before]).mean(0)
         )
     assert result["steps"] == 6 and result["workers"] == gpus
-    # A worker sends as much before as after.
+    # A worker sends as many bits per step as before.
     assert result["bits_sent"]["per_step"] == first["bits_sent"]["per_step"]
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines if line["event"] == "train"] == [3, 6]
 
 
 def test_a_run_without_residuals_goes_on_with_any_number(tmp_path: Path) -> None:
-    """PowerSGD's factors are shared, so that workers own nothing."""
+    """PowerSGD's factors are shared, so that workers have no state of their own."""
     overrides = ["compressor=powersgd", "error_feedback=false", *LENGTH, "trainer.max_steps=6"]
     run(tmp_path, *overrides, "trainer.gpus=2")
     result = go_on(tmp_path, [*overrides, "trainer.gpus=3"])
@@ -209,7 +209,7 @@ def test_an_epoch_of_svrg_is_no_other_with_other_workers(tmp_path: Path) -> None
 
 
 def test_bits_of_merged_workers_are_their_mean() -> None:
-    """As codes of variable length have it, where every worker has sent others."""
+    """With codes of variable length, workers have sent different numbers of bits."""
     kind = ("all", "ragged_gather", 2)
     empty = {"state": [{}], "late": None, "carry": None, "loss": 0.0}
     contents = [{**empty, "meter": [(kind, (3, sent, 10 * sent))]} for sent in (100, 300)]

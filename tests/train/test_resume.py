@@ -1,4 +1,4 @@
-"""A run that was stopped and resumed ends as one that was not: weights, bits and metrics."""
+"""A run that is stopped and resumed has the same weights, bits and metrics as one that is not."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from gcbench.config import ConfigError, RunFailed
 from gcbench.records import clock
 from gcbench.train.replica import Replica
 
-# Everything a checkpoint must carry: momentum, per-worker residuals, shared factors, meters,
-# half-filled log intervals.
+# Together these use all that a checkpoint must carry: momentum, per-worker residuals, shared
+# factors, meters, half-filled log intervals.
 METHODS = {
     "qsgd": ["compressor=qsgd", "min_size=0", "error_feedback=true", "alpha=0.2", "beta=0.9"],
     "powersgd": ["compressor=powersgd", "rank=2"],
@@ -33,7 +33,7 @@ METHODS["svrg"] = [
     "optimizer.momentum=0",
 ]
 METHODS["adamw"] = [*METHODS["qsgd"], "optimizer=adamw", "schedule.interval=epoch"]
-# With an exchange of either half after 3 + 7 k and after 7 k steps.
+# One half of the tensors is exchanged after 3 + 7 k steps, the other after 7 k steps.
 METHODS["local_steps"] = [
     *METHODS["qsgd"],
     "estimator=local_steps",
@@ -49,7 +49,7 @@ METHODS["loco"] = ["compressor=loco", "reset_steps=8"]
 METHODS["onebit_adam"] = [
     *("compressor=onebit_adam", "optimizer=frozen_adam", "optimizer.freeze_steps=8"),
 ]
-# With exchanges after 5, 6, 8 and 12 + 4 k steps, so that the checkpoint of step 10 is between two.
+# Exchanges come after 5, 6, 8 and 12 + 4 k steps, so that the checkpoint of step 10 is between two.
 METHODS["zero_one_adam"] = [
     *("compressor=scaled_sign", "error_feedback=true", "min_size=0"),
     *("estimator=zero_one_adam", "estimator.double_steps=2", "estimator.max_every=4"),
@@ -85,7 +85,7 @@ def metrics(folder: Path) -> list[dict[str, Any]]:
 
 
 def cut_back(folder: Path, step: int) -> None:
-    """Leave the directory as a run would that was killed after the checkpoint of `step`."""
+    """Leave the directory as if the run had been killed after the checkpoint of `step`."""
     (folder / "result.json").unlink()
     for path in (folder / "checkpoints").iterdir():
         if path.name > f"step-{step:08d}":
@@ -120,11 +120,11 @@ def test_killed_and_resumed_equals_not_killed(tmp_path: Path, method: str) -> No
     written = kept.stat().st_mtime_ns
     resumed = run(tmp_path / "cut", *overrides)
     same(tmp_path / "whole", tmp_path / "cut", 25, resumed, whole)
-    assert kept.stat().st_mtime_ns == written  # by a run that begins anew, it would be another
+    assert kept.stat().st_mtime_ns == written  # a run that starts anew would write it again
 
 
 def test_a_resumed_run_goes_on_counting_seconds(tmp_path: Path) -> None:
-    """Its first three steps do not count, as those of any process."""
+    """Its first three steps are not timed, as in any process."""
     overrides = ["trainer.gpus=1", "trainer.log_every=3", "trainer.max_steps=12"]
 
     def seconds() -> dict[int, float]:
@@ -144,9 +144,9 @@ def test_a_resumed_run_goes_on_counting_seconds(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("copied_workers")
 @pytest.mark.parametrize("method", slow_but(["local_steps"], ["svrg", "local_steps"]))
 def test_virtual_workers_continue_as_real_ones(tmp_path: Path, method: str) -> None:
-    """1 x 4 virtual workers become 4 x 1 over gloo.
+    """Four virtual workers of one process become four processes over gloo.
 
-    Every worker's state is its own file, and gathers add in worker order.
+    Every worker's state is in its own file, and gathers add in worker order.
     """
     overrides = [
         *METHODS[method],
@@ -166,7 +166,7 @@ def test_virtual_workers_continue_as_real_ones(tmp_path: Path, method: str) -> N
 @pytest.mark.filterwarnings("ignore:.*not the official ones")
 @pytest.mark.usefixtures("copied_workers")
 def test_a_recipe_with_a_stem_from_data_continues_in_real_workers(tmp_path: Path) -> None:
-    """Crops, flips, batch normalization and the frozen stem are alike wherever a worker lives."""
+    """Crops, flips, batch normalization and the frozen stem are the same in any process."""
     write_small_cifar10(tmp_path)
     overrides = [
         *METHODS["qsgd"],
@@ -292,19 +292,6 @@ def test_a_truncated_checkpoint_makes_room_for_the_one_before(tmp_path: Path, na
         run(tmp_path, *overrides)
 
 
-def test_another_run_does_not_continue_a_checkpoint(tmp_path: Path) -> None:
-    overrides = [
-        "trainer.launcher=virtual",
-        "trainer.max_steps=6",
-        "trainer.checkpoint_steps=4",
-        "trainer.keep_weights=false",
-    ]
-    run(tmp_path, *overrides)
-    (tmp_path / "result.json").unlink()
-    with pytest.raises(ConfigError, match="with another configuration"):
-        run(tmp_path, *overrides, "optimizer.lr=0.01")
-
-
 def test_resume_never_starts_anew(tmp_path: Path) -> None:
     overrides = [
         "trainer.launcher=virtual",
@@ -319,7 +306,7 @@ def test_resume_never_starts_anew(tmp_path: Path) -> None:
 
 
 def make_update_infinite(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    """Let the update of one exchange of `compressor=none` be infinite."""
+    """Make the update of exchange `number` of `compressor=none` infinite."""
     aggregate = Dense.aggregate
 
     def spoiled(self: Dense, grads: Any, state: Any, comm: Any, step: Any) -> Any:
@@ -341,7 +328,7 @@ def make_update_infinite(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
 def test_a_state_that_is_not_finite_is_never_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoiled: str, says: str
 ) -> None:
-    """No log line may have said so yet."""
+    """The checkpoint may come before the log line that would report it."""
     backward = Replica.backward
 
     def bad_loss(self: Replica, row: int, batch: Any, key: Any, clock: Any) -> torch.Tensor:
@@ -388,7 +375,7 @@ def test_a_run_whose_last_update_is_not_finite_is_not_done(
 
 
 def test_a_run_that_is_resumed_samples_no_error_twice(tmp_path: Path) -> None:
-    """Of the exchanges after 5, 6 and 8 steps the first is sampled, and step 5 is kept."""
+    """Of the exchanges after 5, 6 and 8 steps only the first is sampled, just before the stop."""
     typed = [*METHODS["zero_one_adam"], *LENGTH, "trainer.launcher=virtual"]
     typed += ["trainer.max_steps=12", "trainer.checkpoint_steps=5"]
     whole = run(tmp_path / "whole", *typed)
@@ -401,7 +388,7 @@ def test_a_run_that_is_resumed_samples_no_error_twice(tmp_path: Path) -> None:
 def test_a_checkpoint_between_two_lines_has_all_seconds_until_then(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each step takes a second here, and the first ones of a start are not timed."""
+    """Each step takes one second here, and the first steps of a process are not timed."""
     monkeypatch.setattr(clock.Clock, "_laps", lambda *_: [clock.Lap("forward", 1.0)])
     overrides = ["trainer.gpus=1", "trainer.log_every=20", "trainer.max_steps=20"]
     run(tmp_path, *overrides, "trainer.checkpoint_steps=15", "compressor=none")

@@ -1,4 +1,4 @@
-"""Scores of tests, and what metrics.jsonl says between them."""
+"""Test scores, and what metrics.jsonl says between tests."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OVERRIDES = [
 
 def test_the_right_class_among_the_five_likeliest_counts_where_there_are_many() -> None:
     outputs = torch.randn(64, MANY_CLASSES)
-    # The rank of the right class: the first for an eighth, among five for five eighths.
+    # The right class has the highest score for 1/8 of the samples, and is in the top 5 for 5/8.
     ranks = torch.arange(64) % 8
     targets = outputs.argsort(descending=True)[torch.arange(64), ranks]
     halves = [
@@ -40,7 +40,7 @@ def test_the_right_class_among_the_five_likeliest_counts_where_there_are_many() 
 
 
 def test_perplexity_is_that_of_a_word_however_words_are_shared_out_over_batches() -> None:
-    """Two windows have 12 words and 4: the mean over words is not that over batches."""
+    """The two batches have 12 and 4 words: the mean over words is not that over batches."""
     outputs, targets = torch.randn(4, 4, 7), torch.randint(7, (4, 4))
     windows = [(outputs[:3], targets[:3]), (outputs[3:], targets[3:])]
     batches = torch.stack([torch.stack(scores_of("language", *window)) for window in windows])
@@ -53,7 +53,7 @@ def test_perplexity_is_that_of_a_word_however_words_are_shared_out_over_batches(
 
 
 def _views_by_numpy(image: np.ndarray) -> list[np.ndarray]:
-    """Return the eighths of test-time augmentation, the unshifted views twice."""
+    """Return the eight views of test-time augmentation, in which the unshifted ones occur twice."""
     padded = np.pad(image, ((0, 0), (1, 1), (1, 1)), mode="reflect")
     shifts = [padded[:, y : y + 8, y : y + 8] for y in (0, 1, 1, 2)]
     return [side for view in shifts for side in (view, view[:, :, ::-1])]
@@ -160,7 +160,7 @@ def test_ratios_are_against_fp32_gradients_whatever_the_parameters_are(tmp_path:
 
 
 def test_bits_of_the_log_are_means_over_workers(tmp_path: Path) -> None:
-    """Whose codes differ in length."""
+    """The workers' codes differ in length."""
     result = run(tmp_path, *OVERRIDES, "trainer.gpus=3", "min_size=0", "code=elias_dense")
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     logged = [line["bits_sent_per_worker"] for line in lines if line["event"] == "train"]
@@ -168,7 +168,7 @@ def test_bits_of_the_log_are_means_over_workers(tmp_path: Path) -> None:
 
 
 def test_tests_come_every_so_many_epochs_and_at_the_end(tmp_path: Path) -> None:
-    """1437 samples are five steps an epoch."""
+    """1437 samples make five steps per epoch."""
     every = ["trainer.eval_every=2", "trainer.epochs=5", "trainer.batch_size=240"]
     run(tmp_path, "trainer.launcher=virtual", "trainer.gpus=1", *every)
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
@@ -177,7 +177,7 @@ def test_tests_come_every_so_many_epochs_and_at_the_end(tmp_path: Path) -> None:
 
 
 def test_a_text_begins_anew_with_every_epoch(tmp_path: Path) -> None:
-    """With weights that stand still all epochs have the same losses."""
+    """As the weights do not move, all epochs have the same loss."""
     text = ["model=lstm_small", "model.vocabulary=12", "dataset._target_=own_data.text"]
     still = ["optimizer.lr=1e-30", "trainer.batch_size=100", "trainer.epochs=2"]
     typed = [*text, *still, "trainer.gpus=1", "trainer.log_every=4", "trainer.eval_every=null"]

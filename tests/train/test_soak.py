@@ -1,4 +1,4 @@
-"""Thousands of steps of every method: a run's memory does not grow, and nothing is left of it."""
+"""Thousands of steps of every method: memory does not grow, and the run leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from method_cases import CHOICES
 from sentence import run
 
 STEPS = 2000
-GROWTH_MIB = 5  # over a quarter of a run, for what allocators keep
+GROWTH_MIB = 5  # allowed per quarter of a run, as allocators keep some memory
 OVERRIDES = [
     f"trainer.max_steps={STEPS}",
     "trainer.launcher=local",
@@ -24,7 +24,7 @@ OVERRIDES = [
 
 
 class Memory(threading.Thread):
-    """Resident MiB of each child process, from the run's first step to its result."""
+    """A thread that samples the resident MiB of each child process while the run takes steps."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(daemon=True)
@@ -35,14 +35,14 @@ class Memory(threading.Thread):
     def run(self) -> None:
         while not self.done.wait(0.1):
             for child in children() if self.first.exists() and not self.last.exists() else []:
-                with suppress(FileNotFoundError):  # it has ended meanwhile
+                with suppress(FileNotFoundError):  # the child has ended
                     pages = int(Path(f"/proc/{child}/statm").read_text().split()[1])
                     self.seen.setdefault(child, []).append(
                         pages * os.sysconf("SC_PAGE_SIZE") / 2**20
                     )
 
     def growth(self) -> list[float]:
-        """Return by how many MiB each worker's median grew in the last quarter."""
+        """Return by how many MiB each worker's median grew from the third to the last quarter."""
         quarters = [
             np.array_split(samples, 4) for samples in self.seen.values() if len(samples) > 20
         ]
@@ -50,7 +50,7 @@ class Memory(threading.Thread):
 
 
 def children() -> list[int]:
-    """Return the children of this process, whichever thread started them."""
+    """Return the process IDs of this process's children, whichever thread started them."""
     return [
         int(pid)
         for path in Path("/proc/self/task").glob("*/children")
@@ -81,7 +81,7 @@ def open_resources() -> dict[str, int]:
 @pytest.mark.slow
 @pytest.mark.parametrize("method", CHOICES)
 def test_memory_is_flat_and_nothing_is_left(tmp_path: Path, method: str) -> None:
-    # The first run fills what stays by itself.
+    # The first run starts what outlives any run, such as a helper process.
     run(tmp_path / "first", f"compressor={method}", "trainer.max_steps=2", "trainer.launcher=local")
     before, memory = open_resources(), Memory(tmp_path / "soak")
     memory.start()

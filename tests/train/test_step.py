@@ -1,4 +1,4 @@
-"""A step: the update that it applies, and what the log says of it."""
+"""A training step: the update that it applies, its cost, and what the log says about it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SGD = ("optimizer.kind=sgd", "optimizer.momentum=0", "optimizer.weight_decay=0")
 
 
 def test_a_step_applies_its_own_learning_rate(tmp_path: Path) -> None:
-    """The first has that of step 0, the second that of step 1: x_{t+1} = x_t - lr_t update_t."""
+    """Steps count from 0: x_{t+1} = x_t - lr_t update_t."""
     overrides = (*SMALL, *VIRTUAL, *SGD, "model=linear", "compressor=none", "trainer.max_steps=4")
     config = config_of(
         *overrides, "optimizer.lr=0.5", "schedule=cosine", "schedule.warmup_epochs=0"
@@ -40,7 +40,7 @@ def test_a_step_applies_its_own_learning_rate(tmp_path: Path) -> None:
 
 
 def test_the_loss_of_the_log_is_the_mean_of_all_workers_and_steps(tmp_path: Path) -> None:
-    """It does not depend on how many share the batch, nor on how often lines are written."""
+    """It depends neither on how many workers share the batch nor on how often lines are logged."""
     overrides = (
         "model=linear",
         "compressor=none",
@@ -82,7 +82,7 @@ def count_passes(run: Run, progress: Progress) -> PassCounter:
 
 @pytest.mark.parametrize("model", ["resnet8", "mlp"])
 def test_the_update_moves_no_more_than_the_optimizer_alone(tmp_path: Path, model: str) -> None:
-    """Besides SGD with Nesterov momentum, only the workers' gradients are zeroed."""
+    """Apart from SGD with Nesterov momentum, the update only zeroes the workers' gradients."""
     overrides = (f"model={model}", "compressor=none", "optimizer.nesterov=true", "trainer.gpus=2")
     run, progress = begin(tmp_path, *overrides)
     group = run.optimizer.param_groups[0]
@@ -90,7 +90,7 @@ def test_the_update_moves_no_more_than_the_optimizer_alone(tmp_path: Path, model
     alone = torch.optim.SGD(run.replica.model.parameters(), **chosen)
     for p in run.replica.parameters.values():
         p.grad = torch.ones_like(p)
-    alone.step()  # which makes its buffers
+    alone.step()  # creates the momentum buffers
     with PassCounter() as of_optimizer:
         alone.step()
     passes = count_passes(run, progress)
@@ -104,7 +104,7 @@ def test_the_update_moves_no_more_than_the_optimizer_alone(tmp_path: Path, model
 def test_a_virtual_worker_costs_its_passes_and_three_over_its_gradient(
     tmp_path: Path, model: str
 ) -> None:
-    """Besides forward and backward pass it is zeroed, added to its row, and looked through."""
+    """The gradient is zeroed, added to its row, and searched for values that are not finite."""
     counts = []
     for workers in (2, 4):
         run, progress = begin(

@@ -1,4 +1,4 @@
-"""QSVRG: what is sent goes to zero with the error, so that a quantizer leaves no floor under it."""
+"""QSVRG: what is quantized goes to zero, so that quantization leaves no error floor."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def least_squares(
     batch_size: int = 5,
     accumulate: int = 1,
 ) -> tuple[Run, Progress]:
-    """Run three virtual workers with plain steps of a constant rate."""
+    """Return a run of three virtual workers with plain SGD at a constant rate, and its progress."""
     torch.manual_seed(0)
     comm, device = Comm(3), torch.device("cpu")
     trainer = TrainerSettings(gpus=3, batch_size=batch_size, epochs=1, accumulate=accumulate)
@@ -98,7 +98,7 @@ def full_gradient(model: nn.Module, data: ArrayData = DATA) -> torch.Tensor:
 
 
 def gradient_norms(estimator: Any) -> list[float]:
-    """Return the norms with 4-bit QSGD, at the start and after every 26 of 208 steps."""
+    """Return full-gradient norms with 4-bit QSGD at the start and after every 26 of 208 steps."""
     run, progress = least_squares(estimator, "qsgd")
     norms = [float(full_gradient(run.replica.model).norm())]
     for _ in range(8):
@@ -109,7 +109,7 @@ def gradient_norms(estimator: Any) -> list[float]:
 
 
 def test_it_converges_linearly_where_sgd_stays_at_its_noise() -> None:
-    """Theorem 3.6 has f - f* shrink to 0.9 or less an epoch, so the gradient to sqrt(0.9)."""
+    """Theorem 3.6: an epoch multiplies f - f* by at most 0.9, so the gradient by sqrt(0.9)."""
     sgd, svrg = gradient_norms(SGD()), gradient_norms(SVRG(epoch_steps=26))
     assert min(sgd) > 0.1
     assert all(after < 0.95 * before for before, after in zip(svrg, svrg[1:], strict=False))
@@ -117,7 +117,7 @@ def test_it_converges_linearly_where_sgd_stays_at_its_noise() -> None:
 
 
 def test_a_penalty_leaves_no_floor_and_its_gradient_is_told() -> None:
-    """Weight decay, added after quantizing, leaves the quantized part away from zero."""
+    """With weight decay, added after quantizing, what is quantized would not go to zero."""
     run, progress = least_squares(SVRG(epoch_steps=26, penalty=0.1), "qsgd")
     for _ in range(9 * 26):
         train_step(run, progress)
@@ -133,7 +133,7 @@ def weights_at_anchor(progress: Progress) -> torch.Tensor:
 
 
 def test_corrected_gradients_average_to_the_full_gradient() -> None:
-    """Batches hold every sample once: the mean is grad f(x), though each is corrected by y."""
+    """As batches hold every sample once, their mean is grad f(x): the corrections at y cancel."""
     run, progress = least_squares(SVRG(epoch_steps=1000), "none", DATA_OF_WHOLE_STEPS)
     train_step(run, progress)
     with torch.no_grad():
@@ -149,7 +149,7 @@ def test_corrected_gradients_average_to_the_full_gradient() -> None:
 
 
 def test_the_first_gradient_of_an_epoch_is_the_full_one_of_every_worker() -> None:
-    """Samples may fill no batch, and batches be micro-batches."""
+    """This includes samples that fill no batch, and batches that are cut into micro-batches."""
     for settings in ({}, {"batch_size": 64}, {"batch_size": 6, "accumulate": 3}):
         run, progress = least_squares(SVRG(), "none", **settings)
         expected = full_gradient(run.replica.model)
@@ -160,7 +160,7 @@ def test_the_first_gradient_of_an_epoch_is_the_full_one_of_every_worker() -> Non
 def test_a_worker_without_a_batch_adds_nothing_to_the_full_gradient() -> None:
     run, progress = least_squares(SVRG(), "none")
     run = replace(run, settings=replace(run.settings, batch_size=DATA.train_samples))
-    run.replica.flat.fill_(1.0)  # of an earlier step
+    run.replica.flat.fill_(1.0)  # as if left by an earlier step
     full = SVRG()._anchor(run, progress)["full"][0]
     torch.testing.assert_close(full, full_gradient(run.replica.model), rtol=1e-5, atol=1e-6)
 
@@ -299,7 +299,7 @@ def test_what_it_takes_and_refuses_from_the_command_line(tmp_path: Path) -> None
 
 
 def test_full_gradients_cost_32_bits_a_value_of_the_bound(tmp_path: Path) -> None:
-    """There are two of them in these four steps."""
+    """These four steps have two full gradients."""
     typed = [*CONVEX, "min_size=0", "estimator.epoch_steps=2", "trainer.max_steps=4"]
     result = run(tmp_path, *typed, "trainer.launcher=virtual", "trainer.error_every=1")
     whole = 2 * 32 * result["parameters"] / 4

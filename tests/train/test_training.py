@@ -1,4 +1,4 @@
-"""Training: the properties that it must not lose."""
+"""Properties that training must not lose."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_same_seed_same_bits_and_another_seed_other_ones(tmp_path: Path) -> None
 @pytest.mark.usefixtures("copied_workers")
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
 def test_virtual_and_real_workers_train_alike(tmp_path: Path, optimizer: str) -> None:
-    """A gather agrees to the bit: same samples, same weights, same noise."""
+    """With an exchange by gather they agree to the bit: same samples, weights and noise."""
     overrides = [
         f"optimizer={optimizer}",
         "trainer.drift_every=1",
@@ -249,7 +249,7 @@ def test_whole_gradients_of_a_warm_up_cost_32_bits_a_value_of_the_bound(tmp_path
 
 @pytest.mark.usefixtures("copied_workers")
 def test_all_processes_test_with_the_running_statistics_of_worker_0(tmp_path: Path) -> None:
-    """360 images are four batches, of which each process has two."""
+    """The 360 test images make four batches, two per process."""
     typed = ["model=resnet8", "min_size=0", "trainer.gpus=2", "trainer.batch_size=8"]
     typed += ["trainer.max_steps=3", "trainer.eval_batch_size=100"]
     virtual = run(tmp_path / "virtual", *typed, VIRTUAL)

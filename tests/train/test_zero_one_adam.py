@@ -1,4 +1,4 @@
-"""0/1 Adam: a variance that is updated ever more seldom, and exchanges that are skipped."""
+"""0/1 Adam: a variance that is updated less and less often, and exchanges that are skipped."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ ZERO_ONE = ("estimator=zero_one_adam", "optimizer=frozen_adam", "schedule=consta
 SHORT = (*ZERO_ONE, "estimator.double_steps=4", "estimator.max_every=4")
 FROZEN = ("optimizer.freeze_steps=10", "optimizer.updates_per_interval=2")
 SIGNS = ("compressor=scaled_sign", "error_feedback=true", "min_size=0", "bucket_size=64")
-DENSE = {0, 1, 2, 4, 6}  # intervals of 1, 1, 2, 2 and 4 steps, of which the next ends at 10
+# Steps that update the variance, at intervals of 1, 1, 2, 2 and 4; the last interval would end at
+# step 10, from which on the variance is frozen.
+DENSE = {0, 1, 2, 4, 6}
 EXCHANGED = {3, 5, 7, 8, 9, *(10, 11, 12, 13), *(15, 17), *(21, 25, 29)}
 
 
@@ -48,7 +50,7 @@ def _optimizer(freeze_steps: int, updates_per_interval: int | None) -> FrozenAda
 
 
 def zero_one_adam(run: Run, steps: int, lr: float, decay: float) -> dict[str, Tensor]:
-    """Return the shared parameters of the algorithm on the batches of `run`, sent whole."""
+    """Return the shared parameters after `steps` steps of 0/1 Adam without compression."""
     b1, b2, eps = 0.9, 0.999, 1e-3
     model = deepcopy(run.replica.model)
     models = [deepcopy(model) for _ in range(W)]
@@ -104,7 +106,7 @@ def test_it_is_the_papers_algorithm(tmp_path: Path, steps: int) -> None:
 
 
 def test_steps_cost_what_they_exchange(tmp_path: Path) -> None:
-    """The mean gradient in fp32, a bit a value and scales, or nothing."""
+    """A step sends its gradient in fp32, or one bit per value and scales, or nothing."""
     run, progress = build(tmp_path, *SIGNS, *SHORT, *FROZEN)
     bits: dict[int, float] = {}
     for step in range(30):
@@ -120,7 +122,7 @@ def test_steps_cost_what_they_exchange(tmp_path: Path) -> None:
 
 
 def test_what_is_not_sent_is_sent_later(tmp_path: Path) -> None:
-    """With a frozen variance, sqrt(v) + eps times all updates, and the residual, are all u."""
+    """With frozen v, (sqrt(v) + eps) times all updates, plus the residual, is the sum of all u."""
     run, progress = build(tmp_path, *SIGNS, *SHORT, *FROZEN)
     take_steps((run, progress), 10)
     start, roots, sums = shared(run), _roots(run), _residuals(progress)
@@ -138,7 +140,7 @@ def test_what_is_not_sent_is_sent_later(tmp_path: Path) -> None:
 
 
 def _roots(run: Run) -> dict[str, Tensor]:
-    """Return sqrt(v') + eps by name."""
+    """Return sqrt(v') + eps by parameter name, with the bias-corrected v'."""
     optimizer = run.inner[0].optimizer
     assert isinstance(optimizer, FrozenAdam)
     roots = optimizer.roots()
@@ -152,7 +154,7 @@ def _residuals(progress: Progress) -> dict[str, Tensor]:
 
 
 def test_after_an_exchange_all_workers_are_one(tmp_path: Path) -> None:
-    """They have the shared parameters, and the momentum that led from the last exchange to them."""
+    """All have the shared parameters and the same momentum then, and only then."""
     built = build(tmp_path, *SIGNS, *SHORT, *FROZEN, "optimizer.weight_decay=0")
     run, progress = built
     for step in range(30):
@@ -194,7 +196,7 @@ def test_the_first_exchange_after_every_so_many_steps_is_sampled(tmp_path: Path)
 
 @pytest.mark.usefixtures("copied_workers")
 def test_virtual_and_real_workers_are_equal_to_the_bit(tmp_path: Path) -> None:
-    """Two workers are, as a sum of two is the same in any order."""
+    """This holds for two workers, as a sum of two values is the same in any order."""
     length = ("trainer.max_steps=30", "trainer.gpus=2", "trainer.error_every=4")
     where = {"virtual": (), "local": ("trainer.drift_every=1",)}
     results = {
