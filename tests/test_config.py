@@ -294,8 +294,8 @@ def test_a_benchmark_is_answered_with_keys_of_benchmarks() -> None:
             "experiment=powersgd/table4/rank_2: a run has no such choice by default; "
             "type +experiment=powersgd/table4/rank_2",
         ),
-        ("bits=[4", "[4: this is no key=value that can be read; close its brackets"),
-        ("foo", "foo: this is no key=value that can be read; close its brackets"),
+        ("bits=[4", "[4: this is not a readable key=value; close its brackets"),
+        ("foo", "foo: this is not a readable key=value; close its brackets"),
         ("trainer.tta=6", "trainer.tta=6: type trainer.tta=true or false"),
         ("++trainer.compile=5", "trainer.compile=5: type trainer.compile=true or false"),
         ("trainer.gpus=two", "trainer.gpus=two: type a number of workers of at least 1, as in"),

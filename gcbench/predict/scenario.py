@@ -22,6 +22,8 @@ from gcbench.predict.subject import (
     shapes_of_model,
 )
 
+ASSUMED_SAMPLES = 50_000  # in an epoch of shapes=FILE, which names no data set
+
 log = logging.getLogger("gcbench")
 
 
@@ -112,7 +114,8 @@ def find_model(arguments: Predict, device: Device) -> ModelOnDevice:
         batch = arguments.batch_size or int(max(model.seconds))
         taken = arguments.seconds or interpolate(model.seconds, batch)
         compute = device.compute(model.title, batch, taken)
-        return ModelOnDevice(model.title, model.tensors, arguments.samples or 50_000, compute)
+        samples = arguments.samples or ASSUMED_SAMPLES
+        return ModelOnDevice(model.title, model.tensors, samples, compute)
     dataset = arguments.dataset or dataset_of(arguments.model)
     facts = facts_of(arguments.model, dataset)
     usual = dataset_of(arguments.model)

@@ -14,7 +14,7 @@ from gcbench.predict.devices import DEVICE_FILES, OTHER, device_names, read_devi
 from gcbench.predict.links import read_presets
 from gcbench.predict.measure import compare, measure_device, write_device
 from gcbench.predict.pays import MethodVerdict, Threshold, find_verdicts
-from gcbench.predict.scenario import Scenario, build_scenario, predictions
+from gcbench.predict.scenario import ASSUMED_SAMPLES, Scenario, build_scenario, predictions
 from gcbench.predict.units import format_rate, format_seconds
 
 log = logging.getLogger("gcbench")
@@ -75,8 +75,14 @@ def _predict_steps(arguments: Predict) -> TextTable:
         rows,
         left=(0, 1),
         title=_title(arguments, scenario),
-        notes=_notes(arguments, scenario),
+        notes=[*_notes(arguments, scenario), *_assumed_epoch(arguments)],
     )
+
+
+def _assumed_epoch(arguments: Predict) -> list[str]:
+    if not arguments.shapes or arguments.samples is not None:
+        return []
+    return [f"An epoch is assumed to have {ASSUMED_SAMPLES:,} samples; type samples=N."]
 
 
 def _title(arguments: Predict, scenario: Scenario) -> str:

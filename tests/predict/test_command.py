@@ -85,7 +85,7 @@ def test_slips_are_answered_in_one_sentence(here: Path, arguments: list[str], sa
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("shapes: [[1, 2", "mine.yaml is no YAML"),
+        ("shapes: [[1, 2", "mine.yaml is not valid YAML"),
         ("shapes: [[x, 3]]\nseconds: {128: 0.1}", "mine.yaml: shapes.0.0 is 'x'"),
         ("shapes: [[4, 3]]\nseconds: {}", "mine.yaml: seconds is {}"),
         ("shapes: [[4, 3]]\nseconds: {0: 1}", "mine.yaml: seconds.0"),
@@ -318,6 +318,16 @@ def test_codec_seconds_are_said_to_know_no_knobs(
     assert "do not depend on the knobs" not in capsys.readouterr().out
     predict_steps([*typed, "rank=1,4"])
     assert "do not depend on the knobs (rank=1,4)" in " ".join(capsys.readouterr().out.split())
+
+
+def test_the_samples_of_an_epoch_are_said_to_be_assumed(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    typed = ["shapes=mine.yaml", "compressor=none", "network=1gbit", "workers=2"]
+    predict_steps(typed)
+    assert "assumed to have 50,000 samples; type samples=N" in capsys.readouterr().out
+    predict_steps([*typed, "samples=1000"])
+    assert "assumed" not in capsys.readouterr().out
 
 
 def result() -> dict[str, object]:

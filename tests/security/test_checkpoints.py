@@ -104,7 +104,7 @@ def test_a_stray_folder_is_refused_by_name(cut: Path) -> None:
 def test_checkpoints_that_are_a_file(cut: Path) -> None:
     shutil.rmtree(cut / "checkpoints")
     (cut / "checkpoints").touch()
-    with pytest.raises(ConfigError, match="checkpoints is no folder; move it away"):
+    with pytest.raises(ConfigError, match="checkpoints is not a folder; move it away"):
         goes_on(cut)
 
 

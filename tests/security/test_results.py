@@ -203,7 +203,7 @@ def test_a_studys_file_that_is_none(
         report(["table=orq/table1"])
         assert (
             "not read: " in caplog.text
-            and "communication_times.json: no study of gcbench" in caplog.text
+            and "communication_times.json: not a gcbench study" in caplog.text
         )
 
 
