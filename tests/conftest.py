@@ -1,4 +1,4 @@
-"""Fixtures and hooks of all tests."""
+"""Fixtures and hooks for all tests."""
 
 import multiprocessing
 import os
@@ -15,16 +15,17 @@ from record import Recorder
 from gcbench.launch import local
 
 # As in the processes that tests start: small tensors gain nothing from more threads, and some sums
-# and factorizations round by their number.
+# and factorizations round differently with another number of threads.
 torch.set_num_threads(1)
 
-# Otherwise PyTorch compiles in a pool of processes, for which copies of this one wait for ever.
+# Otherwise PyTorch compiles in a pool of processes, for which forks of this one wait forever.
 os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
 
 merge_files_once()
 
-# Autograd looks for devices once, at the first backward pass, and starts a thread for each. To
-# torch.compile a GPU seems to be there, and a process with such threads cannot be copied.
+# Autograd looks for devices once, at the first backward pass, and starts one thread for each. This
+# happens here, before tests make torch.compile see a GPU that does not exist: a process with such
+# threads cannot be forked.
 if not torch.cuda.is_available():
     torch.ones(1, requires_grad=True).sum().backward()
 
@@ -35,7 +36,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     file = config.getoption("--record")
-    if file and not hasattr(config, "workerinput"):  # processes of pytest-xdist report to this one
+    if file and not hasattr(config, "workerinput"):  # workers of pytest-xdist report to this one
         config.pluginmanager.register(Recorder(file))
 
 
@@ -47,9 +48,9 @@ def backend(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture
 def copied_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Start worker processes as copies of this one, which spares each 5 s of imports.
+    """Start worker processes by forking this one, which saves each of them 5 s of imports.
 
-    A few tests start them as users do: see test_local.py, and the script in test_runs.py.
+    A few tests start them as users do: see test_local.py and the script in test_runs.py.
     """
     monkeypatch.setattr(local, "_PROCESSES", multiprocessing.get_context("fork"))
 
@@ -58,7 +59,7 @@ def copied_workers(monkeypatch: pytest.MonkeyPatch) -> None:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Make a skip a failure where what the test needs should be."""
+    """Turn a skip into a failure if this machine should have what the test needs."""
     report = yield
     if report.skipped and isinstance(report.longrepr, tuple):
         if problem := unexpected(report.longrepr[2]):

@@ -1,4 +1,4 @@
-"""Arguments of subcommands, read into the fields of a dataclass."""
+"""Arguments of subcommands are read into the fields of a dataclass."""
 
 from __future__ import annotations
 

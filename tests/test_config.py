@@ -1,4 +1,4 @@
-"""The command line as a sentence: every file composes, every mistake is refused by name."""
+"""The command line: every file of conf/ composes, and every mistake is refused by name."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def whole(*overrides: str) -> DictConfig:
 def with_choice(group: str, choice: str, *overrides: str) -> Config:
     """Return what `group=choice` composes to, without Hydra, which takes 0.2 s.
 
-    Files of models and data have no schema.
+    This works for models and data sets, because their files have no schema.
     """
     tree = deepcopy(whole(*overrides))
     with open_dict(tree), read_write(tree.hydra):
@@ -74,7 +74,7 @@ def test_a_choice_without_hydra_is_the_one_with_it() -> None:
         assert with_choice(group, choice, other) == config_of(f"{group}={choice}", other)
 
 
-# method_cases.py composes all compressors, for many tests.
+# Compressors are slow cases here, because method_cases.py composes all of them for other tests.
 @pytest.mark.parametrize(
     ("group", "choice"), slow_but([key for key in CHOICES if key[0] != "compressor"], CHOICES)
 )
@@ -102,9 +102,8 @@ def test_help_names_every_choice() -> None:
     for line in text.splitlines():
         if line.startswith("    ") and line.strip():
             words = line.replace(",", " ").split()
-            name = (
-                words[0] if line[4] != " " else name
-            )  # a deeper line goes on with the group above
+            # A line that is indented further continues the group above.
+            name = words[0] if line[4] != " " else name
             groups.setdefault(name, []).extend(words)
     for group, choice in CHOICES:
         assert choice in groups[group], f"conf/{group}/{choice}.yaml is missing from the help"
@@ -379,7 +378,7 @@ def test_a_run_is_found_again_whatever_was_typed_of_its_defaults(tmp_path: Path)
     (tmp_path / default).mkdir()
     assert run_name(compose(to, "bits=4")) == default != run_name(compose("bits=4"))
     assert run_name(compose(to, "bits=3")) != default
-    # One that another name, or another budget, was typed for is another.
+    # A run with another name or another budget is a different run.
     ending = default.partition("-s1-")[2]
     (tmp_path / f"mine-too-s1-{ending}").mkdir()
     assert run_name(compose(to, "name=mine")) == f"mine-s1-{ending}"
@@ -477,7 +476,7 @@ def test_a_recipe_takes_the_place_of_everything_but_the_method_and_the_form_of_o
 def test_a_recipe_keeps_the_rates_of_methods_relative_to_each_other(
     typed: list[str], batch: int
 ) -> None:
-    """Its rate is for 512 samples; a method with a rate of its own follows no batch."""
+    """The recipe's rate is for 512 samples; a method's own rate is the same for every batch."""
 
     def rate(row: str) -> float:
         lr: float = config_of(f"+experiment/{row}", "budget=cpu_medium", *typed)["optimizer"]["lr"]
@@ -533,8 +532,10 @@ def test_text_has_all_its_words_at_larger_budgets() -> None:
 
 
 def test_a_budget_may_leave_the_rate_to_the_number_of_workers() -> None:
-    """4 of 16 workers have a quarter of the rate, unless schedule.scale_by_workers multiplies it;
-    `scale_lr: false` forgets the batch."""
+    """With `scale_lr: false` the rate depends on the number of workers, not on the batch size.
+
+    4 of 16 workers get a quarter of the rate, unless schedule.scale_by_workers multiplies it.
+    """
     row = "+experiment/powersgd/table3_wikitext2=sgd"
     cpu = config_of(row, "budget=cpu")
     assert (
@@ -606,7 +607,7 @@ def test_composing_and_checking_import_no_torch() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-STRUCTURE = {"defaults", "_target_", "compressor", "reads", "features"}  # no knobs
+STRUCTURE = {"defaults", "_target_", "compressor", "reads", "features"}  # keys that are not knobs
 
 
 @pytest.mark.parametrize(
@@ -631,8 +632,8 @@ def test_every_key_is_explained_by_its_knob_or_beside_it(group: str, choice: str
 def test_tests_compose_what_hydra_composes(
     overrides: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In tests it merges the same files once: see composing.py."""
-    compose(*overrides, "seed=2")  # which merges the files that the next one finds merged
+    """Tests cache the merged files (see composing.py), which must not change the result."""
+    compose(*overrides, "seed=2")  # merges the files, which the next call finds in the cache
     here = compose(*overrides)
     merger = loader.ConfigLoaderImpl
     merge = merger._compose_config_from_defaults_list.__wrapped__

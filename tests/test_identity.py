@@ -103,13 +103,13 @@ def test_peers_are_told_apart_by_the_knobs_in_which_any_two_differ() -> None:
     assert tell_apart(flats) == [
         ["bits=2", f"optimizer.lr={lr}"],
         ["bits=4", "optimizer.lr=0.1"],
-        ["bits=4", f"optimizer.lr={lr}"],  # the default, which tells it apart
+        ["bits=4", f"optimizer.lr={lr}"],  # the default, listed because it tells this run apart
     ]
     assert tell_apart(flats[:1]) == [[]]
-    # Several numbers of levels need the same bits.
+    # 5 and 6 levels need the same number of bits.
     flats = [flatten_config(config_of(f"levels={levels}")) for levels in (5, 6)]
     assert tell_apart(flats) == [["levels=5"], ["levels=6"]]
-    # A method's knobs are overrides of its runs only.
+    # A method's knobs are listed only for runs of this method.
     methods = ["compressor=qsgd", "compressor=powersgd rank=3"]
     qsgd, powersgd = tell_apart([flatten_config(config_of(*typed.split())) for typed in methods])
     assert "rank=3" in powersgd and not any(override.startswith("rank=") for override in qsgd)
@@ -123,7 +123,7 @@ NUMBERS += ("double_buffering", "log_every", "eval_every", "eval_batch_size", "e
 def test_a_key_of_the_trainer_that_changes_numbers_changes_it(
     config: dict[str, Any], key: str
 ) -> None:
-    """What may continue a run is the same but for its workers and its length."""
+    """A run may be continued with other workers or another length; nothing else may change."""
     other = {**config, "trainer": {**config["trainer"], key: 123}}
     assert identify(other) != identify(config)
     may_continue = key in ("gpus", "epochs", "max_steps")

@@ -1,4 +1,4 @@
-"""Imports go one way between the rooms, and the heavy libraries stay in theirs."""
+"""Rooms (subpackages and top-level modules) import one way, and few import heavy libraries."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import gcbench
 
 PACKAGE = Path(gcbench.__file__).parent
-# Plain modules that every room may read.
+# Plain modules that every room may import.
 SHARED = {
     "identity",
     "knobs",
@@ -74,7 +74,7 @@ ONLY_IN = {
 
 
 def imports() -> list[tuple[Path, str, str]]:
-    """(file, room, imported module) of every import in the package."""
+    """Return (file, room, imported module) of every import in the package."""
     found = []
     for path in sorted(PACKAGE.rglob("*.py")):
         inside = path.relative_to(PACKAGE)

@@ -1,4 +1,4 @@
-"""Commands of a queue run in order, a few at once; what is stopped leaves a checkpoint."""
+"""A queue runs its commands in order, a few at a time; a run that it stops leaves a checkpoint."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def python(program: str, *arguments: object) -> list[str]:
 
 @pytest.fixture
 def interrupt() -> Iterator[object]:
-    """Send SIGINT to this process as soon as a file is there; and once more where that is asked."""
+    """Return a function that sends SIGINT to this process, once or more, when a file appears."""
     threads = []
 
     def wait(path: Path, times: int = 1) -> None:
@@ -113,7 +113,7 @@ def test_a_run_that_is_stopped_goes_on_when_the_queue_is_typed_again(
     (ended,) = queue()
     after = RunFiles(directory).read_result()
     assert ended.code == 0 and after is not None and after.status == "done"
-    # It went on from its checkpoint: nothing is there twice, and it began but once.
+    # The second start continued from the checkpoint: no step is logged twice.
     lines = [
         line["step"] for line in RunFiles(directory).read_metrics() if line["event"] == "train"
     ]
@@ -122,7 +122,7 @@ def test_a_run_that_is_stopped_goes_on_when_the_queue_is_typed_again(
 
 @pytest.mark.skipif(not Path("/proc/self/autogroup").exists(), reason="no groups by session here")
 def test_commands_are_as_nice_as_the_queue() -> None:
-    """Each has a session, and in it a niceness of a process says nothing to other sessions."""
+    """Linux weighs sessions by their own niceness, and every command has a session of its own."""
     script = (
         "import os; from gcbench.job_queue import run_commands; os.nice(7); "
         "command = ['sh', '-c', 'sleep 1; cat /proc/self/autogroup']; "

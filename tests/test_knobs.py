@@ -62,7 +62,7 @@ MADE = sorted(
 
 
 def make(kind: type[Any], **settings: Any) -> Any:
-    """Return an instance whose other settings are examples of their knobs."""
+    """Return an instance with `settings`; other required ones are examples of their knobs."""
     hints = knobs_of(kind)
     needed = {
         field.name: example(hints[field.name]) if field.name in hints else Dense()

@@ -1,4 +1,4 @@
-"""A skip that should not be is a failure."""
+"""A test that is skipped where it should run counts as failed."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_of_data(): pytest.skip("needs data: there are none")
 
 
 def test_a_skipped_test_is_reported_as_failed(tmp_path: Path) -> None:
-    """By pytest itself, with the hook of tests/conftest.py."""
+    """pytest itself reports it, with the hook in tests/conftest.py."""
     (tmp_path / "test_skipping.py").write_text(SKIPPING)
     shutil.copy(Path(__file__).with_name("conftest.py"), tmp_path)
     start = f"import pytest; pytest.main(['-q', '-p', 'no:cacheprovider', {str(tmp_path)!r}])"

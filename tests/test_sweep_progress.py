@@ -1,4 +1,4 @@
-"""Sweeps: rows and minutes before, progress between, failures at the end; nothing is run twice."""
+"""Sweeps say what they will run and how long it takes, show progress, and run nothing twice."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def test_rows_times_minutes(rows: list[SweepRow], says: str) -> None:
 def test_a_row_takes_what_its_result_says(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, one_by_one: bool, says: str
 ) -> None:
-    """A cluster's queue does not count, and parallel rows are not added up."""
+    """Waiting in a cluster's queue does not count, and times of parallel rows are not added."""
     times = {"started": "2026-01-01T00:00:00+00:00", "finished": "2026-01-01T00:05:00+00:00"}
     result = make_result(config_of(), Begun.here(), "done", "").model_copy(update=times)
     RunFiles(tmp_path).write_result(result)
@@ -268,7 +268,7 @@ def test_core_seconds_follow_from_runs_of_the_same_work_alone() -> None:
     config = config_of("trainer.epochs=10")
     past = three_seconds_a_step(config, device="cpu", processes=2, threads=2)
     estimates = Estimates([past])
-    # 3 s a step of four cores, however many threads are asked for now.
+    # A step took 3 s on four cores, whatever number of threads is asked for now.
     other_threads = config_of("trainer.epochs=10", "trainer.threads=1")
     assert estimates.core_seconds(other_threads, "cpu") == 4 * 3.0 * 10 * 50
     assert estimates.core_seconds(config_of("compressor=none"), "cpu") is not None
@@ -303,7 +303,7 @@ def test_estimates_are_those_of_the_same_method_and_of_gpus_not_of_their_threads
 
 
 def test_virtual_workers_are_tried_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A gradient takes a second by this clock; 1437 samples are 22 steps of four batches."""
+    """By this clock a gradient takes 1 s; 1437 samples are 22 steps of four batches of 16."""
     monkeypatch.setattr(estimate, "time", SimpleNamespace(perf_counter=count().__next__))
     typed = ["trainer.gpus=4", "trainer.launcher=virtual", "trainer.batch_size=16"]
     assert Estimates([]).seconds(config_of(*typed, "trainer.epochs=1")) == 4 * 22

@@ -1,4 +1,4 @@
-"""A benchmark says in one sentence what the machine lacks."""
+"""Benchmarks as commands: they time steps, and name in one sentence what prevents that."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_step_is_timed_beside_a_dense_one_and_the_hook(device: str, tmp_path: 
     (file,) = tmp_path.glob("bench-one-*/bench.json")
     measured = json.loads(file.read_text())
     rows = measured["network"]
-    assert measured["local"] == []  # nothing was to be drawn for it
+    assert measured["local"] == []  # with draws=[] it has no input
     assert [row["what"] for row in rows] == ["method", "dense", "powerSGD_hook"]
     assert all(row["milliseconds"] > 0 and row["workers"] == 1 for row in rows)
 

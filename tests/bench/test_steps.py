@@ -1,4 +1,4 @@
-"""Whole steps by methods in turn."""
+"""Times of whole training steps, by several methods in turn."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_methods_take_turns_on_one_set_of_weights() -> None:
     assert by_name["dense, every 4 steps"]["sent_bits"] == 32 * values / 4
     assert all(len(row["all_step_seconds"]) == 2 for row in found)
     times = [[row["step_seconds"] for row in rows] for rows in (found, others)]
-    assert times[0] == pytest.approx(times[1])  # of the slowest process, in all
+    assert times[0] == pytest.approx(times[1])  # every process has those of the slowest
 
 
 def test_a_step_lasts_as_long_as_in_the_slowest_process() -> None:
@@ -57,7 +57,7 @@ def test_a_step_lasts_as_long_as_in_the_slowest_process() -> None:
 def test_a_message_takes_as_long_for_all() -> None:
     """A message takes a millisecond or less on an idle machine.
 
-    The upper bound is that of a busy one.
+    The upper bound allows for a busy one.
     """
     one, other = pool(2).run(latency)
     assert 1e-6 < one == other < 0.05

@@ -1,4 +1,4 @@
-"""Times of methods by a clock that the test turns."""
+"""Times of methods, measured with a clock that the test sets."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_turn_is_timed_by_the_step_without_its_first_cycle(
     now = 0.0
 
     class Seldom:
-        """Exchanges in every third step, and is slow in the first three of a turn."""
+        """A contender that exchanges in every third step and is slow in a turn's first three."""
 
         model, period, taken = nn.Linear(1, 1), 3, 0
 

@@ -75,7 +75,7 @@ def test_a_broken_rule_is_found(
 
 
 def seen(method: type) -> tuple[Compressor, Trace, list[Trace]]:
-    """Return a method, its virtual workers' trace, and those of two processes of two."""
+    """Return a method, its trace with virtual workers, and those of two processes."""
     compressor = build(method())
     virtual = traces_in_one_process({"": compressor})[""]
     return (

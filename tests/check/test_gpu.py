@@ -1,4 +1,4 @@
-"""What methods would do on a GPU, of which no test needs one."""
+"""What methods would do on a GPU; no test here needs one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from gcbench.config import ConfigError
 
 SHAPES = {"matrix": (40, 70), "vector": (600,), "scalar": ()}
 needs_triton = pytest.mark.skipif(missing() is not None, reason=lacks("triton", str(missing())))
-WAITING = [  # methods and variants that together wait in all places of the list
+WAITING = [  # methods and variants that together wait at every place of CANNOT_DO_WITHOUT
     ("atomo", "drawn once"),
     ("qsgd", "dense elias"),
     ("qsgd", "sparse elias"),
@@ -61,7 +61,7 @@ def test_every_place_on_the_list_is_one_where_the_host_waits() -> None:
 
 @dataclass(frozen=True)
 class Careless:
-    """A method that reads a value back, takes what a mask chooses, and sends a type NCCL lacks."""
+    """A method that reads a value back to the host, and sends a type that NCCL lacks."""
 
     properties: ClassVar[Properties] = Properties()
 
@@ -94,7 +94,7 @@ def test_a_kernel_that_no_step_calls_is_named() -> None:
 
 @needs_triton
 def test_a_kernel_is_one_loop_on_a_gpu() -> None:
-    has_triton()  # PyTorch remembers the answer, which is no before there seems to be a GPU
+    has_triton()  # PyTorch caches "no" here, as in an earlier compilation for the CPU
     check_kernels(compressor_of("terngrad", "as it is"), ("decode_add", "decode_mean"))
 
 

@@ -38,7 +38,7 @@ def test_every_choice_is_listed_with_what_it_sends_and_promises(
 def test_a_list_takes_no_steps(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Steps are taken when it is asked what methods send, of all or of those that are named."""
+    """Steps are taken only to measure methods: all on request, or those that are named."""
     register()
     measured = []
     monkeypatch.setattr(

@@ -1,4 +1,4 @@
-"""A method of somebody else's, in one file and one yaml outside of the package, end to end."""
+"""A method from outside of the package, in one Python and one YAML file, end to end."""
 
 from __future__ import annotations
 
@@ -28,17 +28,16 @@ ENVIRONMENT = {**os.environ, "WANDB_MODE": "offline"}
 
 
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a command in the folder of the method."""
+    """Run a gcbench command in the folder of the method."""
     return processes.command(arguments, FOLDER, ENVIRONMENT, timeout=patience(240))
 
 
 @pytest.mark.usefixtures("copied_workers")
 def test_it_passes_all_checks(capsys: pytest.CaptureFixture[str]) -> None:
-    """The command runs in this process, of which its workers are copies."""
+    """The command runs in this process, and its workers are forked from it."""
     register()
-    check(
-        ["--config-dir", str(CONF), "compressor=powers"]
-    )  # leaves with an exit status where a check fails
+    # It would raise SystemExit if a check failed.
+    check(["--config-dir", str(CONF), "compressor=powers"])
     told = capsys.readouterr().out
     lines = told.splitlines()
     assert lines[1] == "tried   min_size=0; min_size=100; error_feedback=true min_size=0"
@@ -100,7 +99,7 @@ def test_an_error_of_theirs_is_told_with_its_place(capsys: pytest.CaptureFixture
 
 
 def test_it_trains(tmp_path: Path) -> None:
-    """A linear layer of 64 x 10 and its 10 biases: 650 exponents, and their signs in 82 bytes."""
+    """The model has 64 x 10 weights and 10 biases: 650 bytes of exponents and 82 of signs."""
     overrides = [
         "compressor=powers",
         "min_size=0",

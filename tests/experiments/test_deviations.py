@@ -18,7 +18,7 @@ BATCH: dict[str, Any] = {"rows": ["orq/table5"], "key": "trainer.batch_size"}
 
 
 def find_contradictions() -> Iterator[str]:
-    """Yield a sentence for each setting that a row resolves to and the file denies."""
+    """Yield a sentence for each stated setting that the rows contradict or that is incomplete."""
     root = conf_directory() / "experiment"
     experiments = sorted(
         str(path.relative_to(root).with_suffix("")) for path in root.glob("*/*/*.yaml")

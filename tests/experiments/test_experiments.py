@@ -1,7 +1,7 @@
-"""Experiment and table files, as conf/experiment/resolved.jsonl.gz has them.
+"""Experiment and table files, as they are stored in conf/experiment/resolved.jsonl.gz.
 
-That the file is current is tried by composing the longest experiment of each paper with every
-change; the others are slow (`-m slow`), as Hydra takes 0.2 s for one.
+Whether the stored form is current is tested by composing one long experiment of each paper. The
+others are slow tests (`-m slow`), because Hydra takes 0.2 s for each.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def leaves(node: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 @pytest.fixture(scope="module")
 def knobs() -> dict[str, set[str]]:
-    """Return what each compressor's file brings to a composition."""
+    """Return the keys that each compressor's file adds to a configuration."""
     register()
     choices = sorted(path.stem for path in (CONF / "compressor").glob("*.yaml"))
     return {choice: set(keys) for choice, (_, keys) in compose_methods(choices).items()}
@@ -70,7 +70,7 @@ def test_a_stored_configuration_is_what_composing_gives(name: str, budget: str) 
 
 @pytest.mark.parametrize("paper", PAPERS)
 def test_a_file_adds_no_key_of_its_own(paper: str, knobs: dict[str, set[str]]) -> None:
-    """Hydra would take a key that no part reads, and nobody would notice."""
+    """Hydra accepts a key that nothing reads, so that nobody would notice a mistyped one."""
     for name in (name for name in NAMES if name.startswith(f"{paper}/")):
         config = compose(name).config
         choices = config["choices"]
@@ -81,7 +81,7 @@ def test_a_file_adds_no_key_of_its_own(paper: str, knobs: dict[str, set[str]]) -
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_what_a_file_says_stands(folder: str) -> None:
-    """A group that is chosen after a key would silently take the key back."""
+    """A group that is chosen after a key would silently override it."""
     for file in (CONF / "experiment" / folder).glob("*.yaml"):
         own = yaml.safe_load(file.read_text(encoding="utf-8"))
         config = compose(f"{folder}/{file.stem}").config
@@ -123,7 +123,7 @@ def test_a_name_stands_for_the_same_run_in_every_table() -> None:
 
 
 def test_rows_of_one_experiment_differ_in_the_values_of_the_same_keys() -> None:
-    """A row without a key that another one types would count the other one's runs as its own."""
+    """A row without a key that another row sets would count the other's runs as its own."""
     keys: dict[str, set[str]] = {}
     overrides: dict[str, set[tuple[str, ...]]] = {}
     for row in ROWS.values():
@@ -135,7 +135,7 @@ def test_rows_of_one_experiment_differ_in_the_values_of_the_same_keys() -> None:
 
 @pytest.mark.parametrize("budget", ["paper", "cpu", "smoke"])
 def test_a_budget_bounds_what_rows_type(budget: str) -> None:
-    """An override stays as typed: a row's number of workers has to be bounded first."""
+    """No budget changes a typed override, so a row's workers are bounded before they are typed."""
     row = ROWS["powersgd/figure3/rank_2_gloo_workers_16"]
     expected = {"paper": 16, "cpu": 4, "smoke": 2}[budget]
     config = compose_row(row, budget).config
@@ -146,7 +146,7 @@ def test_a_budget_bounds_what_rows_type(budget: str) -> None:
 
 
 def test_rows_of_claims_stand_in_tables() -> None:
-    """Whose runs are kept."""
+    """Only runs of tables are kept."""
     asked = {path for claim in read_claims() for part in claim.check.rows for path in part.paths}
     assert asked - set(ROWS) == set()
 

@@ -1,4 +1,4 @@
-"""Reports read what experiments resolve to, and compose nothing."""
+"""Reports read the stored configurations of experiments, and compose nothing."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_reports_on_kept_results_compose_nothing(
 def test_stored_configurations_of_other_files_are_not_used(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A changed conf/ must not be compared with what it said before."""
+    """Configurations that were stored before conf/ changed must not be used."""
     before = configs.compose("powersgd/table4/sgd")
     monkeypatch.setattr(resolved, "hash_conf", lambda: "another")
     configs._compose_once.cache_clear()

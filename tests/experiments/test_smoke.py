@@ -1,8 +1,8 @@
-"""Every experiment runs: composed as a user types it, a few steps of two workers, in this process.
+"""Every experiment, composed as a user types it, runs a few steps of two workers in this process.
 
-Slow (`-m slow`): about 12 minutes for 230 experiments on one core that nothing else uses. Those
-whose data are not under data.root are skipped; LIBSVM's large sets are replaced by small files of
-the same form, as nothing but the form matters here.
+Slow (`-m slow`): about 12 minutes for 230 experiments on one idle core. Experiments whose data are
+not under data.root are skipped; LIBSVM's large data sets are replaced by small files of the same
+format, since only the format matters here.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ FOLDERS = {
 
 def config_of(row: Path) -> Config:
     overrides = ("trainer.launcher=virtual", "trainer.threads=1", "logger.mode=disabled")
-    return deepcopy(compose(str(row), "smoke", overrides).config)  # tests give it other data
+    return deepcopy(compose(str(row), "smoke", overrides).config)  # bring_data changes it
 
 
 def write_libsvm(folder: Path, dataset: Config) -> None:
-    """A few rows of as many features, each with two values that are not zero."""
+    """Write a few rows with the data set's number of features, two of them nonzero."""
     folder.mkdir(parents=True)
     last = dataset["features"]
     for name, count in ((dataset["name"], 40), (f"{dataset['name']}.t", 10)):

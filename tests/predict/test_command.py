@@ -1,4 +1,4 @@
-"""The arguments that users type, and the answers."""
+"""The arguments of `gcbench predict` as users type them, and its answers."""
 
 from __future__ import annotations
 
@@ -119,12 +119,13 @@ def test_a_slip_in_the_file_of_a_device_is_named(here: Path, change: Any, says: 
 
 
 def test_a_model_that_does_not_exist_is_named_before_its_seconds(here: Path) -> None:
-    with pytest.raises(MissingConfigException, match="model/resnet19"):  # a sentence at the end
+    # The command line turns the exception into one sentence.
+    with pytest.raises(MissingConfigException, match="model/resnet19"):
         predict_steps(["model=resnet19", "network=1gbit"])
 
 
 def test_a_model_without_code(here: Path) -> None:
-    """Seconds between the batches that the file has; every value of a knob is a method."""
+    """Seconds are interpolated between batch sizes; every value of a knob is a method."""
     arguments = read_predict(
         [
             "shapes=mine.yaml",
@@ -189,7 +190,7 @@ def test_the_picture_names_the_network_that_it_shows(
 def test_all_methods_on_several_networks(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A method that such a cluster cannot run is named with its reason, the others are ranked."""
+    """A method without codec seconds is named with this reason; the others are ranked."""
     node = yaml.safe_load((conf_directory() / "devices/cpu.yaml").read_text())
     node["codecs"] = {k: node["codecs"][k] for k in ("none", "powersgd", "top_k")}
     Path("few.yaml").write_text(yaml.safe_dump(node))
@@ -239,7 +240,7 @@ def test_a_measured_device_is_read_again(here: Path) -> None:
         "decode_seconds": {1000: 0.001},
     }
     assert made["models"]["mlp"]["seconds"] == {16: 0.09}
-    assert made["backward_share"] == 0.556  # of all computation, of which seconds are
+    assert made["backward_share"] == 0.556  # of the 0.09 s of all computation
     arguments = read_predict(
         ["model=mlp", "compressor=qsgd", "device=made.yaml", "batch_size=32", "workers=2"]
     )
@@ -297,7 +298,7 @@ def test_a_device_has_one_line_for_a_model(
 
 @pytest.mark.parametrize("steps_only", [False, True])
 def test_what_was_not_measured_is_said_to_be_assumed(here: Path, steps_only: bool) -> None:
-    """A benchmark of draws=[] has steps between processes, and no copies beside them."""
+    """A benchmark with draws=[] times steps between processes, and no copies beside them."""
     Path("result.json").write_text(json.dumps(result()))
     if steps_only:
         method = {"choices": {"compressor": "qsgd"}}
@@ -357,7 +358,7 @@ def result() -> dict[str, object]:
             "optimizer": {"lr": 0.1},
             "model": node,
             "compressor": {"_target_": "gcbench.compressors.build", "method": dense},
-            "trainer": {"gpus": 2, "batch_size": 16, "accumulate": 4},  # 4 of 4 samples
+            "trainer": {"gpus": 2, "batch_size": 16, "accumulate": 4},  # 4 micro-batches of 4
         },
         "workers": 2,
         "processes": 2,
@@ -403,9 +404,9 @@ def test_an_exchange_under_the_backward_pass_has_no_prediction(here: Path) -> No
 
 
 def test_a_run_beside_its_prediction(here: Path) -> None:
-    """Two workers send each other 1210 values in fp32 on 1 Mbit/s, in two messages.
+    """Two workers all-reduce 1210 fp32 values at 1 Mbit/s, in two rounds of 1 ms latency each.
 
-    They are 64 x 16 + 16 + 16 x 10 + 10.
+    The model has 64 x 16 + 16 + 16 x 10 + 10 parameters.
     """
     Path("result.json").write_text(json.dumps(result()))
     found = compare("result.json")
@@ -415,7 +416,7 @@ def test_a_run_beside_its_prediction(here: Path) -> None:
 
 
 def test_a_run_by_nodes_has_the_exchanges_of_its_nodes(here: Path) -> None:
-    """Four hosts are two nodes: what the meter counts lasts as an emulated network has it."""
+    """Four hosts are two nodes: metered messages last as long as on the emulated network."""
     overrides = ("compressor=qsgd", "exchange=hierarchical", "workers_per_node=2", "min_size=0")
     run: dict[str, Any] = result()
     run["config"]["compressor"] = resolve(compose_overrides(overrides))["compressor"]

@@ -1,4 +1,4 @@
-"""The arithmetic of a step, by hand."""
+"""The predicted seconds of a step, against a calculation by hand."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def test_a_ring_of_four_by_hand() -> None:
     assert found.step_seconds == pytest.approx(0.1 + 6 * 0.0081)
     assert found.samples_per_second == pytest.approx(4 * 32 / found.step_seconds)
     assert found.epoch_seconds(1280) == pytest.approx(10 * found.step_seconds)
-    assert found.epoch_seconds(1281) == found.epoch_seconds(1280)  # a run drops the rest
+    assert found.epoch_seconds(1281) == found.epoch_seconds(1280)  # a run drops an incomplete batch
     assert found.of_bound == pytest.approx(found.step_seconds / 0.1)
 
 
 def test_a_gather_decodes_the_message_of_every_worker() -> None:
-    """3 rounds of 4 Mbit in two messages; one's own work, and 3 messages more."""
+    """3 rounds of 4 Mbit in two messages; a worker codes its gradient and decodes 3 messages."""
     found = predict(
         sending("all_gather", 4e6, CodecSeconds(0.005, 0.001), number=2), 4, CLUSTER, COMPUTE
     )
@@ -67,9 +67,9 @@ def test_one_worker_exchanges_nothing_and_codes_nothing() -> None:
 
 
 def test_what_backward_hides() -> None:
-    """Four buckets are exchanged under 60 ms, the last when it ends.
+    """Four buckets are exchanged during a backward pass of 60 ms, the last one at its end.
 
-    A short exchange leaves one bucket, a long one all but 45 ms.
+    A short exchange leaves one bucket exposed, a long one all but 45 ms.
     """
     assert exposed_seconds(0.02, 0.06, 1) == 0.02
     assert exposed_seconds(0.02, 0.06, 4) == pytest.approx(0.005)
@@ -77,7 +77,7 @@ def test_what_backward_hides() -> None:
 
 
 def test_a_step_has_a_part_of_an_exchange() -> None:
-    """With an exchange every H steps, an H-th of its seconds, of its codec's and of its bits."""
+    """With an exchange every H steps, a step has 1/H of its seconds, codec seconds and bits."""
     method = sending("all_gather", 4e6, CodecSeconds(0.005, 0.001), title="quick")
     once, seldom = (predict(method.at_every(h), 4, CLUSTER, COMPUTE) for h in (1, 8))
     assert (once.method, seldom.method) == ("quick", "quick every=8")
@@ -97,7 +97,7 @@ def test_overlap_needs_several_buckets_and_a_method_that_takes_them() -> None:
 
 
 def test_nodes_share_their_link() -> None:
-    """A scatter among 8 workers: by node, four times as much crosses the same link."""
+    """A scatter among 8 workers: with four per node, four times as much crosses each link."""
     single, shared = Cluster(SLOW, Link(1e12)), Cluster(SLOW, Link(1e12), 4)
     method = sending("all_to_all", 7e6)
     apart, together = (predict(method, 8, c, COMPUTE).exchange_seconds for c in (single, shared))
@@ -110,9 +110,9 @@ def test_nodes_share_their_link() -> None:
 
 
 def test_the_threshold_is_where_the_steps_are_equally_long() -> None:
-    """Two workers: 32 Mbit against 4 and 10 ms of codec are equal at 28 Mbit / 10 ms.
+    """For two workers, 32 Mbit take as long as 4 Mbit and 10 ms of coding at 28 Mbit / 10 ms.
 
-    Latencies are 2 and 1 of 0.1 ms.
+    There are 2 latencies of 0.1 ms without compression, and 1 with it.
     """
     method = sending("all_gather", 4e6, CodecSeconds(0.010))
     found = find_threshold(method, DENSE, 2, CLUSTER, COMPUTE)
@@ -154,7 +154,7 @@ def test_answers_are_ranked_by_what_they_gain() -> None:
 
 
 def test_a_codec_may_cost_copies_of_the_gradient() -> None:
-    """Copies are of 4 bytes a value, at the device's own speed."""
+    """A copy moves 4 bytes per value, at the speed of the device."""
     codecs = {"qsgd": {"aggregate_copies": 3, "decode_copies": 1}}
     device = Device("mine", "a device", 1e9, 0.6, codecs, {})
     assert device.codec("qsgd", 10**6) == CodecSeconds(3 * 4e6 / 1e9, 4e6 / 1e9)

@@ -1,4 +1,4 @@
-"""Payloads that are counted without a network are those of real steps."""
+"""Payloads that are counted without a network equal those of real steps."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from gcbench.predict.payload import LATE, Payload
 from gcbench.predict.subject import compressor_of
 
 SHAPES = {"conv": (64, 32, 3, 3), "matrix": (128, 160), "bias": (160,)}
-SCATTERED = 5e-3  # shards are filled up to whole buckets and groups of eight
+SCATTERED = 5e-3  # tolerance: shards are padded to whole buckets and groups of eight
 
 
 def sent(overrides: list[str], workers: int) -> dict[tuple[str, str], float]:
-    """Return the bits that the first of as many virtual workers sends in a step, of two."""
+    """Return the bits that the first of the virtual workers sends per step, averaged over two."""
     comm = Comm(workers)
     generator = torch.Generator().manual_seed(0)
     grads = {k: torch.randn(workers, *s, generator=generator) for k, s in SHAPES.items()}
@@ -36,12 +36,12 @@ def sent(overrides: list[str], workers: int) -> dict[tuple[str, str], float]:
     [
         (["compressor=none"], 4, 0),
         (["compressor=powersgd", "rank=2", "min_size=0"], 4, 0),
-        (["compressor=acpsgd", "min_size=0"], 4, 0),  # factors of other sizes in turn
+        (["compressor=acpsgd", "min_size=0"], 4, 0),  # alternates between factors of two sizes
         (
             ["compressor=orq", "level_count=5", "exchange=sum"],
             4,
             0,
-        ),  # not of 1024
+        ),  # codes of 1024 workers cannot be summed
         (["compressor=top_k"], 4, 0),
         (["compressor=qsgd"], 4, 0),
         (["compressor=qsgd", "exchange=sum"], 4, 0),
@@ -98,7 +98,7 @@ def test_a_hundred_thousand_workers_in_a_second() -> None:
     ]
     cluster = Cluster(Link(1e9, 5e-5), Link(1e12), 4)
     for m in made:
-        m.messages(100_000)  # counted
+        m.messages(100_000)  # counts the payload, once
     start = time.process_time()
     found = [predict(m, 100_000, cluster, Compute(0.1, 0.06, 32)) for m in made]
     assert time.process_time() - start < 1

@@ -26,7 +26,7 @@ REAL = [
 def test_facts_are_those_of_the_data(name: str, overrides: list[str]) -> None:
     config = config_of(f"dataset={name}", *overrides)
     if "download" in config["dataset"]:
-        config["dataset"]["download"] = False  # the data folder is the user's
+        config["dataset"]["download"] = False  # tests do not write to the user's data folder
     try:
         data = make_data(config)
     except ConfigError as error:

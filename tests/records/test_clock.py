@@ -1,4 +1,4 @@
-"""The times of steps: which lap is whose, and what is counted over processes."""
+"""The times of steps: which phase a lap belongs to, and how processes are averaged."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_times_are_means_over_processes_and_an_exchange_is_the_shortest() -> Non
 
 
 def test_coding_before_the_last_collective_is_encoding(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As between the two rounds of PowerSGD."""
+    """PowerSGD, for example, encodes between its two exchanges."""
     now = count()
     monkeypatch.setattr(clock.time, "perf_counter", lambda: float(next(now)))
     watch = Clock(torch.device("cpu"))

@@ -26,7 +26,7 @@ def git(directory: Path, *arguments: str) -> str:
 
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Make the current directory a checkout, and gcbench's own none."""
+    """Change to an empty folder for a checkout, with gcbench itself outside of any checkout."""
     installed = tmp_path / "site" / "environment.py"
     installed.parent.mkdir()
     monkeypatch.setattr(records_environment, "__file__", str(installed))

@@ -77,7 +77,7 @@ def test_metrics_go_back_to_a_step(tmp_path: Path) -> None:
     for step in (1, 2, 3):
         files.append_metrics({"step": step, "loss": math.nan})
     with files.metrics.open("a") as file:
-        file.write('{"step": 2, "lo')  # the machine went down
+        file.write('{"step": 2, "lo')  # as if the machine went down
     files.truncate_metrics(2)
     files.append_metrics({"step": 3})
     lines = [json.loads(line) for line in files.metrics.read_text().splitlines()]

@@ -1,4 +1,4 @@
-"""W&B, TensorBoard and metrics.csv by the real libraries, and the troubles of W&B."""
+"""W&B, TensorBoard and metrics.csv with the real libraries, and failures of W&B."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gcbench.records.result import Begun
 from gcbench.records.wandb_logger import SETTINGS, _choose_mode
 
 RESULT = plain_result(test={"accuracy": 90.0, "loss": None})
-# A run of a few steps with lines of every event.
+# A run of a few steps that logs every kind of event.
 SHORT = ("trainer.max_steps=4", "trainer.log_every=2", "trainer.error_every=2")
 
 
@@ -106,7 +106,7 @@ def test_a_service_that_hangs_is_given_up(
     core = tmp_path / "core"
     core.write_text("#!/bin/sh\nexec sleep 3\n")
     core.chmod(0o755)
-    wandb.teardown()  # the service of an earlier test
+    wandb.teardown()  # stop the service of an earlier test
     monkeypatch.setattr(process, "get_core_path", lambda: str(core))
     monkeypatch.setitem(SETTINGS, "x_service_wait", 0.5)
     use(start("offline", tmp_path))
@@ -156,9 +156,9 @@ def test_csv_has_a_row_for_every_step_with_a_line_and_a_column_for_every_metric(
 def test_a_continued_run_has_each_step_once_in_metrics_csv(tmp_path: Path) -> None:
     logger = start_logger(config_of("logger=csv"), RunFiles(tmp_path), Begun.here())
     kept = {"event": "train", "step": 1, "epoch": 0.5, "loss": 2.0}
-    for line in (kept, {**kept, "step": 2}, {**kept, "step": 3}):  # no finish: it was killed
+    for line in (kept, {**kept, "step": 2}, {**kept, "step": 3}):  # no finish(), as if killed
         logger.log(line)
-    RunFiles(tmp_path).append_metrics(kept)  # of which the checkpoint knows one line
+    RunFiles(tmp_path).append_metrics(kept)  # all that its checkpoint has
     logger = start_logger(config_of("logger=csv"), RunFiles(tmp_path), Begun.here())
     assert [row["step"] for row in read_table(tmp_path)] == ["1"]
     logger.log({**kept, "step": 2, "loss": 1.0})
@@ -182,7 +182,7 @@ def test_tensorboard_has_the_scalars_and_knobs_and_goes_on_after_the_last_line(
     assert events.Scalars("test/accuracy")[-1].value == pytest.approx(result["test"]["accuracy"])
     text = str(events.SummaryMetadata("_hparams_/session_start_info").plugin_data.content)
     assert "optimizer" in text and "bits" in text
-    # As if killed after its last checkpoint, which knew step 2: what follows is purged.
+    # As if killed after its last checkpoint, at step 2: events after that step are purged.
     files = RunFiles(tmp_path)
     files.truncate_metrics(2)
     again = start_logger(config_of(*overrides), files, Begun.here())

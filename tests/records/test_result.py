@@ -1,4 +1,4 @@
-"""The result of many tests and many workers, as result.json has it."""
+"""Summaries over tests and workers, as result.json has them."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def print_to_text(result: dict[str, Any], width: int = 80) -> str:
 def test_summary_fits_and_tells_all(width: int) -> None:
     text = print_to_text(RESULT, width)
     assert all(len(line) <= width for line in text.splitlines()[:-1])
-    # The path is whole, to be copied.
+    # The path is not wrapped, so that it can be copied.
     assert text.splitlines()[-1] == f"files in {Path('/outputs/' + 'long-name/' * 12)}"
     assert text.isascii() and "\x1b" not in text
     words = " ".join(text.split())

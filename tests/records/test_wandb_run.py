@@ -1,4 +1,4 @@
-"""What W&B has of a run, in the file that it leaves offline for `wandb sync`."""
+"""What W&B records of a run, in the offline file that `wandb sync` uploads."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OVERRIDES = (
 
 
 class Logged(NamedTuple):
-    """A run that was interrupted after step 4 and continued, and what W&B has of it."""
+    """A run that was interrupted after step 4 and continued, and what W&B recorded of it."""
 
     directory: Path
     result: dict[str, Any]
@@ -54,7 +54,7 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> Logged:
         with pytest.raises(KeyboardInterrupt):
             run(directory, *OVERRIDES)
     result = run(directory, *OVERRIDES)
-    wandb.teardown()  # waits for the service, which writes the end of the file after the run
+    wandb.teardown()  # waits for the service, which completes the file after the run
     files = sorted(directory.glob("wandb/offline-run-*/*.wandb"))
     return Logged(directory, result, [read_offline(file) for file in files], read_offline(*files))
 
@@ -127,7 +127,7 @@ def test_every_key_of_the_dashboards_is_in_the_run(logged: Logged) -> None:
         dashboard = DASHBOARDS["specification"](DASHBOARDS[make]("team", "gcbench", runs))
         drawn = set(metrics_of(dashboard))
         assert "time/encode" in drawn and "bits/ratio" in drawn
-        assert drawn - logged.whole.keys == {"test/perplexity"}  # which classifiers have not
+        assert drawn - logged.whole.keys == {"test/perplexity"}  # which classifiers do not log
         text = json.dumps(dashboard)
         for key in ("experiment", "label", "identity"):
             assert f'"name": "{key}.value"' in text and key in logged.whole.config

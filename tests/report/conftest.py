@@ -60,9 +60,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def said(capsys: pytest.CaptureFixture[str]) -> Report:
-    """Return what `gcbench report` prints for these arguments.
+    """Return a function of the arguments of `gcbench report` that returns what it prints.
 
-    `gcbench runs` and `gcbench claims` print for the arguments after theirs.
+    A first argument of `runs` or `claims` stands for `gcbench runs` or `gcbench claims`.
     """
 
     def run(*arguments: str) -> str:

@@ -89,12 +89,12 @@ def test_list_counts_rows_with_runs(said) -> None:
     write(OUT / "b", result_of(SGD, seed=2))
     write(OUT / "c", result_of("powersgd/table4/rank_7", budget="cpu"))
     write(OUT / "d", result_of(SGD, budget="cpu", status="failed", reason="out of memory"))
-    write(OUT / "e", result_of("powersgd/table4/rank_7", "rank=3", budget="bits"))  # no row's
-    write(OUT / "f", result_of("powersgd/table3_cifar10/sgd", budget="cpu_long"))  # is the same
+    write(OUT / "e", result_of("powersgd/table4/rank_7", "rank=3", budget="bits"))  # of no row
+    write(OUT / "f", result_of("powersgd/table3_cifar10/sgd", budget="cpu_long"))  # same as SGD
     one, times = (
         line.split() for line in said("list").splitlines() if line.strip().startswith("small/")
     )
-    # Rows, then bits, cpu, cpu_long, cpu_medium, paper, smoke.
+    # All rows, then those with runs at budget bits, cpu, cpu_long, cpu_medium, paper, smoke.
     assert one[-7:] == ["3", "0", "1", "1", "0", "1", "0"]
     assert "study," in times
 
@@ -112,7 +112,7 @@ def test_runs_lists_everything(said) -> None:
 
 
 def test_it_starts_without_torch() -> None:
-    """A report answers at once."""
+    """Importing torch or wandb would delay every report by seconds."""
     code = (
         "import sys; import gcbench.cli, gcbench.report.command; "
         "sys.exit('torch' in sys.modules or 'wandb' in sys.modules)"

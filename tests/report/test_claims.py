@@ -1,4 +1,4 @@
-"""`gcbench claims`: the claims, and the answers to made-up results."""
+"""`gcbench claims`: the claims, and the answers to them from made-up results."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ STUDIED = """
 
 @pytest.fixture
 def asked(here: Path, monkeypatch: pytest.MonkeyPatch):
-    """Put claims in the place of the papers'."""
+    """Return a function that replaces the claims of the papers by others."""
 
     def put(text: str) -> None:
         (here / "claims.yaml").write_text(text)
@@ -134,7 +134,7 @@ def seeds(*numbers: float) -> Value:
         ("a == b", Value(exact=3), Value(exact=4), Verdict.CONTRARY),
         ("abs(a - b) <= 3", seeds(3, 4, 5), seeds(1, 2, 3.2), Verdict.REPRODUCED),
         ("abs(a - b) <= 1", seeds(3, 4, 5), seeds(1, 2, 3.2), Verdict.CONTRARY),
-        # The mean difference counts: these are 1, 1 and -2 apart.
+        # The mean difference counts: here it is that of 1, 1 and -2.
         ("abs(a - b) <= 1.9", seeds(3, 4, 5), seeds(2, 3, 7), Verdict.REPRODUCED),
         ("a > b", seeds(3), seeds(1), Verdict.WITHIN_NOISE),
         ("a < b", seeds(3), seeds(1), Verdict.NOT_DECIDED),
@@ -156,21 +156,22 @@ def test_a_relation_is_judged_by_differences_of_the_same_seed(
 
 
 def test_the_luck_of_a_seed_cancels() -> None:
-    """Rows that rise and fall together are told apart by less than their own spread."""
+    """Rows that rise and fall together are told apart by less than the spread of their seeds."""
     (judged,) = judge(read_relations("a > b"), {"a": seeds(90, 94, 97), "b": seeds(89, 93.2, 96.1)})
     assert judged.verdict is Verdict.REPRODUCED and judged.seeds == (1, 2, 3)
     assert judged.margin == pytest.approx(0.9)
-    assert judged.noise == pytest.approx(1.885618 * 0.1 / 3**0.5)  # t of 2 degrees of freedom
+    assert judged.noise == pytest.approx(1.885618 * 0.1 / 3**0.5)  # t with 2 degrees of freedom
 
 
 def test_noise_is_a_bound_of_students_t_for_many_seeds_too() -> None:
     differences = [float(seed) for seed in range(12)]
     (judged,) = judge(read_relations("a > b"), {"a": seeds(*differences), "b": seeds(*[0.0] * 12)})
-    assert judged.noise == pytest.approx(1.363430 * 13**0.5 / 12**0.5)  # t of 11, deviation
+    # Student's t with 11 degrees of freedom, the deviation, and the root of the count.
+    assert judged.noise == pytest.approx(1.363430 * 13**0.5 / 12**0.5)
 
 
 def test_more_seeds_decide_what_few_leave_open() -> None:
-    """The same differences, six times over, have about the same deviation and a surer mean."""
+    """The same differences, six times over, have the same deviation but a more certain mean."""
     higher, lower = (3.0, 4.2, 5.1), (2.9, 3.0, 5.6)
     few, many = (
         judge(read_relations("a > b"), {"a": seeds(*higher * n), "b": seeds(*lower * n)})[0]
@@ -199,14 +200,14 @@ def test_one_seed_takes_the_deviation_of_the_others() -> None:
 
 
 def test_few_seeds_that_agree_by_chance_decide_nothing() -> None:
-    """Up to three differences have at least the noise of all that are judged with them."""
+    """Two or three differences have at least the noise of the median deviation of all relations."""
     values = {"a": seeds(3.2, 3.21), "b": seeds(3, 3), "c": seeds(2.2, 3.2, 2.6, 3.4)}
     alone, _ = judge(read_relations("a > b") * 2, values)
     beside, other = judge(read_relations("a > b") + read_relations("3 > c"), values)
     assert alone.verdict is Verdict.REPRODUCED and beside.verdict is Verdict.WITHIN_NOISE
-    own = pstdev([0.8, -0.2, 0.4, -0.4]) * (4 / 3) ** 0.5  # four are their own measure
+    own = pstdev([0.8, -0.2, 0.4, -0.4]) * (4 / 3) ** 0.5  # four are judged by their own deviation
     assert other.noise == pytest.approx(1.637744 * own / 4**0.5)
-    middle = (own + 2**0.5 * 0.005) / 2  # the median of two
+    middle = (own + 2**0.5 * 0.005) / 2  # the median of two deviations
     assert beside.noise == pytest.approx(1.533206 * middle / 2**0.5)
 
 
@@ -281,7 +282,7 @@ def test_rows_are_compared_seed_by_seed(said, asked, sgd, rank, answer: str) -> 
             "gcbench -m +experiment/powersgd/table4=rank_7,sgd seed=4,5,6"
         ),
     }
-    if "not yet" in answer:  # at the smallest budget that is asked, as another has all of nothing
+    if "not yet" in answer:
         assert "table4=rank_7" in row["commands"] and row["cost"]
     else:
         assert row["commands"] == lacking.get((sgd, rank), "")
@@ -310,10 +311,8 @@ def test_budgets_answer_by_themselves(said, asked) -> None:
     asked(near())
     runs(SGD, 94.0, 94.2, 94.4)
     runs(RANK, 60.0, 60.2, 60.4, budget="cpu")
-    assert [row["answer"] for row in answers(said)] == [
-        "not yet",
-        "not yet",
-    ]  # a row of each, and nothing to compare
+    # Each budget has only one of the two rows.
+    assert [row["answer"] for row in answers(said)] == ["not yet", "not yet"]
     runs(SGD, 50.0, 50.2, 50.4, budget="cpu")
     cpu, paper = answers(said)
     assert (cpu["answer"], cpu["basis"], paper["answer"]) == ("reproduced", "budget cpu", "not yet")
@@ -441,7 +440,7 @@ def test_the_best_of_a_sweep(said, asked) -> None:
 
 
 def record_tests(**outcomes: str) -> None:
-    """Write the record of a test run; `something` is what STUDIED names."""
+    """Write the record of a test run; STUDIED names test_something."""
     named = {f"papers/test_powersgd.py::test_{name}": value for name, value in outcomes.items()}
     record = {"commit": "abc1234def", "finished": "2026-01-01T00:00:00", "outcomes": named}
     (OUT / "results").mkdir(parents=True, exist_ok=True)
@@ -499,7 +498,7 @@ def test_what_needs_a_machine_has_an_estimate(said, asked) -> None:
 
 
 def test_runs_cost_what_the_shortest_like_them_took(said, asked) -> None:
-    """A run that was paused lasts as long as its pause."""
+    """The time of a run that was paused includes the pause."""
     asked(near())
     for seed, hours, worse in ((1, 9, 0), (2, 1, 6)):
         for name in (SGD, RANK):
@@ -543,7 +542,7 @@ def test_overrides_beside_belong_to_the_rows_that_have_their_keys(said, asked) -
 
 
 def test_tables_with_the_same_runs_are_asked_once(said, asked) -> None:
-    """At budget=cpu one model stands in for ResNet-56 and for ResNet-110; at paper they differ."""
+    """At budget=cpu one model stands in for both ResNets, which differ at budget=paper."""
     folders = ["orq/table2_resnet56", "orq/table2_resnet110"]
     both = near("bingrad_b > sign_sgd").replace("powersgd/table4", f"[{', '.join(folders)}]")
     asked(both)
@@ -564,7 +563,7 @@ def test_tables_with_the_same_runs_are_asked_once(said, asked) -> None:
 
 
 def test_runs_over_another_backend_are_runs_of_their_own(here: Path, asked) -> None:
-    """No identity has the backend, as only times depend on it."""
+    """The backend is not part of the identity, because only times depend on it."""
     rows = "".join(
         f"  - {{experiment: {SGD}, name: {backend}, backend: {backend}, title: {backend}}}\n"
         for backend in ("gloo", "nccl")
@@ -678,7 +677,7 @@ def test_the_best_rate_of_a_loss_is_that_of_the_lowest() -> None:
 
 
 def test_costs_are_of_all_cores_and_of_rows_like_none_so_far() -> None:
-    """An hour of two processes with three threads each; another table costs as much a seed."""
+    """A run took 1 h on 2 x 3 cores; a seed of another table is taken to cost the same."""
     claim = next(claim for claim in ALL if not claim.machine)
     kept = recorded(SGD, threads=3, finished="2026-01-01T01:00:00+00:00")
     lacking = [MissingRuns(name, (), "paper", (1, 2)) for name in (SGD, "orq/table2_resnet56/orq")]

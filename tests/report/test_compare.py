@@ -24,7 +24,7 @@ def test_two_runs(said) -> None:
     assert [line.split() for line in text.splitlines() if line.strip().startswith("rank")] == [
         ["rank", "7", "3"]
     ]
-    assert "compressor.method.rank" not in text  # the knob says it
+    assert "compressor.method.rank" not in text  # the knob already says so
     (accuracy,) = (
         line.split() for line in text.splitlines() if line.strip().startswith("accuracy")
     )
@@ -37,7 +37,7 @@ def test_two_runs(said) -> None:
 
 
 def test_runs_of_the_same_seed_are_compared(said) -> None:
-    """As in claims: what all seeds gain alike is no noise, whatever the spread of the seeds."""
+    """As in claims, the same gain with every seed is no noise, whatever the spread of the seeds."""
     tree("a", SGD, accuracies=(94.0, 95.0, 96.0))
     tree("same", SGD, "optimizer.lr=0.2", accuracies=(94.3, 94.8, 96.1))
     tree("better", SGD, "optimizer.lr=0.4", accuracies=(94.5, 95.5, 96.5, 90.0))
@@ -62,7 +62,7 @@ def test_rows_are_paired_by_name(said) -> None:
 
 
 def test_seeds_that_differ_are_compared_by_their_ranges(said) -> None:
-    """Those that overlap are alike, though no seed of one is below the mean of the other."""
+    """Ranges that overlap count as equal, even if all of one is above the mean of the other."""
     tree("a", SGD, accuracies=(94.0, 94.2, 94.4))
     for name, accuracies in (("near", (94.3, 94.5)), ("far", (94.5, 94.6))):
         for seed, accuracy in enumerate(accuracies, 11):

@@ -53,7 +53,7 @@ rows:
 
 
 def metrics(result: dict[str, Any]) -> list[dict[str, Any]]:
-    """Three epochs of ten steps; the log lies between the tests."""
+    """Return the log of three epochs of ten steps; training lines are between the tests."""
     sent, accuracy = result["bits_sent"]["per_step"], result["test"]["accuracy"]
     timed = result["seconds"] is not None
     lines: list[dict[str, Any]] = []
@@ -127,7 +127,7 @@ def test_curves_are_the_means_of_the_seeds_within_their_range() -> None:
 
 
 def test_groups_of_the_same_runs_share_a_panel() -> None:
-    """One small model stands in for several, whose panels would all look alike."""
+    """If one small model stands in for several, their panels would all be the same."""
     one, other = run(SGD, accuracy=90), run(SGD, accuracy=80)
     drawn = [
         Series(f"{group}: SGD", "none", [runs], group=group, title="SGD")
@@ -200,7 +200,7 @@ def test_speed_up_is_over_full_precision_on_one_worker() -> None:
 
 
 def test_a_label_means_the_same_method_on_every_number_of_workers() -> None:
-    """Ranks differ between the numbers of workers, though not within one of them."""
+    """Ranks differ between numbers of workers, but not between runs with the same number."""
 
     def of(workers: int, *overrides: str, **facts: Any) -> RecordedRun:
         one = run(RANK_7, f"trainer.gpus={workers}", *overrides, **facts)
@@ -226,7 +226,7 @@ def test_the_front_has_what_nothing_beats() -> None:
 
 
 def sends(megabytes: float, accuracy: float) -> RecordedRun:
-    """Return a run of two workers that all-reduces so much in a single step."""
+    """Return a run of two workers that all-reduces `megabytes` in its single step."""
     bits = 8e6 * megabytes
     message = Collective(
         level="all",
@@ -294,7 +294,7 @@ def test_names_of_many_points_stand_in_the_legend() -> None:
     figure = draw_accuracy_ratio({"a title": drawn(*members)})
     assert figure is not None
     (ax,) = figure.axes
-    # By ratio: the last method has the lowest.
+    # Numbers are in order of ratio: the last method has the lowest.
     assert [text.get_text() for text in ax.texts] == [str(n) for n in range(1, 26)]
     (legend,) = figure.legends
     names = [text.get_text() for text in legend.get_texts()]

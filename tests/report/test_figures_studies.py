@@ -1,4 +1,4 @@
-"""Figures of studies: the shapes that gcbench/studies/ writes."""
+"""Figures of studies, from rows with the keys that gcbench/studies/ writes."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def test_times_are_means_over_processes(name: str, value: float) -> None:
 
 
 def test_an_exchange_on_a_link_is_that_of_the_cost_model() -> None:
-    """4 workers pass round 6 quarters of 8 Mbit each in every second step, at 950 Mbit/s."""
+    """4 workers all-reduce 8 Mbit in every second step: 6 rounds of a quarter, at 950 Mbit/s."""
     reduced = Collective(
         level="all",
         collective="all_reduce",
@@ -48,7 +48,7 @@ def test_an_exchange_on_a_link_is_that_of_the_cost_model() -> None:
 
 
 def test_high_is_good_for_accuracies_ratios_and_speed_alone() -> None:
-    """Of every measure of how good a run is; sizes and times are neither."""
+    """All other measures of quality are better when low; sizes and times are not in LOWER."""
     high = {"accuracy", "best_accuracy", "top5_accuracy", "ratio", "analytic_ratio", "coded_ratio"}
     high |= {"tta_accuracy", "cosine", "images_per_second"}
     sizes = {"data_mib_per_epoch", "total_bits", "shannon_total_bits", "parameters"}
@@ -59,7 +59,7 @@ def test_high_is_good_for_accuracies_ratios_and_speed_alone() -> None:
 
 
 def test_workers_of_a_node_share_the_link_of_a_hierarchical_exchange() -> None:
-    """Two of each node send the other node 8 Mbit at once; inside a node nothing takes time."""
+    """Both workers of a node send 8 Mbit at once to the other node; inside, nothing takes time."""
     levels = (("inside", "all_reduce"), ("between", "all_gather"))
     bits = {"messages": 1, "sent_bits": 8e6, "received_bits": 0, "wire_bits": 0}
     collectives = [

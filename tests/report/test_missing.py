@@ -1,4 +1,4 @@
-"""What tables and claims lack, in order of value."""
+"""The runs that tables and claims lack, most valuable first."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CLAIM = """
 
 @pytest.fixture
 def lacking(here: Path, monkeypatch: pytest.MonkeyPatch):
-    """Return what is missing for tables and claims, beside the results that are there."""
+    """Return a function that finds what tables and claims lack besides the results in OUT."""
 
     def find(
         *tables: str,
@@ -104,7 +104,7 @@ def test_claims_come_first_and_the_cheapest_of_them_before_the_others(lacking) -
     assert claims_of["sgd"] == ["powersgd-02-near"]
     assert claims_of["rank_7"] == ["powersgd-02-near", "powersgd-01-near"]
     assert claims_of["rank_2"] == ["powersgd-01-near"]
-    assert runs[0].tables == ["small/one"]  # and it is not there twice
+    assert runs[0].tables == ["small/one"]  # and it is listed only once
 
 
 def test_claims_without_runs_come_before_those_that_more_seeds_may_decide(lacking) -> None:
@@ -112,7 +112,7 @@ def test_claims_without_runs_come_before_those_that_more_seeds_may_decide(lackin
         has(SGD, seed)
         has(RANK, seed)
     runs = lacking(relations=("rank_7 > sgd", "rank_2 > sign_norm"), seeds=(1, 2)).runs
-    # Two seeds are asked and decide nothing: the third is asked for, after the other claim.
+    # The two seeds decide nothing, so a third one is asked for, after the other claim.
     assert names(runs) == [
         *[("rank_2", 1), ("rank_2", 2), ("sign_norm", 1), ("sign_norm", 2)],
         *[("rank_7", 3), ("sgd", 3)],
@@ -122,7 +122,7 @@ def test_claims_without_runs_come_before_those_that_more_seeds_may_decide(lackin
 def test_a_row_like_none_so_far_is_taken_to_cost_what_the_others_do(lacking) -> None:
     relations = ("rank_2 > rank_7", "sign_norm > sgd", "rank_7 > sgd")
     rows = dict.fromkeys(name for name, _ in names(lacking(relations=relations).runs))
-    # Of 10, 60 and 60 s the middle is 60: the second claim takes 70 s, then the third 60 s more.
+    # The median of 10, 60 and 60 s is 60 s: the second claim takes 70 s, the third 60 s more.
     assert list(rows) == ["sign_norm", "sgd", "rank_7", "rank_2"]
 
 
@@ -136,7 +136,7 @@ def test_a_claim_that_is_decided_lacks_nothing(lacking) -> None:
         has(SGD, seed)
         has(RANK, seed)
     assert lacking(relations=("rank_7 > sgd - 5",)).runs == []
-    # Equal numbers decide nothing that asks for more: three more seeds may.
+    # Equal scores do not decide whether one row is better, but three more seeds may.
     undecided = lacking(relations=("rank_7 > sgd",)).runs
     assert sorted(names(undecided)) == [
         (name, seed) for name in ("rank_7", "sgd") for seed in (4, 5, 6)

@@ -1,4 +1,4 @@
-"""`gcbench report html` in a real browser: it shows what the results say, and runs nothing else."""
+"""`gcbench report html` in a real browser: it shows the results, and runs no code from them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SGD, RANK_7 = "powersgd/table4/sgd", "powersgd/table4/rank_7"
 SEEDS = {SGD: (94.0, 94.6, 95.3), RANK_7: (93.0, 91.0)}  # accuracy by seed
 RATIO = {SGD: 1.0, RANK_7: 8.0}
 PHASES = ("data", "forward", "backward", "update")
-STEPS = (10, 20, 30)  # of the tests, of which each is better by one than the one before
+STEPS = (10, 20, 30)  # at which tests are run, each one point better than the last
 EVIL = (
     """</script><script>document.title = "owned"</script>"""
     """<img src=x onerror="document.title='owned'">"""
@@ -36,7 +36,7 @@ EVIL = (
 
 
 def run(experiment: str, seed: int, accuracy: float, **facts: Any) -> RecordedRun:
-    """Return a run of two workers that summed its gradients, a message a step."""
+    """Return a run of two workers that summed gradients in one message per step."""
     result = result_of(experiment, seed=seed, accuracy=accuracy, ratio=RATIO[experiment], **facts)
     sent = result["bits_sent"]["per_worker"]
     result["seconds"] |= {phase: {"mean": 0.02, "max": 0.02} for phase in PHASES}
@@ -63,7 +63,7 @@ def broken_by_somebody() -> RecordedRun:
 
 @pytest.fixture
 def frame(here: Path) -> DataFrame:
-    """Return the runs of the page, which lies in outputs/report.html."""
+    """Write the page to outputs/report.html, and return its runs."""
     runs = [run(name, i + 1, a) for name, scores in SEEDS.items() for i, a in enumerate(scores)]
     runs += [run(SGD, 1, 60.0, budget="cpu"), broken_by_somebody()]
     write_kept(here / "outputs" / "all.jsonl.xz", runs)
@@ -78,7 +78,7 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
 
 
 def look(page: Page, **state: str) -> None:
-    """Open the page in a state of its controls."""
+    """Open the page with its controls in this state."""
     page.problems.clear()
     page.open("about:blank")
     page.open(f"{Path('outputs/report.html').resolve().as_uri()}#{urlencode(state)}")
@@ -89,7 +89,7 @@ def texts(page: Page, selector: str) -> list[str]:
 
 
 def values(page: Page, table: str, column: int) -> dict[str, float]:
-    """Return a column's numbers by method."""
+    """Return the numbers of a table's column by method."""
     rows = f"[...document.querySelectorAll('#{table} tbody tr')]"
     number = f"Number(row.cells[{column}].dataset.value)"
     return dict(
@@ -123,7 +123,7 @@ def test_time_to_a_goal_on_a_link(frame: DataFrame, chromium: Page) -> None:
     slow = Network(2, 1, link, type(link)(1e6, link.latency_seconds))
     bits = frame[frame.status == "done"].groupby("compressor").parameters.first() * 32
     step = 4 * 0.02 + 2 * 0.05 + slow.seconds("all_reduce", bits["none"])
-    # The seeds reach 92.5 at the second, first and first test; one of rank 7 never does.
+    # SGD reaches 92.5 at the second, first and first test; a seed of rank 7 never does.
     steps = (STEPS[1] + STEPS[0] + STEPS[0]) / 3
     assert shown == {"none": pytest.approx(steps * step, rel=1e-4)}
     assert texts(chromium, "#goal-missing") == ["Not reached by every seed: powersgd."]
@@ -147,7 +147,7 @@ def test_controls_filter_sort_and_highlight(frame: DataFrame, chromium: Page) ->
     assert [row.split()[0] for row in texts(chromium, "#runs tbody button")] == order[::-1]
     chromium.value("document.querySelector('#methods input[value=none]').click()")
     assert len(texts(chromium, "#curves .curve.other")) == 1
-    assert chromium.value("document.activeElement.value") == "none"  # the keyboard goes on there
+    assert chromium.value("document.activeElement.value") == "none"  # which keeps the focus
     assert "method=powersgd" in chromium.value("location.hash")
     chromium.value("document.querySelector('#runs tbody button').click()")
     (detail,) = texts(chromium, "#runs tr.detail")
@@ -223,7 +223,7 @@ def test_local_steps_code_once_in_an_exchange() -> None:
 def test_the_page_of_all_kept_runs_is_small(
     chromium: Page, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.undo()  # the tables are those of the papers
+    monkeypatch.undo()  # back to the tables of the papers
     report(["html", f"results={KEPT}", f"file={here / 'outputs/report.html'}"])
     monkeypatch.chdir(here)
     runs = find_runs([KEPT]).runs

@@ -1,4 +1,4 @@
-"""Reports over trees of runs."""
+"""Tables and other reports from folders of runs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from gcbench.report.tables import read_table, tables_of
 from gcbench.report.tests_record import find_tests
 
 SGD, RANK = "powersgd/table4/sgd", "powersgd/table4/rank_7"
-SCALING = "powersgd/figure3/sgd"  # by workers and backend
+SCALING = "powersgd/figure3/sgd"  # its rows differ in workers and backend
 OUT = Path("outputs")
 NO_IDENTITY = ("seed", "logger", "data.root", "trainer.backend", "trainer.tta")
 
@@ -36,7 +36,7 @@ def lines(text: str, start: str) -> list[str]:
 
 
 def rows(text: str) -> dict[str, list[str]]:
-    """Return the cells of a markdown table by the rows' titles, those of its parts together."""
+    """Return the cells of a markdown table by row title, joining the parts of a wide table."""
     cells: dict[str, list[str]] = {}
     for line in lines(text, "| "):
         title, *others = (cell.strip() for cell in line.strip("| ").split(" | "))
@@ -146,7 +146,7 @@ def test_a_score_that_is_not_finite_is_noted_with_its_seed(said) -> None:
 def test_the_newest_of_duplicates_counts(said) -> None:
     write(OUT / "old", result_of(SGD, accuracy=10.0, finished="2026-01-01T00:00:00+00:00"))
     write(OUT / "new", result_of(SGD, accuracy=94.0, finished="2026-01-02T00:00:00+00:00"))
-    shutil.copytree(OUT / "new", OUT / "tables/copy")  # a copy is no other run
+    shutil.copytree(OUT / "new", OUT / "tables/copy")  # a copy is the same run
     text = said("table=small/one", "format=markdown")
     assert rows(text)["No compression"][0] == "94.0 (n=1)"
     (line,) = lines(text.partition("## Ran more than once")[2].partition("##")[0], "- ")
@@ -198,7 +198,7 @@ def test_overrides_beside_every_row(said) -> None:
 
 @pytest.mark.parametrize("split", ["test", "valid"])
 def test_the_best_learning_rate_of_a_grid(said, split: str) -> None:
-    """0.1 is the row's own. By validation 0.2 wins, on the test split 0.05 would."""
+    """The row's own rate is 0.1; 0.2 is best by validation, 0.05 on the test split."""
     for rate, test, valid in ((0.05, 94.9, 90.0), (0.1, 94.0, 91.0), (0.2, 94.5, 92.0)):
         own = [] if rate == 0.1 else [f"optimizer.lr={rate}"]
         write(OUT / f"test{rate}", result_of(SGD, *own, accuracy=test))
@@ -224,7 +224,7 @@ def test_the_best_learning_rate_of_a_grid(said, split: str) -> None:
 
 
 def test_a_lucky_seed_does_not_choose_a_learning_rate(said) -> None:
-    """At 0.2 seed 3 is above the mean of 0.1's seeds, but below 0.1's seed 3; 0.05 has seed 1."""
+    """Seed 3 at 0.2 is above the mean at 0.1, but below seed 3 at 0.1; 0.05 has only seed 1."""
     for rate, scores in ((0.05, {1: 94.1}), (0.1, {1: 94, 2: 95, 3: 96}), (0.2, {3: 95.5})):
         own = [] if rate == 0.1 else [f"optimizer.lr={rate}"]
         for seed, accuracy in scores.items():
@@ -236,7 +236,7 @@ def test_a_lucky_seed_does_not_choose_a_learning_rate(said) -> None:
 
 
 def test_a_row_that_has_the_best_rate_is_said_to_have_it(said) -> None:
-    """budget=cpu has 0.5 for the paper's 0.1."""
+    """At budget=cpu the row's own rate is 0.5, where the paper has 0.1."""
     for own, accuracy in (([], 80.0), (["optimizer.lr=0.25"], 81.0)):
         result = result_of(SGD, *own, budget="cpu", accuracy=accuracy)
         write(OUT / f"rate{accuracy}", result)
@@ -332,7 +332,7 @@ def test_rows_of_one_experiment_are_told_apart_by_what_is_typed_beside_it(said, 
         text = text.replace(row, f"{SCALING}, name: {backend}, workers: 2, backend: {backend}")
     path.write_text(text)
     write(OUT / "gloo", result_of(SCALING, "trainer.gpus=2", "trainer.backend=gloo", accuracy=94.0))
-    write(OUT / "alone", result_of(SCALING, accuracy=93.0))  # 16 workers: no row's
+    write(OUT / "alone", result_of(SCALING, accuracy=93.0))  # 16 workers, which no row has
     table = said("table=small/one", "format=markdown")
     assert rows(table)["No compression"][0] == "94.0 (n=1)"
     assert rows(table)["medium: Rank_7"][-1] == "missing"
@@ -354,7 +354,8 @@ def test_rows_of_a_grid_are_one_sweep(said, here: Path) -> None:
     values = "trainer.gpus=2,4 trainer.backend=gloo,nccl"
     text = said("table=small/one", "format=markdown")
     assert f"`gcbench -m +experiment/powersgd/figure3=sgd {values} seed=1,2,3`" in text
-    path.write_text(f"{head}rows:\n{''.join(entries[:-1])}")  # no grid: the last one stays out
+    # Without its last row it is no full grid, so each backend is a sweep of its own.
+    path.write_text(f"{head}rows:\n{''.join(entries[:-1])}")
     text = said("table=small/one", "format=markdown")
     assert values not in text
     assert "=sgd trainer.gpus=2,4 trainer.backend=gloo seed=1,2,3`" in text
@@ -401,7 +402,7 @@ def test_times_of_fewer_workers_than_the_row_has_are_not_its_own(
     cells = rows(text)["No compression"]
     assert cells[6].partition(" (")[0] == time and cells[0].startswith("90.0")
     assert cells[-2:] == ["4", "1"] and remark in text
-    beside = f"{' '.join(typed)} trainer.launcher=local"  # auto would take virtual ones
+    beside = f"{' '.join(typed)} trainer.launcher=local"  # auto would choose virtual workers
     assert f"+experiment/powersgd/figure3=sgd budget=cpu {beside}" in text
 
 
@@ -580,7 +581,7 @@ def test_an_override_that_selects_nothing_is_refused(said, override: str, says: 
 
 
 def test_a_row_may_have_keys_of_its_own_at_a_budget(said, here: Path) -> None:
-    """A smaller model wants another rank, or share, for as many bytes as the paper's."""
+    """A smaller model needs another rank or share to send as few bytes as the paper's."""
     table = here.parent / "table" / "small" / "one.yaml"
     table.write_text(table.read_text().replace("note: a note", "at: {cpu: {rank: 3}}"))
     three_seeds(RANK)
@@ -601,7 +602,7 @@ def test_points_of_a_sweep_of_times_stay_apart() -> None:
 
 
 def test_an_override_is_not_for_rows_in_which_it_means_nothing(said, here: Path) -> None:
-    quantizer = "ecqsgd/figure5/terngrad"  # has a key alpha, and no residual
+    quantizer = "ecqsgd/figure5/terngrad"  # has the key alpha, but no error feedback
     table = here.parent / "table" / "small" / "one.yaml"
     table.write_text(table.read_text() + f"  - {{experiment: {quantizer}, title: TernGrad}}\n")
     three_seeds(quantizer)
@@ -651,7 +652,7 @@ def test_a_study_beside_the_paper(said) -> None:
 
 
 def test_commands_that_keep_at_the_same_time_lose_nothing(here: Path) -> None:
-    """Each reads the file, adds its runs and replaces it."""
+    """Each command reads the file, adds its runs, and replaces the file."""
     halves = [[result_of(SGD, seed=2 * i + k) for i in range(8)] for k in (0, 1)]
     for k, half in enumerate(halves):
         for i, result in enumerate(half):

@@ -1,4 +1,4 @@
-"""Runs of W&B, from an Api that answers as theirs does."""
+"""Runs read from W&B, by a fake Api that answers like the real one."""
 
 from __future__ import annotations
 

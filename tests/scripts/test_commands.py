@@ -1,4 +1,4 @@
-"""The commands that pages print resolve: each is read as it is typed, none is started."""
+"""The commands printed in the documentation are valid: each is parsed, and none is started."""
 
 from __future__ import annotations
 
@@ -36,22 +36,23 @@ from gcbench.report.tables import tables_of
 from gcbench.studies.study import make_study
 
 ROOT = Path(__file__).parents[2]
-GENERATED = {"CHANGELOG.md", "outputs/claims.md"}  # history, and rows of tables, which tests have
+# The changelog is history; the commands in claims.md are those of tables, which other tests cover.
+GENERATED = {"CHANGELOG.md", "outputs/claims.md"}
 PAGES = sorted(
     page
     for path in [*ROOT.glob("*.md"), *ROOT.glob("[cgos]*/**/*.md")]
     if "tables" not in path.parts and (page := path.relative_to(ROOT).as_posix()) not in GENERATED
 )
-# Printed as what is refused.
+# Printed as examples of what is refused.
 REFUSED = {"compressor=qsgd rank=2"}
-# What a reader puts a name of their own for.
+# Printed placeholders, and what they are replaced with here.
 PLACEHOLDERS = {"table=NAME": "table=powersgd/table4"}
 
 
 def commands(text: str) -> list[str]:
-    """Return what is typed after `gcbench` in the indented lines and the code of a page."""
+    """Return what follows `gcbench` in the indented lines and the inline code of a page."""
     text = re.sub(r"^ *```.*?^ *```", "", text, flags=re.DOTALL | re.MULTILINE)
-    text = re.sub(r"\\\n\s*", "", text)  # of commands that go on in the next line
+    text = re.sub(r"\\\n\s*", "", text)  # join commands that continue on the next line
     indented = re.findall(r"^ {4,}(\S.*)$", text, re.MULTILINE)
     inline = [code.replace("\n", " ") for code in re.findall(r"`([^`]+)`", text)]
     lines = [line.partition(" #")[0] for line in [*indented, *inline]]
@@ -66,7 +67,7 @@ def commands(text: str) -> list[str]:
 
 
 def resolves(typed: str) -> None:
-    """Read the arguments of a command. Raises ConfigError where it would be refused."""
+    """Parse the arguments of a command. Raises ConfigError if it would be refused."""
     for placeholder, name in PLACEHOLDERS.items():
         typed = typed.replace(placeholder, name)
     first, *rest = shlex.split(typed) or [""]
@@ -142,7 +143,7 @@ def test_every_command_of_a_page_resolves(page: str) -> None:
     register()
     for typed in commands((ROOT / page).read_text(encoding="utf-8")):
         if "--config-dir my_conf" in typed and typed.split()[0] not in READERS:
-            continue  # which needs the reader's own files; the next test has them
+            continue  # needs the reader's own files, which a test below makes
         if typed in REFUSED:
             with pytest.raises(ConfigError):
                 resolves(typed)

@@ -61,7 +61,7 @@ def test_a_project_without_its_entity_is_refused() -> None:
 
 
 def test_what_the_server_says_is_one_sentence(tmp_path: Path) -> None:
-    """Without a key nothing is sent."""
+    """Without an API key nothing is sent."""
     done = dashboards(
         "team/gcbench",
         env={"PATH": os.environ["PATH"], "HOME": str(tmp_path), "WANDB_MODE": "online"},

@@ -1,4 +1,4 @@
-"""`scripts/evidence` runs what is missing in real processes, and finds it done the next time."""
+"""`scripts/evidence` runs what is missing in real processes, and skips it the next time."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ KEYS = ("tables=small/one", "budget=smoke", "claims=false", "seeds=1", "dirty=tr
 
 @pytest.fixture
 def evidence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """Load the script, with a table of three rows, in a folder without results."""
+    """Return the script as a module, with a table of three rows, in a folder without results."""
     folder = tmp_path / "table" / "small"
     folder.mkdir(parents=True)
     (folder / "one.yaml").write_text(TABLE)
@@ -47,7 +47,7 @@ def evidence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, "evidence", module)
     loader.exec_module(module)
-    monkeypatch.setattr("os.nice", lambda _: 0)  # this process is that of other tests, too
+    monkeypatch.setattr("os.nice", lambda _: 0)  # this process also runs other tests
     return module
 
 

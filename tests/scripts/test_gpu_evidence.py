@@ -1,4 +1,4 @@
-"""`scripts/gpu_evidence` runs commands in order, keeps what they say, and goes on from there."""
+"""`scripts/gpu_evidence` runs commands in order, keeps their output, and can be continued."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ BENCH = {
 
 @pytest.fixture
 def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """Load the script in a folder without results."""
+    """Return the script as a module, in a folder without results."""
     monkeypatch.chdir(tmp_path)
     loader = importlib.machinery.SourceFileLoader("gpu_evidence", str(SCRIPT))
     spec = importlib.util.spec_from_loader("gpu_evidence", loader)
@@ -102,7 +102,7 @@ def test_tables_are_drawn_from_what_benchmarks_wrote(
 
 
 def test_every_command_of_the_list_resolves(script: ModuleType) -> None:
-    """A mistake in one would be found on the day of the GPU only."""
+    """Without this test a mistake in one would be found only on the machine with the GPU."""
     script.register()
     for dry in (False, True):
         commands = script.list_commands(script.find_place(dry))
@@ -140,7 +140,7 @@ def test_without_a_gpu_it_says_what_to_type(
     script: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    typed(script, monkeypatch)  # the list needs none
+    typed(script, monkeypatch)  # listing needs no GPU
     with pytest.raises(ConfigError, match="no GPU here; type --dry-run"):
         typed(script, monkeypatch, "--minutes", "1")
 

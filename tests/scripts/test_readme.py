@@ -1,4 +1,4 @@
-"""Pages show the kept numbers, which can be made again from the results behind them."""
+"""Pages show the numbers of kept tables, which can be made again from the kept results."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ EVERY_PAGE = sorted(
 )
 
 
-# One at the papers' budget and one at a smaller one; the others, which take seconds each, are slow.
+# One table at budget=paper and one at a smaller budget; the others take seconds each and are slow.
 QUICK = {"outputs/tables/ecqsgd/table1_a9a.md", "outputs/tables/powersgd/table3_cifar10-cpu.md"}
 EVERY_TABLE = sorted(
     path.relative_to(ROOT).as_posix() for path in (ROOT / "outputs/tables").rglob("*.md")
@@ -56,7 +56,7 @@ def check(root: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("script", ["readme", "resolve"])
 def test_an_unknown_argument_starts_nothing(script: str, tmp_path: Path) -> None:
-    """What started would write no file: the copy has no pages, and stops before it has resolved."""
+    """Should a script start, its copy would write no file: it has no pages, or is stopped first."""
     copy = tmp_path / "scripts" / script
     copy.parent.mkdir()
     shutil.copy(ROOT / "scripts" / script, copy)
@@ -109,7 +109,7 @@ def test_the_front_page_is_short() -> None:
 
 @pytest.mark.parametrize("page", [*map(str, EVERY_PAGE), *EVERY_TABLE])
 def test_tables_of_pages_fit_100_columns(page: str) -> None:
-    """Rows are as wide as they stand in the file, so that they read well on a terminal, too."""
+    """Tables are read on terminals, too, where wider rows would wrap."""
     rows = (ROOT / page).read_text(encoding="utf-8").splitlines()
     assert [row for row in rows if row.startswith("|") and len(row) > PAGE_WIDTH] == []
 
@@ -135,7 +135,7 @@ def test_a_kept_table_follows_from_the_kept_runs(
 
 
 def test_the_kept_results_are_few_and_small() -> None:
-    """A clone has every table and every run at once: fewer than 150 files, less than 5 MB."""
+    """Every clone contains them: fewer than 150 files and less than 5 MB."""
     kept = subprocess.run(
         ["git", "ls-files", "outputs"], cwd=ROOT, capture_output=True, text=True
     ).stdout.split()
@@ -145,7 +145,7 @@ def test_the_kept_results_are_few_and_small() -> None:
 
 
 LINKS = {Path(kept).stem: kept for kept in KEPT if "/links/" in kept}
-PAGE_OF = {  # by others than steps
+PAGE_OF = {  # tables that are not by scripts/steps, and the script that makes them
     "predictions": "validate",
     "sharded-100mbit-2": "sharded",
     "sharded-1gbit-2": "sharded",

@@ -1,4 +1,4 @@
-"""Checkpoints and records that are damaged or hostile are refused by name, and run nothing."""
+"""Checkpoints and records that are damaged or hostile are refused by name, and run no code."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OVERRIDES = [
     "trainer.checkpoint_steps=2",
     "trainer.checkpoint_keep=2",
     "trainer.eval_every=null",
-    "trainer.keep_weights=false",  # and no state at the end
+    "trainer.keep_weights=false",  # so that no state is kept at the end, either
 ]
 LAST = "checkpoints/step-00000006"
 
@@ -50,7 +50,7 @@ def goes_on(folder: Path) -> dict[str, Any]:
 
 
 def change_manifest(manifest: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    """Change a manifest and give it a checksum that fits, as an attacker would."""
+    """Change a manifest and give it a matching checksum, as an attacker would."""
     content = json.loads(manifest.read_text())
     del content["checksum"]
     change(content)
@@ -156,7 +156,7 @@ def test_metrics_that_are_no_text_are_named(cut: Path) -> None:
 def test_a_link_in_a_folder_from_elsewhere_leads_nowhere(
     tmp_path: Path, name: str, content: str | None
 ) -> None:
-    """No file is overwritten there, and none made."""
+    """The target of the link is neither overwritten nor created."""
     precious, folder = tmp_path / "precious", tmp_path / "run"
     if content:
         precious.write_text(content)

@@ -1,4 +1,4 @@
-"""Listeners of a run on this machine, and what somebody can do who reaches them."""
+"""The sockets on which a run listens, and what an attacker who reaches them can do."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Live(NamedTuple):
 
 @pytest.fixture(scope="module")
 def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
-    """Yield two workers in the middle of their steps."""
+    """Yield a run of two workers in the middle of training."""
     folder, temporary = tmp_path_factory.mktemp("live"), tmp_path_factory.mktemp("temporary")
     overrides = [
         "trainer.launcher=local",
@@ -60,11 +60,11 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
 
 
 def listeners(pids: list[int]) -> list[tuple[str, int]]:
-    """Return address and port of every socket of these processes that awaits connections."""
+    """Return the address and port of every socket on which these processes listen."""
     inodes = set()
     for pid in pids:
         for link in Path(f"/proc/{pid}/fd").iterdir():
-            with suppress(FileNotFoundError):  # a file that was closed meanwhile, as a checkpoint's
+            with suppress(FileNotFoundError):  # a file closed meanwhile, such as a checkpoint's
                 if sockets := re.fullmatch(r"socket:\[(\d+)\]", os.readlink(link)):
                     inodes.add(sockets[1])
     places = []
@@ -90,7 +90,7 @@ def test_every_socket_that_listens_is_for_this_machine_only(live: Live) -> None:
 
 @pytest.mark.slow
 def test_what_a_stranger_sends_to_the_ports_runs_nothing(live: Live, tmp_path: Path) -> None:
-    """A pickle comes by itself, and as a value of the store that torch's rendezvous reads."""
+    """A pickle is sent by itself, and as a value in the store that torch's rendezvous reads."""
     mark = tmp_path / "ran"
     attack = pickle.dumps(Exploit(mark))
     for host, port in listeners(live.processes()):
@@ -100,7 +100,7 @@ def test_what_a_stranger_sends_to_the_ports_runs_nothing(live: Live, tmp_path: P
             target=plant, args=(host, port, attack), daemon=True
         )
         planter.start()
-        planter.join(3)  # what is no store gives its client no answer
+        planter.join(3)  # a port without a store never answers
         if planter.exitcode == 0:
             time.sleep(12)
         planter.kill()

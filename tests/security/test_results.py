@@ -1,4 +1,4 @@
-"""Results, names, caches and folders of others run nothing; bad ones are named and skipped."""
+"""Results, names, caches and folders of others run no code; bad ones are named and skipped."""
 
 from __future__ import annotations
 
@@ -269,7 +269,7 @@ def test_a_library_whose_linker_was_killed_is_compiled_again(
 ) -> None:
     monkeypatch.setenv(COMPILER_CACHE, str(here / "cache"))
     (here / "cache").mkdir(mode=0o700)
-    # A header, and one section of 64 bytes behind it.
+    # An ELF header, and a section table with one entry of 64 bytes after it.
     header = b"\x7fELF\x02" + bytes(35) + struct.pack("<Q", 64)
     whole = header.ljust(0x3A, b"\0") + struct.pack("<HHH", 64, 1, 0) + bytes(64)
     contents = {"whole": whole, "torn": whole[:-1], "empty": b"", "begun": bytes(200)}
@@ -295,7 +295,7 @@ def test_libraries_of_another_user_are_not_loaded(
             match="TORCHINDUCTOR_CACHE_DIR: .*cache can be written by others.*chmod go-w",
         ):
             use()
-    assert not kernels_are_compiled()  # for who goes on without
+    assert not kernels_are_compiled()  # for a caller that goes on after the error
     cache.chmod(0o700)
     monkeypatch.setattr(os, "getuid", lambda: 4321)
     with pytest.raises(ValueError, match="belongs to another user, whose code would run"):

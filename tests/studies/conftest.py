@@ -1,4 +1,4 @@
-"""Fixtures of studies: the configuration, and gradients that are recorded once for all."""
+"""Fixtures for studies: the configuration, and gradients that are recorded once."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from gcbench.config import register
 
 @pytest.fixture(autouse=True)
 def registered() -> None:
-    """Register the configuration, as the command does first of all."""
+    """Register the configuration, as the command does first."""
     register()
 
 
 @pytest.fixture(scope="session")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Return the folder of a short training on digits: two windows of six steps."""
+    """Return the folder of gradients from a training on digits: two windows of six steps."""
     directory: Path = tmp_path_factory.mktemp("recorded")
     steps = [*range(6), *range(40, 46)]
     arguments = [

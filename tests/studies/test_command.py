@@ -1,4 +1,4 @@
-"""The command gcbench study, as it is typed."""
+"""The command `gcbench study`, as it is typed."""
 
 from __future__ import annotations
 

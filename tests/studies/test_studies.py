@@ -1,4 +1,4 @@
-"""Every study on small settings: its claim, and what would show a broken measurement."""
+"""Every study with small settings: its claim, and checks that the measurement works."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def rows(study: Study) -> Rows:
 
 
 def test_communication_times_of_the_papers_networks() -> None:
-    """orq-02: the printed times within a millisecond.
+    """orq-02: the printed times are met within a millisecond, except GoogLeNet's.
 
     GoogLeNet's does not follow from its size.
     """
@@ -43,7 +43,7 @@ def test_communication_times_of_the_papers_networks() -> None:
 def test_bounds_hold_and_are_nearly_met() -> None:
     """qsgd-02, qsgd-03, qsgd-04: the bounds hold everywhere.
 
-    Flat vectors on one level nearly meet the variance's and the sparsity's.
+    Flat vectors with one level nearly reach the bounds on variance and sparsity.
     """
     found = rows(QuantizerBounds(values=[256, 1024], levels=[1, 4, 32], seeds=100))
     assert len(found) == 18
@@ -60,7 +60,7 @@ def test_bounds_hold_and_are_nearly_met() -> None:
 
 
 def test_orq_errs_least_and_quantizers_use_their_levels_as_the_paper_says(recorded: str) -> None:
-    """orq-04, orq-09, orq-15: at every recorded step."""
+    """orq-04, orq-09, orq-15 hold at every recorded step."""
     study = GradientLevels(recorded=recorded)
     found = rows(study)
     assert (
@@ -103,7 +103,7 @@ def test_orq_errs_least_and_quantizers_use_their_levels_as_the_paper_says(record
 
 
 def test_memories_are_bounded_below_lambda_1_and_grow_far_above() -> None:
-    """ecq-10, facts of the recursion: with the 2-norm; with the maximum nothing grows."""
+    """ecq-10: residuals grow far above lambda = 1 with the 2-norm; with the maximum none grows."""
     found = rows(EcqStability(sizes=[256], betas=[1.0], alphas=[0.2, 0.9], values=1024, steps=120))
     l2, linf = found["l2, beta=1, d=256"], found["linf, beta=1, d=256"]
     assert l2["gamma"] == 4 and l2["alpha_of_lambda_1"] == pytest.approx(0.4)
@@ -116,7 +116,7 @@ def test_memories_are_bounded_below_lambda_1_and_grow_far_above() -> None:
 
 
 def test_decoding_grows_with_the_workers_only_where_codes_are_gathered() -> None:
-    """powersgd-16: one worker's time and payload for 16 workers, against 2."""
+    """powersgd-16: decoding time and payload of one of 16 workers, relative to one of 2."""
     found = rows(DecodeScaling(workers=[2, 16], model="resnet8", rounds=15))
     for name in ("signum", "qsgd"):
         assert found[f"{name}, W=16"]["received_over_first"] == 15
@@ -137,7 +137,7 @@ def test_an_svd_costs_a_multiple_of_a_step_of_powersgd() -> None:
 
 
 def test_a_warm_start_comes_nearer_to_the_best_approximation(recorded: str) -> None:
-    """powersgd-08: with the memory of error feedback, as in training."""
+    """powersgd-08: with the residual of error feedback, as in training."""
     found = rows(WarmStart(recorded=recorded))
     warm, cold, best = (
         found[name] for name in ("Warm start", "Without warm start", "Best approximation")
@@ -148,11 +148,11 @@ def test_a_warm_start_comes_nearer_to_the_best_approximation(recorded: str) -> N
     assert [len(window) for window in warm["relative_error_by_step"]] == [6, 6]
     assert warm["over_best_by_step"][0][0] == pytest.approx(
         cold["over_best_by_step"][0][0], rel=1e-4
-    )  # nothing to be warm from
+    )  # no earlier factor to start from
 
 
 def test_a_second_scale_always_errs_less(recorded: str) -> None:
-    """maxnorm-08: at every step, with either norm.
+    """maxnorm-08 holds at every step, with either norm.
 
     With the 2-norm nearly all values take the larger scale.
     """
@@ -168,9 +168,9 @@ def test_a_second_scale_always_errs_less(recorded: str) -> None:
 
 
 def test_codes_are_zero_more_often_with_fewer_levels_and_the_longer_scale(recorded: str) -> None:
-    """qsgd-09: a 2-norm is at least the maximum.
+    """qsgd-09: a 2-norm is at least the maximum, so more values round to zero.
 
-    So more values round to zero, at a larger error.
+    Its error is larger, too.
     """
     found = rows(ZeroCodes(recorded=recorded))
     assert len(found) == 6

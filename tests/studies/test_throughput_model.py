@@ -1,4 +1,4 @@
-"""The papers' predictions."""
+"""Predictions for the networks and clusters of the papers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_servers_are_pushed_to_and_pulled_from() -> None:
 
 @pytest.mark.slow
 def test_ecq_sgd_on_512_gpus() -> None:
-    """The paper: 2.43 times as many images a second at 40 Gbit/s, and more on slower networks."""
+    """In the paper: 2.43 times the images per second at 40 Gbit/s, and more on slower networks."""
     register()
     speeds = {row["row"]: row["images_per_second"] for row in rows_of("ecqsgd/figure6")}
     gains = [
@@ -30,7 +30,7 @@ def test_ecq_sgd_on_512_gpus() -> None:
 
 @pytest.mark.slow
 def test_powersgds_times_agree_by_construction() -> None:
-    """SGD and Signum on 16 workers with NCCL, from which its device and link are derived."""
+    """The device and link are derived from SGD and Signum on 16 workers with NCCL."""
     register()
     times = TimeModel(tables=("powersgd/figure3",)).rows()
     printed = [row for row in times if row["printed"] and "Rank" not in row["row"]]

@@ -1,4 +1,4 @@
-"""Tests once with eager and once with compiled codecs."""
+"""Run tests once with eager and once with compiled codecs."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from gcbench.codecs.kernels import Backend, use_backend
 
 
 def needs_compiler() -> None:
-    """Skip a test that compiles where nothing can."""
+    """Skip the running test if there is no C++ compiler."""
     if not any(map(shutil.which, ("g++", "clang++"))):
         skip("compiler", "compiled codecs are compiled on a CPU")
 
 
 def use(backend: Backend) -> Iterator[None]:
-    """Use a backend for kernels within a fixture."""
+    """Use a backend for kernels until a fixture ends."""
     if backend == "compiled":
         needs_compiler()
     use_backend(backend)

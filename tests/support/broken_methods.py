@@ -1,4 +1,4 @@
-"""Methods that break one rule each, with the error that somebody who writes a method makes."""
+"""Methods that break one rule each, as somebody who writes a method might by mistake."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NONE = Properties()
 
 
 class Mean:
-    """The mean of what `coded` makes of the gradients."""
+    """A method whose update is the mean of what `coded` returns for the gradients."""
 
     properties: ClassVar[Properties] = NONE
 
@@ -51,7 +51,7 @@ class MomentumInPlace(Mean):
 
 @dataclass
 class MomentumOfItsOwn(Mean):
-    """Remembers beside its state what belongs in it."""
+    """Keeps its momentum outside of its state."""
 
     kept: dict[int, Grads] = field(default_factory=dict)
 
@@ -124,7 +124,7 @@ class Vote(Mean):
 
 
 class VectorsOnly(Mean):
-    """Sends vectors, and no matrices."""
+    """Sends vectors, but zeros for matrices."""
 
     properties = Properties(divisible=True)
 
@@ -133,7 +133,7 @@ class VectorsOnly(Mean):
 
 
 class OneScaleOfAll(Mean):
-    """Declares nothing of its scope."""
+    """Does not declare that its scope is global."""
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         largest = torch.stack([g.abs().max() for g in grads.values()]).max()
@@ -147,7 +147,7 @@ class GlobalInName(Mean):
 
 
 class SentIsDrawnAnew(Mean):
-    """And is not what the update was made of."""
+    """Returns `sent` values that are not those of the update."""
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         out = super().aggregate(grads, state, comm, step)

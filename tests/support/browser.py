@@ -47,7 +47,7 @@ class Page:
             pass
 
     def value(self, expression: str) -> Any:
-        """Return what an expression of JavaScript is in the page, as plain values."""
+        """Return the value of a JavaScript expression in the page, as plain Python values."""
         answer = self.call(
             "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
         )
@@ -55,7 +55,7 @@ class Page:
         return answer["result"].get("value")
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """Return the browser's answer to one message; note the events that come before it."""
+        """Return the browser's answer to one message; note the events that arrive before it."""
         self._number += 1
         message = {"id": self._number, "method": method, "params": parameters}
         if self._session:
@@ -86,13 +86,13 @@ class Page:
 
 @contextmanager
 def browser(folder: Path) -> Iterator[Page]:
-    """Yield a page of Chromium, whose profile lies in `folder`; skip where there is none."""
+    """Yield a page of Chromium with its profile in `folder`; skip the test if there is none."""
     program = shutil.which("chromium")
     if program is None:
         skip("chromium", "no chromium on PATH")
     theirs_in, requests = os.pipe()
     answers, theirs_out = os.pipe()
-    # The protocol is spoken on descriptors 3 and 4.
+    # Chromium reads the protocol from descriptor 3 and writes it to descriptor 4.
     shell = f'exec "$@" 3<&{theirs_in} 4>&{theirs_out}'
     command = [program, *FLAGS, f"--user-data-dir={folder}"]
     process = subprocess.Popen(

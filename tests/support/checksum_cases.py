@@ -12,7 +12,7 @@ from gcbench.comm.checksum import MessageAltered
 from gcbench.comm.meter import Meter
 from gcbench.comm.transport import Reduction
 
-CASES = {  # what is altered: the exchange that is
+CASES = {  # kind of exchange to alter: a case that uses it
     "all_gather": "gather",
     "exchange_rows": "ragged",
     "all_to_all": "transpose",
@@ -57,7 +57,7 @@ class Altering:
 
 
 def flipped_bits(process: Process) -> dict[str, str | None]:
-    """Return by case what the checksum says of it in this process."""
+    """Return for each case the error of the checksum in this process, or None."""
     transport = Altering(GlooTransport(process.world))
     comm = Comm(WORKERS, transport, checksum=True)
     errors: dict[str, str | None] = {}

@@ -1,4 +1,4 @@
-"""Every collective on inputs that depend on the worker alone, to be run in any layout."""
+"""Every collective, with inputs that depend on the worker only, to be run in any layout."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WORKERS = 4
 
 class Outcome(NamedTuple):
     results: list[Tensor]
-    sent_bits: list[int]  # a number for each row of the process
+    sent_bits: list[int]  # one number per row of the process
     received_bits: list[int]
     wire_bits: list[float]
     messages: int  # exchanges that the clock was asked to time
@@ -74,13 +74,13 @@ def mixed_inputs(workers: range) -> list[Tensor]:
     ]
 
 
-RAGGED_LENGTHS = [[0, 9, 4, 1], [6, 0, 3, 0]]  # of the first two ragged tensors, by worker
+RAGGED_LENGTHS = [[0, 9, 4, 1], [6, 0, 3, 0]]  # of the two ragged tensors, by worker
 
 
 def ragged_inputs(
     workers: range, lengths: list[list[int]]
 ) -> tuple[list[Tensor], list[Tensor | None]]:
-    """Return two ragged tensors, and one of two dimensions that is not."""
+    """Return two ragged tensors and a two-dimensional one that is not ragged, and the lengths."""
     tensors = [
         values(workers, (9,), torch.uint8),
         values(workers, (6,), torch.float32),
@@ -90,14 +90,14 @@ def ragged_inputs(
 
 
 def all_ragged_inputs(workers: range) -> tuple[list[Tensor], list[Tensor | None]]:
-    """Return ragged tensors without any value."""
+    """Return a ragged tensor without any values, and its lengths."""
     return [values(workers, (4,), torch.float32)], [torch.zeros(len(workers), dtype=torch.int64)]
 
 
 def nan_inputs(workers: range) -> Tensor:
-    """Return values of which the k-th is NaN, of either sign, for worker k alone.
+    """Return rows whose k-th value is NaN, of either sign, for worker k only.
 
-    The next ones are extremes of all.
+    Each row ends with extreme values.
     """
     rows = values(workers, (WORKERS + 3,), torch.float32)
     for row, worker in zip(rows, workers, strict=True):
@@ -165,7 +165,7 @@ def outcomes(comm: Comm) -> dict[str, Outcome]:
 
 
 def node_outcomes(comm: Comm) -> dict[int, dict[str, Any]]:
-    """Return a mean of 5 floats, and messages of 11 + 12 bytes a node, by size of a node."""
+    """Return, by node size, a mean of 5 floats and messages of 11 + 12 bytes per node."""
     by_size = {}
     for size in (n for n in (1, 2, 4) if n < comm.workers):
         comm.meter, comm.clock = Meter.of_workers(len(comm.local)), CountingClock()
@@ -195,7 +195,7 @@ def over_gloo(process: Process) -> dict[str, Outcome]:
 
 
 def over_torchs_own(process: Process) -> dict[str, Outcome]:
-    """Return what NCCL's calls give over gloo, which knows the same calls."""
+    """Return the outcomes of NcclTransport over gloo, which supports the same calls."""
     return outcomes(Comm(WORKERS, NcclTransport(process.world)))
 
 
@@ -208,7 +208,7 @@ def over_emulated(process: Process, link: Link) -> dict[str, Outcome]:
 
 
 def emulated_spans(process: Process, link: Link) -> dict[str, tuple[float, float]]:
-    """Return begin and end of exchanges of 100,000 bytes to which the last process comes late."""
+    """Return start and end of exchanges of 100,000 bytes that the last process joins late."""
     comm, rank = process.comm(WORKERS, link), process.rank
     (inside,), _ = comm.split(2)
     message = torch.ones(1, 100_000, dtype=torch.uint8)
@@ -234,7 +234,7 @@ def in_one_process() -> dict[str, Outcome]:
 
 
 def agreements(process: Process) -> dict[str, Any]:
-    """Return what one rank sees of the messages beside the gradients."""
+    """Return what one rank receives through `control`, beside the gradients."""
     control, rank = process.control, process.rank
     comm = process.comm(WORKERS)
     seen: dict[str, Any] = {"gather": control.gather({"rank": rank, "text": "x" * rank})}
@@ -263,6 +263,6 @@ def timeouts_of_nodes(process: Process, seconds: float) -> set[float]:
     """Return the timeouts of the groups that four processes split into, in nodes of two."""
     timeout = timedelta(seconds=seconds)
     parts = GlooTransport(process.world, timeout).split(2)
-    process.control.barrier()  # who leaves first would close connections that others still make
+    process.control.barrier()  # leaving early closes connections that others still open
     backends = [part.group._get_backend(torch.device("cpu")) for part in parts]
     return {backend.options._timeout.total_seconds() for backend in backends}

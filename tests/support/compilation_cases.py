@@ -13,7 +13,10 @@ from gcbench.launch.compiler_process import Compiler
 
 
 def make_impatient(marks: Path, replace: Callable[[Any, str, Any], None] = setattr) -> None:
-    """Let runs compile and load whatever that is worth, wait for that, and mark it in `marks`."""
+    """Make runs compile and load codecs even if it saves no time, and wait for it.
+
+    The marks that say what has been compiled are in the folder `marks`.
+    """
 
     def wait(compiler: Compiler) -> bool:
         compiler._process.wait()
@@ -23,12 +26,12 @@ def make_impatient(marks: Path, replace: Callable[[Any, str, Any], None] = setat
     replace(compilation, "WORTH_LOADING_SECONDS", 0.0)
     replace(compilation, "LOOK_STEPS", 2)
     replace(compiler_process, "compiler_cache", lambda: marks)
-    # With the priority of the run, or it would wait for as long as others use the cores.
+    # With the run's own priority: at a lower one it would wait while others use the cores.
     replace(compiler_process, "_START", compiler_process._START.replace("19", "0"))
     replace(Compiler, "has_ended", wait)
 
 
 def impatient_gcbench(*arguments: str) -> None:
-    """Run what the installed script runs, impatiently; marks are in the folder where it runs."""
+    """Run the gcbench command after `make_impatient`, with marks in the current folder."""
     make_impatient(Path())
     processes.gcbench(*arguments)

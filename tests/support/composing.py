@@ -1,9 +1,9 @@
-"""Hydra that reads and merges the same files of conf/ once a process.
+"""Make Hydra read and merge the same files of conf/ only once per process.
 
-Composing a command line takes it 0.15 s, nearly all of which goes into reading and merging files,
-though tests mostly type values of keys. They compose in a tenth of the time, to the same tree:
-see test_config.py. Folders besides conf/ are read anew each time. What was made once is kept as a
-pickle where it can be, which is copied five times as fast as the tree itself.
+Hydra takes 0.15 s to compose a command line, nearly all of it to read and merge files, although
+tests mostly set values of keys. With this cache they compose the same tree in a tenth of the time:
+see test_config.py. Folders other than conf/ are read anew each time. Cached objects are kept as
+pickles where possible, because a pickle is copied five times as fast as the tree itself.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ CONF = str(conf_directory())
 T = TypeVar("T")
 _files: dict[str, Callable[[], ConfigResult | None]] = {}
 _lists: dict[tuple[object, ...], DefaultsList] = {}
-_trees: dict[int, Callable[[], DictConfig]] = {}  # by the list of files, which `_lists` keeps
+_trees: dict[int, Callable[[], DictConfig]] = {}  # by id of the list of files, which `_lists` keeps
 
 
 def merge_files_once() -> None:
-    """Have Hydra keep what it reads and merges; for a process that changes no file of conf/."""
+    """Make Hydra cache what it reads and merges, in a process that changes no file of conf/."""
     load = ConfigRepository.load_config
     create = loader.create_defaults_list
     merge = loader.ConfigLoaderImpl._compose_config_from_defaults_list
@@ -72,8 +72,8 @@ def merge_files_once() -> None:
         return _trees[id(defaults)]()
 
     ConfigRepository.load_config = load_once  # type: ignore[method-assign]
-    base.parse = _utils.parse = cache(base.parse)  # of interpolations
-    ConfigStore.__deepcopy__ = lambda self, memo: self  # only read there
+    base.parse = _utils.parse = cache(base.parse)  # parses interpolations
+    ConfigStore.__deepcopy__ = lambda self, memo: self  # the copies are only read
     loader.create_defaults_list = create_once
     loader.ConfigLoaderImpl._compose_config_from_defaults_list = merge_once
 
@@ -82,7 +82,7 @@ def _make_copier(made: T) -> Callable[[], T]:
     """Return a function that returns a new copy of `made` as it is now."""
     try:
         data = pickle.dumps(made)
-    except pickle.PicklingError:  # schemas of submitit's launchers are made by our plugin
+    except pickle.PicklingError:  # schemas that our plugin makes for submitit's launchers
         return partial(deepcopy, deepcopy(made))
     return lambda: cast(T, pickle.loads(data))
 
@@ -92,7 +92,7 @@ def _has_only_conf(repo: IConfigRepository) -> bool:
 
 
 def _is_value(override: Override, repo: IConfigRepository) -> bool:
-    """Return whether it sets a key, rather than choosing a file of a group."""
+    """Return whether an override sets a key, rather than choosing a file of a group."""
     return not override.is_sweep_override() and (
         isinstance(override.value(), dict) or not repo.group_exists(override.key_or_group)
     )

@@ -1,4 +1,4 @@
-"""Steps of a method on other devices, for a process of their own."""
+"""Steps of a method on another device, to be run in a process of their own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WORKERS = range(4)
 def two_steps(
     compressor: Compressor, taken: Callable[[Tensor], Tensor] = torch.clone
 ) -> tuple[list[Grads], State]:
-    """Return updates and what they sent, and the last state."""
+    """Return the update and the sent values of each step, and the last state."""
     seen, state = [], State()
     for number in range(2):
         grads = {k: taken(g) for k, g in gradients(WORKERS, number).items()}

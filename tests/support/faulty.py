@@ -1,4 +1,4 @@
-"""A model that brings a fault into one step of one worker process, once."""
+"""A model that causes a fault in one step of one worker process, once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 
 class Faulty(nn.Module):
-    """A fault at training step `at` of the process `rank`, unless the file `spent` exists."""
+    """A network that fails at training step `at` of process `rank`, unless file `spent` exists."""
 
     def __init__(
         self,

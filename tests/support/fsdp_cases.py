@@ -1,4 +1,4 @@
-"""Training loops of users, who compress under fully_shard."""
+"""Training loops of users who compress under fully_shard."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def net(hidden: int = 32) -> nn.Sequential:
 
 
 class Sharded:
-    """A net over all processes, or over those of each of two nodes, and its compressor."""
+    """A net sharded over all processes, or over those of each of two nodes."""
 
     def __init__(
         self, between: bool = False, policy: MixedPrecisionPolicy | None = None, hidden: int = 32
@@ -63,7 +63,7 @@ class Sharded:
 
 @cache
 def mesh(between: bool) -> DeviceMesh:
-    """Return all processes, or those of two nodes; once, as PyTorch keeps a mesh's groups."""
+    """Return a mesh of all processes or of two nodes; cached, as PyTorch keeps its groups."""
     shape = (NODES, dist.get_world_size() // NODES) if between else (dist.get_world_size(),)
     return init_device_mesh("cpu", shape, mesh_dim_names=("node", "gpu")[-len(shape) :])
 
@@ -102,7 +102,7 @@ def gather(x: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
 def train_beside_plain(
     process: Process, between: bool, steps: int
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """Return the parameters of plain FSDP2, or HSDP, and those with `none`."""
+    """Return the parameters after training with `none`, and those of plain FSDP2 or HSDP."""
     ours = Sharded(between)
     plain = shard(net(), ours.mesh)
     ours.compress("none")
@@ -119,7 +119,7 @@ def train_beside_plain(
 def update_and_that_of_exchange(
     process: Process, between: bool, seed: int
 ) -> list[tuple[Tensor, Tensor]]:
-    """Return of every layer this shard's update, and what the house's own exchange makes of it.
+    """Return for every layer this shard's update, and the update of gcbench's own exchange.
 
     Shards are multiples of eight values, so that exchange=scatter pads none.
     """
@@ -132,7 +132,7 @@ def update_and_that_of_exchange(
         else:
             part.set_custom_reduce_scatter(Recorder(flat))
     plain.backward(process.rank, 0)
-    flat.reverse()  # the last layer's came first
+    flat.reverse()  # the last layer's gradient came first
     exchange = build(QSGD(3, bucket_size=64), exchange="gather" if between else "scatter")
     pairs = []
     shard_index = ours.mesh["gpu"].get_local_rank()
@@ -146,7 +146,7 @@ def update_and_that_of_exchange(
 
 
 class Recorder:
-    """A reduce-scatter that notes what it is given."""
+    """A reduce-scatter that records its inputs."""
 
     def __init__(self, seen: list[Tensor]) -> None:
         self.seen = seen
@@ -167,7 +167,7 @@ class Recorder:
 
 
 class CountingTransport:
-    """A transport that counts the bits which leave this process."""
+    """A transport that counts the bits that leave this process."""
 
     def __init__(self, inner: Any) -> None:
         self.inner, self.rank, self.processes = inner, inner.rank, inner.processes
@@ -193,7 +193,7 @@ class CountingTransport:
 def run_choices(
     process: Process, between: bool, choices: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, tuple[list[Tensor], int, int]]:
-    """Return each choice's shard of an update, its metered bits, and those of the wire."""
+    """Return for each choice this shard of an update, the metered bits, and those on the wire."""
     seen = {}
     for name, knobs in choices.items():
         ours = Sharded(between)
@@ -207,7 +207,7 @@ def run_choices(
 def add_up(
     process: Process, between: bool, name: str, knobs: Mapping[str, Any], seed: int
 ) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """Return of every layer the sums of updates and of mean gradients, and the mean residual."""
+    """Return for every layer the sums of updates and of mean gradients, and the mean residual."""
     ours, plain = Sharded(between), Sharded(between)
     compression = ours.compress(name, seed=seed, **knobs)
     updates, means = ([torch.zeros(())] * 2 for _ in range(2))
@@ -229,7 +229,7 @@ def add_up(
 def train_as_people_do(
     process: Process, between: bool, name: str, knobs: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Train by AdamW with accumulation and bf16, once through and once with a restart."""
+    """Train with AdamW, accumulation and bf16, once without and once with a restart."""
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
 
     def start() -> tuple[Sharded, gcbench.Compression, torch.optim.AdamW]:
@@ -273,7 +273,7 @@ def train_as_people_do(
 
 
 def remove(process: Process, between: bool) -> dict[str, list[Tensor]]:
-    """Return gradients of one batch: plain, compressed, with it removed, and with another one."""
+    """Return gradients of a batch: plain, compressed, after remove(), and with another method."""
     ours = Sharded(between)
     plain = shard(net(), ours.mesh)
     cross_entropy(plain(batch(process.rank, 0)[0]), batch(process.rank, 0)[1]).backward()
@@ -283,7 +283,7 @@ def remove(process: Process, between: bool) -> dict[str, list[Tensor]]:
     first.remove()
     seen["removed"] = ours.backward(process.rank, 0)
     ours.compress("none")
-    first.remove()  # again, which is not the other's
+    first.remove()  # again, which must not remove the new one
     seen["none"] = ours.backward(process.rank, 0)
     return seen
 
@@ -301,9 +301,9 @@ def divide_by_own_factor(process: Process) -> tuple[list[Tensor], list[Tensor]]:
 
 
 def skip_infinite(process: Process, between: bool) -> list[Tensor]:
-    """Return the gradients behind a step in which one worker's overflowed.
+    """Return the gradients of the step after one in which a worker's gradients overflowed.
 
-    In the last layer they did so in the last process's shard only.
+    Those of the last layer overflowed in the last process's shard only.
     """
     ours = Sharded(between)
     ours.compress("top_k", fraction=0.1)
@@ -319,7 +319,7 @@ def skip_infinite(process: Process, between: bool) -> list[Tensor]:
 
 
 def estimates_behind_infinity(process: Process) -> tuple[list[Tensor], list[Tensor]]:
-    """Return EF21's gradients behind an overflow, of a lossless code, and the true ones."""
+    """Return EF21's gradients with a lossless code after an overflow, and the true ones."""
     ours, plain = Sharded(), Sharded()
     ours.compress("ef21", fraction=1.0, min_size=0)
     for step in range(3):
@@ -335,7 +335,7 @@ def estimates_behind_infinity(process: Process) -> tuple[list[Tensor], list[Tens
 
 
 def warnings_of_compress(process: Process) -> list[str]:
-    """Return how the warnings begin that `compress` gives."""
+    """Return the beginnings of the warnings that `compress` gives."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         Sharded().compress("qsgd", min_size=0)
@@ -343,7 +343,7 @@ def warnings_of_compress(process: Process) -> list[str]:
 
 
 def refusal(process: Process, case: str) -> str:
-    """Return the sentence for what `compress`, or a backward pass with it, refuses."""
+    """Return the error message of `compress`, or of a backward pass after it."""
     between = case in ("low rank between", "overlap", "hierarchical", "drawn")
     half = MixedPrecisionPolicy(reduce_dtype=torch.float16)
     ours = Sharded(between, half if case == "fp16" else None)
@@ -380,7 +380,7 @@ def refusal(process: Process, case: str) -> str:
 
 
 def refused_state(process: Process) -> str:
-    """Return the sentence for the state of another shard."""
+    """Return the error message for the state of another shard."""
     ours = Sharded()
     compression = ours.compress("top_k")
     try:

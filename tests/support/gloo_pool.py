@@ -1,4 +1,4 @@
-"""Processes joined by gloo that stay up for the test session, since starting them costs seconds."""
+"""Processes joined by gloo that stay up for the test session, as starting them takes seconds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PATIENCE = patience(300)  # for one job
 
 
 class Process:
-    """The means by which a job talks to the other processes."""
+    """What a job uses to communicate with the other processes."""
 
     def __init__(self, rank: int, agreement: dist.ProcessGroup) -> None:
         self.rank = rank
@@ -74,7 +74,7 @@ class Pool:
         return [answer for answer, _ in answers]
 
     def _tear(self) -> None:
-        """Kill processes that have parted, which would wait for each other in the next job."""
+        """Kill processes that are out of step and would wait for each other in the next job."""
         self.torn = True
         for process in self._processes:
             process.kill()
@@ -84,7 +84,7 @@ _POOLS: dict[int, Pool] = {}
 
 
 def pool(size: int) -> Pool:
-    """Return the processes of the session, or new ones where some failed without the others."""
+    """Return the processes of the session, or new ones if only some of them failed in a job."""
     if size not in _POOLS or _POOLS[size].torn:
         _POOLS[size] = Pool(size)
     return _POOLS[size]
@@ -112,12 +112,12 @@ def _serve(rank: int, size: int, meeting: str, connection: Connection) -> None:
             answer = (job(process, *args), False)
         except Exception:
             answer = (f"rank {rank}:\n{traceback.format_exc()}", True)
-        for group in _groups() - kept:  # three threads each, of which one wakes all the time
+        for group in _groups() - kept:  # each has three threads, one of them always awake
             dist.destroy_process_group(group)
         connection.send_bytes(pickle.dumps(answer))
 
 
 def _groups() -> set[dist.ProcessGroup]:
-    """Return the groups of this process but for those of meshes, which PyTorch keeps for others."""
+    """Return the groups of this process, except those of meshes, which PyTorch uses again."""
     groups = dist.distributed_c10d._world.pg_map
     return {group for group in groups if not group.group_desc.startswith("mesh")}

@@ -1,4 +1,4 @@
-"""Messages and files by which somebody might want a run to execute code."""
+"""Messages and files with which an attacker may try to make a run execute code."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gloo_pool import Process
 
 
 class Exploit:
-    """Unpickled, it leaves a file."""
+    """An object that creates a file when it is unpickled."""
 
     def __init__(self, mark: Path) -> None:
         self.mark = mark
@@ -21,7 +21,7 @@ class Exploit:
 
 
 def gather_with_a_stranger(process: Process, mark: Path) -> str:
-    """Return what happens when the second process is a stranger that answers with a pickle."""
+    """Return the outcome of a gather in which the second process is a stranger with a pickle."""
     if process.rank == 0:
         try:
             return repr(process.control.gather("honest"))

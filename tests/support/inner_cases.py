@@ -18,7 +18,7 @@ from gcbench.train.step import train_step
 W = 4
 VIRTUAL = ("trainer.launcher=virtual", f"trainer.gpus={W}")
 MLP = ("model=mlp", "model.widths=[16]")
-N = 64 * 16 + 16 + 16 * 10 + 10  # values of that model
+N = 64 * 16 + 16 + 16 * 10 + 10  # number of that model's parameters
 
 
 def build(folder: Path, *overrides: str) -> tuple[Run, Progress]:

@@ -1,8 +1,8 @@
-"""The Triton of kernels, executed on the CPU by Triton's interpreter.
+"""Run the Triton code of kernels on the CPU, in Triton's interpreter.
 
-`python tests/support/interpreted.py qsgd orq` takes steps of these methods, every new call of a
-kernel both eager and interpreted, and ends with an error where they differ in a bit, or sums by
-more than rounding. It is a process of its own: Triton asks for its interpreter when it is imported.
+`python tests/support/interpreted.py qsgd orq` takes steps of these methods. It runs every new call
+of a kernel both eagerly and interpreted, and fails if the results differ in a bit, or sums by more
+than rounding. It needs a process of its own: Triton chooses its interpreter when it is imported.
 """
 
 from __future__ import annotations
@@ -38,9 +38,10 @@ LIBDEVICE: dict[str, Array] = {
     "trunc": np.trunc,
 }
 
-SUMS = {"_sum", "_mean_of_magnitudes"}  # kernels that add floats up, in an order of their device
+# Kernels that sum floats, in an order that depends on the device.
+SUMS = {"_sum", "_mean_of_magnitudes"}
 
-# Rows of 16 values, groups of rows, rows that fill no group, and a tail.
+# Rows of 16 values: whole groups of rows, rows that do not fill a group, and a tail.
 VALUES = 200 * 16 + 5
 
 
@@ -65,7 +66,7 @@ def not_finite() -> Tensor:
 
 
 class Comparison:
-    """Runs kernels eager, and compares what Triton's interpreter makes of each new call."""
+    """Runs kernels eagerly, and compares every new call with Triton's interpreter."""
 
     def __init__(self, compared: Callable[[Tensor], bool]) -> None:
         self.compared = compared
@@ -95,7 +96,7 @@ def tensors(tree: Any) -> list[Tensor]:
 
 
 def same_bits(a: Tensor, b: Tensor) -> bool:
-    """Return whether two tensors are equal to the bit, but for what kind of NaN is where one is."""
+    """Return whether two tensors are equal in every bit, where all NaNs count as equal."""
     if not a.is_floating_point():
         return torch.equal(a, b)
     either = a.isnan() | b.isnan()
@@ -128,11 +129,11 @@ def elementwise(array: Array) -> Callable[..., Any]:
 
 
 def compare(choices: Sequence[str]) -> None:
-    """Print how many calls of kernels were equal in steps of each method."""
+    """Compare the kernels in a step of each method, and print how many calls were equal."""
     for choice in choices:
-        whole = "all tensors" in variants(choice)  # sets no tensor aside
+        whole = "all tensors" in variants(choice)  # compresses even small ones
         compressor = compressor_of(choice, "all tensors" if whole else "as it is")
-        # The code of a NaN may be any, and differs between devices.
+        # A NaN may get any code, which differs between devices, so that codes are not compared.
         for values, compared in (
             (finite(), lambda x: True),
             (not_finite(), lambda x: x.is_floating_point()),

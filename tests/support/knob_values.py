@@ -1,4 +1,4 @@
-"""Values at the edges of what knobs admit, made of the knobs."""
+"""Values at the edges of the ranges of knobs, derived from the knobs."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from gcbench.knobs import Kind, Knob, kinds_of, knobs_in
 
 
 def inside(hint: Any) -> list[Any]:
-    """Return the outermost values that a hint admits, and every text."""
+    """Return the outermost values that a hint admits, and every choice."""
     return [value for kind in kinds_of(hint) for value in _inside(kind)]
 
 
 def outside(hint: Any) -> list[Any]:
-    """Return the values next to those, and some of other types."""
+    """Return the nearest values that a hint refuses, and some of other types."""
     values = [value for kind in kinds_of(hint) for value in _outside(kind)]
     if not any(kind.type is NoneType for kind in kinds_of(hint)):
         values.append(None)

@@ -1,4 +1,4 @@
-"""The steps of compressors in any layout, in a module that composes no configuration."""
+"""Steps of compressors in any layout; importing this module composes no configuration."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def traces_over_gloo(
 def traces_over_torchs_own(
     process: Process, compressors: dict[Any, Compressor], workers: int
 ) -> dict[Any, Trace]:
-    """Return the traces of what NCCL is asked for over gloo, which knows the same calls."""
+    """Return the traces with NcclTransport over gloo, which supports the same calls."""
     return {
         key: trace(compressor, Comm(workers, NcclTransport(process.world)))
         for key, compressor in compressors.items()

@@ -1,4 +1,4 @@
-"""Training loops of users, who compress under DistributedDataParallel."""
+"""Training loops of users who compress under DistributedDataParallel."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gcbench.launch.instantiate import make_data, make_model
 from gcbench.seeds import mix
 
 LR = 0.1
-STEPS = 4  # of which DDP makes its buckets anew after the first
+STEPS = 4  # DDP rebuilds its buckets after the first
 
 
 def train_like_runner(
@@ -50,7 +50,7 @@ def train_like_runner(
 
 
 def train_compiled(process: Process, config: Config) -> dict[bool, tuple[list[Tensor], int]]:
-    """Return what `train_like_runner` does, by whether its codecs were compiled."""
+    """Return what `train_like_runner` returns, by whether codecs were compiled."""
     trained = {}
     try:
         for backend in ("eager", "compiled"):
@@ -96,9 +96,9 @@ def parameters(model: nn.Module) -> list[Tensor]:
 
 
 def train_beside_torch(process: Process, rank: int) -> list[float]:
-    """Return after every step how far our updates are from those of PyTorch's powerSGD_hook.
+    """Return for every step the relative distance of our updates from powerSGD_hook's.
 
-    Both send their first two steps whole, and begin with the same factors then.
+    Both send the first two steps without compression, and then start from the same factors.
     """
     knobs = {"rank": rank, "residual": "aggregated", "dense_steps": 2}
     ours, theirs = (DistributedDataParallel(Net(), bucket_cap_mb=100) for _ in range(2))
@@ -138,13 +138,13 @@ def _begin_with_same_factors(
     residuals = {name: torch.zeros(1, *shape) for name, shape in shapes.items()}
     saved = compression.state_dict()
     compression.load_state_dict({**saved, "states": {"gradient": [({}, residuals), (factors, {})]}})
-    # The hook has the last layer first, as gradients arrive.
+    # The hook orders layers as their gradients arrive, the last layer first.
     state.q_memory_dict[0] = torch.cat([q.mT.flatten() for q in reversed(factors.values())])
     state.p_memory_dict[0] = torch.empty(sum(rank * rows for rows, _ in shapes.values()))
 
 
 def train_as_people_do(process: Process, name: str, knobs: dict[str, Any]) -> dict[str, Any]:
-    """Train by AdamW with accumulation and autocast, once through and once with a restart."""
+    """Train with AdamW, accumulation and autocast, once without and once with a restart."""
 
     def start() -> tuple[DistributedDataParallel, gcbench.Compression, torch.optim.AdamW]:
         ddp = DistributedDataParallel(Net(), gradient_as_bucket_view=True)
@@ -187,7 +187,7 @@ def train_as_people_do(process: Process, name: str, knobs: dict[str, Any]) -> di
 
 
 def accumulate(process: Process, micro_batches: int) -> tuple[list[Tensor], int]:
-    """Return the gradients of one batch in so many micro-batches, and the bits they took."""
+    """Return the gradients of one batch in this many micro-batches, and the bits sent."""
     ddp = DistributedDataParallel(Net())
     compression = gcbench.compress(ddp, "qsgd", min_size=0)
     inputs, targets = batch(process.rank, 0)
@@ -199,7 +199,7 @@ def accumulate(process: Process, micro_batches: int) -> tuple[list[Tensor], int]
 
 
 def backward_under_autocast(process: Process, enabled: bool) -> list[Tensor]:
-    """Return the updates of one loss, whose backward pass runs inside of the context or not."""
+    """Return the updates of one loss, with the backward pass under autocast if `enabled`."""
     ddp = DistributedDataParallel(Scale())
     gcbench.compress(ddp, "powersgd", rank=2)
     loss = ddp(batch(process.rank, 0)[0])
@@ -213,7 +213,7 @@ def gradients(ddp: nn.Module) -> list[Tensor]:
 
 
 def remove(process: Process) -> dict[str, list[Tensor]]:
-    """Return the gradients of one batch without a hook, with one, when removed, and with others."""
+    """Return gradients of a batch: plain, compressed, after remove(), and with another method."""
     plain, ddp = DistributedDataParallel(Net()), DistributedDataParallel(Net())
 
     def backward(model: DistributedDataParallel) -> list[Tensor]:
@@ -228,13 +228,13 @@ def remove(process: Process) -> dict[str, list[Tensor]]:
     first.remove()
     seen["removed"] = backward(ddp)
     gcbench.compress(ddp, "none")
-    first.remove()  # again, which is not the other's
+    first.remove()  # again, which must not remove the new one
     seen["none"] = backward(ddp)
     return seen
 
 
 def skip_infinite(process: Process) -> tuple[list[Tensor], bool]:
-    """Return the gradients behind a step whose loss overflowed, and whether that one was seen."""
+    """Return the gradients after a step that overflowed, and whether that step's were finite."""
     ddp = DistributedDataParallel(Net())
     gcbench.compress(ddp, "powersgd", rank=1)
     finite = True
@@ -249,7 +249,7 @@ def skip_infinite(process: Process) -> tuple[list[Tensor], bool]:
 
 
 def refusal(process: Process, case: str) -> str:
-    """Return the sentence for what `compress` refuses."""
+    """Return the error message of `compress`."""
     model = Net()
     ddp = DistributedDataParallel(model, find_unused_parameters=case == "unused")
     arguments: dict[str, Any] = {
@@ -277,7 +277,7 @@ def refusal(process: Process, case: str) -> str:
 
 
 def refused_state(process: Process) -> str:
-    """Return the sentence for a state that another compressor saved."""
+    """Return the error message for a state that another compressor saved."""
     compressions = [
         gcbench.compress(DistributedDataParallel(Net()), "powersgd", rank=rank) for rank in (1, 2)
     ]
@@ -289,7 +289,7 @@ def refused_state(process: Process) -> str:
 
 
 def join(process: Process, name: str | None, knobs: dict[str, Any]) -> dict[str, Any]:
-    """Train with three batches on one worker and five on the other, `name` by name or without."""
+    """Train with three batches on one worker and five on the other, with method `name` if any."""
     ddp = DistributedDataParallel(Net(), bucket_cap_mb=0.001)
     compression = gcbench.compress(ddp, name, **knobs) if name else None
     optimizer = torch.optim.SGD(ddp.parameters(), lr=LR)

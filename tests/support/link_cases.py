@@ -1,6 +1,6 @@
-"""Jobs of a host of scripts/netlab: `python link_cases.py JOB FOLDER [LINK]`.
+"""Jobs for the hosts of scripts/netlab: `python link_cases.py JOB FOLDER [LINK]`.
 
-Each leaves FOLDER/RANK.json.
+Each job writes its result to FOLDER/RANK.json.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gcbench.comm import Comm, EmulatedTransport, GlooTransport, Link, Meter, Pr
 
 STEPS = 6
 HEADER_BYTES = 14 + 20 + 32  # Ethernet, IPv4, TCP with time stamps
-SIZES = {1_000_000: 5, 3_000_000: 5}  # bytes of a message, and rounds
+SIZES = {1_000_000: 5, 3_000_000: 5}  # bytes of a message: rounds
 
 Exchange = Callable[[], object]
 
@@ -31,7 +31,7 @@ class Sent(NamedTuple):
 
 
 def read_sent() -> Sent:
-    """Return what the host's interface sent, as the kernel counts.
+    """Return what the host's interface has sent, as counted by the kernel.
 
     /proc shows the interfaces of this process's namespace.
     """
@@ -45,9 +45,9 @@ def read_sent() -> Sent:
 
 
 def exchanges(comm: Comm, size: int) -> dict[str, Exchange]:
-    """Return every kind of collective of about `size` bytes a worker.
+    """Return every kind of collective, with about `size` bytes per worker.
 
-    The ragged ones have from half to the whole.
+    In the ragged one, workers send from half of `size` to all of it.
     """
     workers, rank = comm.workers, comm.local.start
     floats = torch.ones(1, size // 4)
@@ -63,7 +63,7 @@ def exchanges(comm: Comm, size: int) -> dict[str, Exchange]:
 
 
 def count_payload(comm: Comm, control: ProcessGroupControl) -> dict[str, Any]:
-    """Return the payload bytes of STEPS collectives by this host's interface, and the meter's."""
+    """Return the payload bytes of STEPS collectives, by this host's interface and by the meter."""
     measured: dict[str, Any] = {}
     for name, exchange in exchanges(comm, 600_000).items():
         comm.meter = Meter.of_workers(1)
@@ -83,7 +83,7 @@ def _leaving(exchange: Exchange, control: ProcessGroupControl) -> int:
 
 
 def _when_drained(control: ProcessGroupControl) -> Sent:
-    """Return what was sent, once nothing is on its way."""
+    """Return what was sent, once nothing is in transit."""
     control.barrier()
     time.sleep(0.3)
     now = read_sent()
@@ -92,9 +92,9 @@ def _when_drained(control: ProcessGroupControl) -> Sent:
 
 
 def time_exchanges(comm: Comm, control: ProcessGroupControl) -> dict[str, float]:
-    """Return the seconds of each exchange, the shortest of some.
+    """Return the seconds of each exchange, the minimum over the rounds.
 
-    They last from when all are there until the last has its result.
+    All hosts start together, and the time ends when the last of them has its result.
     """
     measured = {}
     for size, rounds in SIZES.items():

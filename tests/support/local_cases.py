@@ -1,4 +1,4 @@
-"""Parents of two workers that fail, stop or go on, one case each; this file runs itself."""
+"""A script that starts two workers, which fail, stop or go on as its first argument says."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gcbench.launch.meeting import join
 
 def work(case: str, folder: str) -> None:
     rank = int(os.environ["RANK"])
-    if case == "alone":  # the first waits for the other, which never comes, in torch's own code
+    if case == "alone":  # rank 0 waits in torch's own code for rank 1, which never joins
         (Path(folder) / f"started-{rank}").touch()
         if rank:
             time.sleep(600)
@@ -30,7 +30,7 @@ def work(case: str, folder: str) -> None:
     print(f"rank {rank} of {os.environ['WORLD_SIZE']} has {total.tolist()}", flush=True)
     if rank == 1:
         die(case)
-    dist.all_reduce(total)  # where the others wait for rank 1
+    dist.all_reduce(total)  # where rank 0 waits for rank 1
     dist.destroy_process_group()
 
 
@@ -70,7 +70,7 @@ def work_until_stopped(case: str, rank: int, folder: Path) -> None:
 def main(case: str, folder: str) -> None:
     if case == "stop-deaf":
         local.STOP_SECONDS = 1.0
-    # nohup and a shell's background, in which tests may run, have them ignored.
+    # Under nohup or in a shell's background, where tests may run, these signals are ignored.
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     before = signal.getsignal(signal.SIGINT)

@@ -34,7 +34,7 @@ from gcbench.config import Config, compose_overrides, conf_directory, register, 
 from gcbench.launch.instantiate import make
 from gcbench.private import private_folder
 
-__all__ = [  # with the steps of the package's own checks
+__all__ = [  # re-exports the steps of the package's own checks, too
     "ALL",
     "CHOICES",
     "DIFFERENT",
@@ -60,7 +60,7 @@ __all__ = [  # with the steps of the package's own checks
 
 CHOICES = sorted(path.stem for path in (conf_directory() / "compressor").glob("*.yaml"))
 
-# The settings with which choices that have the keys are tried; buckets are smaller than gradients.
+# Settings to try with every choice that has their keys; buckets are smaller than gradients.
 VARIANTS: dict[str, dict[str, Any]] = {
     "as it is": {},
     **SETTINGS,
@@ -150,7 +150,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "small chunks": {"chunk_size": 20, "fraction": 0.1, "min_size": 0},
     "first gradient": {"momentum_start": "gradient"},
 }
-# The keys without which a variant would be another one.
+# The key that a choice must have to be tried with a variant.
 ESSENTIAL = {
     "all tensors": "min_size",
     "small tensors whole": "min_size",
@@ -193,7 +193,7 @@ ESSENTIAL = {
     "hierarchical, with residuals": "workers_per_node",
 }
 
-# The choices of a variant that not all which have its keys can be, or need be tried with.
+# The only choices to try with some variants, although others have the keys, too.
 ONLY = {
     "ef21": {"qsgd", "powersgd", "onebit", "random_k"},
     "loco": {"qsgd", "top_k"},
@@ -220,10 +220,10 @@ def compose_method(choice: str, *overrides: str) -> Config:
 
 
 def _kept(name: str, compute: Callable[[], Config]) -> Config:
-    """Return what `compute` returns, of a file that the first process leaves for the others.
+    """Return what `compute` returns, from a file that the first process writes for the others.
 
-    Composing and checking a variant takes 0.1 s, and a dozen processes of one test run ask for the
-    same: one computes, the others wait. The file is of these very files of gcbench and conf.
+    Composing and checking a variant takes 0.1 s, and a dozen processes of one test run need the
+    same: one computes it while the others wait. The name of the file has a hash of the sources.
     """
     folder = Path(tempfile.gettempdir()) / f"gcbench-tests-{os.getuid()}"
     private_folder(folder, "TMPDIR")
@@ -248,7 +248,7 @@ def _hash_of_sources() -> str:
 
 @cache
 def _files() -> Config:
-    """Every choice with what it shares with others, before its keys are put in their places."""
+    """Return the composed tree of every choice, with its interpolations unresolved."""
     register()  # what the interpolations in them need
     return _kept("files", _compose_files)
 
@@ -260,12 +260,12 @@ def _compose_files() -> Config:
 
 
 def keys_of(choice: str) -> Config:
-    """Return the keys that the choice itself brings, without the node that is built of them."""
+    """Return the keys that the choice defines, without the node that is made from them."""
     return {key: value for key, value in _files()[choice].items() if key != "compressor"}
 
 
 def build_unchecked(choice: str, settings: Config) -> Compressor:
-    """Return the compressor of these settings, which nothing has checked or completed."""
+    """Return the compressor for these settings, without checking or completing them."""
     tree = OmegaConf.create({**_files()[choice], **settings})
     node: Any = OmegaConf.to_container(tree.compressor, resolve=True)
     compressor: Compressor = make(node, "compressor")
@@ -281,7 +281,7 @@ def build_method(choice: str, **settings: Any) -> Compressor:
 
 
 def variants(choice: str) -> dict[str, dict[str, Any]]:
-    """Return the variants that this choice has, each with the keys that this choice has."""
+    """Return the variants to try with this choice, each with those keys that the choice has."""
     keys = keys_of(choice)
     return {
         variant: {k: v for k, v in settings.items() if k in keys}
@@ -291,7 +291,7 @@ def variants(choice: str) -> dict[str, dict[str, Any]]:
 
 
 ALL = [(choice, variant) for choice in CHOICES for variant in variants(choice)]
-# Without those that differ from another one in a number or a wrapper only: for what costs time.
+# For slow tests: without those that differ from another one only in a number or a wrapper.
 DIFFERENT = [
     key
     for key in ALL
@@ -300,8 +300,9 @@ DIFFERENT = [
 
 
 def one_of_each() -> list[tuple[str, str]]:
-    """Return a variant of every choice, which sets no tensor aside where it need not, and one
-    choice of every variant.
+    """Return one variant of every choice and one choice of every variant.
+
+    The variant of a choice is "all tensors" if it has that one.
     """
     by_choice = {key[0]: key for key in reversed(DIFFERENT)}
     by_choice |= {key[0]: key for key in DIFFERENT if key[1] == "all tensors"}
@@ -309,7 +310,7 @@ def one_of_each() -> list[tuple[str, str]]:
     return sorted({*by_choice.values(), *by_variant.values()})
 
 
-# Every choice and every variant is tried with every change, all pairs of them every night.
+# Every choice and every variant is tried on every change, all pairs of them every night.
 FEW = one_of_each()
 
 
@@ -319,7 +320,7 @@ def compressor_of(choice: str, variant: str) -> Compressor:
 
 @cache
 def _made(choice: str, variant: str) -> Compressor:
-    """Return a compressor to copy, as making one takes Hydra ten times as long."""
+    """Return a compressor to be copied, since making one with Hydra takes ten times as long."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         compressor: Compressor = make(_config(choice, variant)["compressor"], "compressor")

@@ -1,6 +1,6 @@
-"""Things that not every machine has: tests that need them are skipped there and say so.
+"""What not every machine has: where it is missing, tests that need it are skipped and say so.
 
-The reason of a skip is known by its words.
+The reason for a skip is recognized by its words.
 """
 
 from __future__ import annotations
@@ -23,23 +23,24 @@ KINDS = {
     "submitit": "the packages of gcbench[slurm]",
     "chromium": "Debian's chromium",
 }
-# Names, between commas, what must be present; once set, any other reason to skip is a failure.
+# The kinds that this machine has, separated by commas. Once it is set, skipping a test that needs
+# one of them is a failure, as is skipping one for a reason that is not in KINDS.
 EXPECT = "GCBENCH_EXPECT"
 
 
 def lacks(kind: str, why: str) -> str:
-    """Return the reason of a skip."""
+    """Return the reason for a skip."""
     assert kind in KINDS
     return f"needs {kind}: {why}"
 
 
 def skip(kind: str, why: str) -> NoReturn:
-    """Skip the test that runs."""
+    """Skip the running test."""
     pytest.skip(lacks(kind, why))
 
 
 def unexpected(reason: str) -> str | None:
-    """Return why a skip for this reason is a failure here; None where it is none."""
+    """Return why a skip for this reason is a failure here, or None if it is not."""
     if EXPECT not in os.environ:
         return None
     expected = {kind for kind in os.environ[EXPECT].split(",") if kind}
@@ -56,5 +57,5 @@ def unexpected(reason: str) -> str | None:
 
 
 def patience(seconds: float) -> float:
-    """Return how long to wait for what takes `seconds` at most on an idle machine of two cores."""
+    """Return how many seconds to wait for what takes `seconds` at most on two idle cores."""
     return seconds * float(os.environ.get("GCBENCH_PATIENCE", "1"))

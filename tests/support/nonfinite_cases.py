@@ -13,7 +13,7 @@ from gcbench.compressors import Compressor
 from gcbench.compressors.virtual import aggregate
 from gcbench.train.finite import KINDS, FirstBad
 
-# These send a few values that are drawn.
+# These methods send a few values that are drawn at random.
 SOME_VALUES = (
     "random_k",
     "random_block",
@@ -23,16 +23,16 @@ SOME_VALUES = (
 
 
 class Seen(NamedTuple):
-    update: bool  # is not finite
-    residuals: list[int]  # workers of this process who remember something that is not finite
+    update: bool  # whether it is not finite
+    residuals: list[int]  # workers of this process whose residual is not finite
 
 
 def step_effects(
     compressor: Compressor, comm: Comm, value: float, worker: int, everywhere: bool
 ) -> Seen:
-    """Return what one step leaves of a gradient of `worker` with a `value` that is not finite.
+    """Return what a non-finite `value` in the gradient of `worker` does in one step.
 
-    It has the value once, or `everywhere` in a matrix.
+    The value is in one place of a matrix, or `everywhere` in it.
     """
     grads = gradients(comm.local, 0)
     if worker in comm.local:

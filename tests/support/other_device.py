@@ -1,9 +1,9 @@
-"""A device that is named as a GPU and computes on the CPU.
+"""A device that has the name of a GPU and computes on the CPU.
 
 Code that mixes tensors of two devices fails on it as it does on a GPU. Its tensors hold real
-values, so that branches for GPUs are taken and what they compute can be compared. It knows nothing
-of streams and compilers, and is for machines without a GPU: where there is one, torch hands it
-these tensors.
+values, so that branches for GPUs are taken and what they compute can be compared. It has no streams
+and no compiler, and works only on machines without a GPU: torch would pass its tensors to a real
+one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ DEVICE = torch.device("cuda", 0)
 
 
 class There(Tensor):
-    """`here` are its values."""
+    """A tensor on the device; `here` has its values, on the CPU."""
 
     here: Tensor
 
@@ -38,16 +38,16 @@ class There(Tensor):
 
 
 class OtherDevice(TorchDispatchMode):
-    """Meanwhile tensors can be made on the device."""
+    """A context in which tensors can be made on the device."""
 
-    _mode_key = torch._C._TorchDispatchModeKey.FAKE  # without which torch looks for a driver
+    _mode_key = torch._C._TorchDispatchModeKey.FAKE  # else torch looks for a driver
 
     def __init__(self) -> None:
         super().__init__()
         torch._C._ensureCUDADeviceGuardSet()
 
     def __enter__(self) -> OtherDevice:
-        # torch.tensor(..., device=...) takes this way, too.
+        # So that torch.tensor(..., device=...) calls __torch_dispatch__, too.
         torch._C._set_only_lift_cpu_tensors(True)
         super().__enter__()
         return self
@@ -83,7 +83,7 @@ def _run(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     result_there = bool(there) if asked is None else torch.device(asked).type == DEVICE.type
     if asked is not None:
         kwargs["device"] = torch.device("cpu")
-    given = {id(x.here): x for x in there}  # an operation in place gives back what it was given
+    given = {id(x.here): x for x in there}  # operations in place return their argument
 
     def as_found(x: Any) -> Any:
         return (

@@ -1,6 +1,6 @@
-"""A method as somebody outside of gcbench writes it.
+"""A method as somebody outside of gcbench would write it.
 
-It is this file, and `outside_conf/compressor/powers.yaml`.
+It consists of this file and `outside_conf/compressor/powers.yaml`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MANTISSA_BITS = 23
 
 @dataclass(frozen=True)
 class Natural(Codec):
-    """Natural compression: every value goes to one of the two powers of two around it.
+    """Natural compression: every value is rounded to one of the two powers of two around it.
 
     Horvath et al., "Natural Compression for Distributed Deep Learning", arXiv 1905.10988,
     definition 1:
@@ -30,12 +30,12 @@ class Natural(Codec):
         p    = (2^ceil(log2 |t|) - |t|) / 2^floor(log2 |t|)
 
     so that E[C(t)] = t and E(C(t) - t)^2 <= t^2 / 8 (theorem 1). The mantissa of a float is 1 - p:
-    a random number of its bits is added, and what it carries into the exponent is the choice.
+    a random number with as many bits is added, and the carry into the exponent is the choice.
 
-    Sends 9 bits a value: the exponent of a float32 (8), and a sign.
+    Sends 9 bits per value: the exponent of a float32 (8), and a sign.
 
-    Differences from the paper: none; what is smaller than 2^-126 goes there or to zero.
-    `compressor=natural` is ours; test_natural.py holds the two to the same bits.
+    Differences from the paper: none; values smaller than 2^-126 are rounded to it or to zero.
+    `compressor=natural` is gcbench's own; test_natural.py checks that both give the same bits.
     """
 
     properties: ClassVar[Properties] = Properties(unbiased=True, contractive=True)

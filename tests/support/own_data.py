@@ -1,4 +1,4 @@
-"""Data of a user's own, named on the command line."""
+"""A user's own data, to be named on the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models and methods of a user's own, right and wrong, named on the command line."""
+"""A user's own models and methods, right and wrong, to be named on the command line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gcbench.compressors import Aggregated, Grads, Properties, State, Step
 
 
 class Open(nn.Sequential):
-    """Leaves to the data what belongs to the data."""
+    """A network that takes its input shape and number of outputs from the data."""
 
     def __init__(self, shape: tuple[int, ...], outputs: int | None = None, width: int = 5) -> None:
         assert outputs is not None
@@ -24,7 +24,7 @@ class Open(nn.Sequential):
 
 
 class Real(nn.Sequential):
-    """Reads a number out of a tensor while it is made, which a tensor without values has not."""
+    """Reads a value of a tensor when it is made, which fails for tensors without values."""
 
     def __init__(self) -> None:
         super().__init__(nn.Flatten(), nn.Linear(64, int(torch.tensor(10).item())))
@@ -66,7 +66,7 @@ class NoModule:
 
 @dataclass(frozen=True)
 class Forgetful:
-    """The mean of the gradients, but for what it leaves out or shapes otherwise."""
+    """The mean of the gradients, with one thing left out, added, or in the wrong shape."""
 
     wrong: Literal["update", "sent", "shape", "name"]
     properties: ClassVar[Properties] = Properties()

@@ -1,4 +1,4 @@
-"""Optimizers and schedules of a user's own, right and wrong, named on the command line."""
+"""A user's own optimizers and schedules, right and wrong, to be named on the command line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 
 class Decaying(torch.optim.Optimizer):
-    """Steps of lr d / t for the t-th step, with states of three kinds."""
+    """Moves by lr m / t in step t, with m a running mean; its state has numbers and tensors."""
 
     def __init__(self, params: Iterable[Any], lr: float, momentum: float = 0.5) -> None:
         super().__init__(params, {"lr": lr, "momentum": momentum, "betas": (momentum, 0.9)})

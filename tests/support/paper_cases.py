@@ -1,4 +1,4 @@
-"""Shared cases of the papers' claims: networks as shapes, metered bits, many draws of one code."""
+"""Shared cases of the papers' claims: shapes of networks, metered bits, many draws of a code."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def sizes(shapes: Shapes) -> list[int]:
 def sent_bits(shapes: Shapes, choice: str, **settings: Any) -> int:
     """Return the bits metered in one step of one worker.
 
-    Gradients are zeros, so that this is of no use where codes have any length.
+    Gradients are zeros, so the bits are wrong for codes of variable length.
     """
     comm = Comm(1)
     grads = {name: torch.zeros(1, *shape) for name, shape in shapes.items()}
@@ -56,9 +56,9 @@ def sent_bits(shapes: Shapes, choice: str, **settings: Any) -> int:
 
 
 def decode_rows(codec: Codec, rows: Tensor, number: int = 0) -> Tensor:
-    """Return rows `[w, n]` as each of w workers codes its own, in float64.
+    """Return rows `[w, n]` after encoding and decoding, each by a worker of its own, in float64.
 
-    Nothing is gathered, so that many cost little.
+    Nothing is gathered, so many rows cost little.
     """
     segments = (rows.shape[1],)
     noise = Step(number, 1, range(len(rows)), {"w": 0}).noise(

@@ -1,4 +1,4 @@
-"""Passes over memory, counted, as times say little on a shared machine."""
+"""Count passes over memory, because times say little on a shared machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 
 class PassCounter(TorchDispatchMode):
-    """A context in which each operation's largest tensor is counted, by phase and operation.
+    """A context that counts the values of each operation's largest tensor, by phase and operation.
 
     Lists of tensors count as one tensor; views move nothing and count nothing.
     """
@@ -32,7 +32,7 @@ class PassCounter(TorchDispatchMode):
         return out
 
     def total(self, *phases: str) -> int:
-        """Return the values of these phases."""
+        """Return the number of values counted in these phases."""
         return sum(count for (phase, _), count in self.values.items() if phase in phases)
 
 

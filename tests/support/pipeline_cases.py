@@ -1,4 +1,4 @@
-"""Steps of training with the exchange beside the computation, in processes that stay up."""
+"""Training steps with the exchange beside the computation, in processes that stay up."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CPU = torch.device("cpu")
 
 class Trained(NamedTuple):
     parameters: list[Any]  # after every step
-    error: float  # of the last update against the gradients of which it is the mean
+    error: float  # relative, of the last update against the mean of its gradients
     sent_bits: list[int]
     seconds: dict[str, dict[str, float]]
     buckets: int  # in the last step
@@ -50,7 +50,7 @@ def train_steps(process: Process, config: Config, steps: int) -> Trained:
     progress = Progress.start(run)
     snapshots, exchanged, buckets = [], None, 0
     for _ in range(steps):
-        run.clock._seen = 9  # all are timed
+        run.clock._seen = 9  # past the warm-up, so that all steps are timed
         exchanged = train_step(run, progress)
         buckets = len(run.clock._steps[-1][1])
         snapshots.append([p.detach().clone() for p in run.replica.parameters.values()])

@@ -22,9 +22,9 @@ for module in (
 merge_files_once()
 register()
 with initialize_config_dir(str(conf_directory()), version_base="1.3"):
-    for mode in RunMode:  # A command composes in both.
+    for mode in RunMode:  # A command may compose in either.
         GlobalHydra.instance().hydra.compose_config("config", [], mode, from_shell=False)
 
-# A collection would write into all objects, and thereby copy them.
+# A garbage collection would write to all objects, and so copy their pages in every fork.
 gc.freeze()
-atexit.register(gc.unfreeze)  # else a library says that objects are left at the end
+atexit.register(gc.unfreeze)  # else a library reports objects left at the end

@@ -1,7 +1,7 @@
-"""Processes that need not import anything: copies of a server that has.
+"""Processes that need no time for imports: copies of a server that has made them.
 
-Each process of the tests has one server. Importing torch, scikit-learn and torch's compiler (with
-the first optimizer) costs seconds of one core, for a command as for each of its workers.
+Each test process has one server. Importing torch, scikit-learn and torch's compiler (with the first
+optimizer) would take seconds of one core, for a command and again for each of its workers.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ SUPPORT = str(Path(__file__).parent)
 
 @cache
 def server() -> ForkServerContext:
-    """Return the context whose processes are copies of the server, and start the server.
+    """Start the server, and return the context whose processes are copies of it.
 
-    It needs this folder on its path, as it would go on in silence without what it preloads.
+    The server needs this folder on its path: otherwise it would silently preload nothing.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["preloaded"])
@@ -57,7 +57,7 @@ class Copy:
         environment: Mapping[str, str] = os.environ,
         read: bool = True,
     ) -> None:
-        """Start the process; without `read` nobody reads what it prints."""
+        """Start the process; without `read` it prints to a pipe that nobody reads."""
         self._args = args
         self._place = tempfile.TemporaryDirectory()
         self._out, self._err = (Path(self._place.name, name) for name in ("out", "err"))
@@ -77,13 +77,13 @@ class Copy:
         if self.returncode is None:
             self._process.kill()
             self._process.join()
-        with contextlib.suppress(ProcessLookupError):  # none of its session is left
+        with contextlib.suppress(ProcessLookupError):  # no process of its session is left
             os.killpg(self.pid, signal.SIGKILL)
         self._place.cleanup()
 
     @property
     def pid(self) -> int:
-        """Return the number of the process, and of its group."""
+        """Return the id of the process, which is also that of its group."""
         assert self._process.pid is not None
         return self._process.pid
 
@@ -93,7 +93,7 @@ class Copy:
 
     @property
     def stdout(self) -> str:
-        """Return what it has printed so far."""
+        """Return what the process has printed so far."""
         return self._out.read_text() if self._out.exists() else ""
 
     @property
@@ -105,7 +105,7 @@ class Copy:
         self._process.join()
 
     def communicate(self, timeout: float) -> tuple[str, str]:
-        """Wait for its end; return all that it printed."""
+        """Wait for the process to end, and return all that it printed."""
         ended = self.wait(timeout)
         return ended.stdout, ended.stderr
 
@@ -122,7 +122,7 @@ def command(
     timeout: float,
     read: bool = True,
 ) -> subprocess.CompletedProcess[str]:
-    """Run `gcbench` in a copy, as its script does it."""
+    """Run `gcbench` in a copy of the server, as the installed script does."""
     with Copy(gcbench, *arguments, folder=folder, environment=environment, read=read) as copy:
         return copy.wait(timeout)
 
@@ -130,7 +130,7 @@ def command(
 def under_torchrun(
     target: Callable[..., None], *args_of_ranks: Sequence[str], folder: Path, timeout: float
 ) -> list[subprocess.CompletedProcess[str]]:
-    """Run a copy a rank with the variables that torchrun sets, and return how each ended."""
+    """Run one copy per rank with the variables that torchrun sets; return how each ended."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -161,7 +161,7 @@ def gcbench(*arguments: str) -> None:
 def script(path: str) -> None:
     """Run a file as `python FILE` does, on one core.
 
-    Threads on busy cores spend their time in waiting for each other.
+    On busy cores, threads spend their time waiting for each other.
     """
     if hasattr(os, "sched_setaffinity"):
         cores = sorted(os.sched_getaffinity(0))
@@ -195,6 +195,6 @@ def _begin(
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
-    tempfile.tempdir = None  # which was read from the server's TMPDIR
+    tempfile.tempdir = None  # it was set from the server's TMPDIR
     local._PROCESSES = multiprocessing.get_context("fork")
     target(*args)

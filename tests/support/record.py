@@ -21,7 +21,7 @@ def git(*arguments: str) -> str:
 
 
 class Recorder:
-    """A plugin that writes the outcome of each test, of all its parameters together."""
+    """A pytest plugin that writes one outcome per test, the worst of all its parameters."""
 
     def __init__(self, file: Path) -> None:
         if git("status", "--porcelain", "--", *CODE):

@@ -54,9 +54,9 @@ def result_of(
     reason: str | None = None,
     finished: str = "2026-01-01T00:00:00+00:00",
 ) -> dict[str, Any]:
-    """Return the result.json of a row of a table.
+    """Return the result.json of a run of a table's row.
 
-    One that is not done has what a run has that could not write more.
+    With status="failed" it has only what a run can write that never began.
     """
     plain = compose(experiment, budget, overrides)
     config = {**plain.config, "seed": seed, "experiment": experiment, "choices": plain.choices}

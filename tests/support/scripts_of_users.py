@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def python(*arguments: str, folder: Path | None = None, **environment: str) -> str:
-    """Return what a command of Python prints, in an environment as users have it."""
+    """Return what a Python command prints, in the environment that users have."""
     ended = subprocess.run(
         [sys.executable, *arguments],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""Runs as a user types them, in this process: compose, check, start."""
+"""Compose, check and start runs in this process, as a user types them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def config_of(*overrides: str) -> Config:
 
 
 def run(directory: Path, *overrides: str, in_sweep: bool = False) -> dict[str, Any]:
-    """Return result.json of a run in `directory`, small unless the overrides say otherwise."""
+    """Return the result.json of a run in `directory`, small unless overrides make it larger."""
     narrow = [] if any(o.startswith("model") for o in overrides) else ["model.widths=[16]"]
     logs = any(o.startswith("logger=") for o in overrides)
     small = [o for o in SMALL if not (logs and o.startswith("logger."))]

@@ -1,4 +1,4 @@
-"""Whole steps by methods in turn, in processes that stay up."""
+"""Whole training steps by several methods in turn, in processes that stay up."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def latency(process: Process) -> float:
 
 @dataclass
 class Sleeper:
-    """Whose steps last so long."""
+    """A contender whose steps last `seconds`."""
 
     seconds: float
     model: nn.Module = field(default_factory=lambda: nn.Linear(1, 1))
@@ -56,6 +56,6 @@ class Sleeper:
 
 
 def uneven_rows(process: Process, seconds: Sequence[float]) -> list[dict[str, Any]]:
-    """Return the rows of steps that last so long in each process, after those of 10 ms in all."""
+    """Return the rows of steps of 10 ms, and of steps whose seconds differ between processes."""
     contenders = {BASELINE: Sleeper(0.01), "uneven": Sleeper(seconds[process.rank], period=3)}
     return time_rows(contenders, process.control, rounds=1)

@@ -1,7 +1,7 @@
 """PyTorch's own PowerSGD beside ours, in the same processes with the same gradients.
 
-It runs under DistributedDataParallel. DDP reads the annotations of a hook as they are, so they are
-not postponed here.
+It runs under DistributedDataParallel. DDP checks the annotations of a hook, which it would not
+understand as strings, so this file does not postpone them.
 """
 
 import torch
@@ -28,7 +28,7 @@ IGNORED = 2  # first steps that the hook sends whole, while DDP rebuilds its buc
 
 
 class Linear(nn.Module):
-    """A loss whose gradient is what it is called with."""
+    """A loss whose gradients are the tensors that it is called with."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class Linear(nn.Module):
 
 
 def factors(rank: int) -> Grads:
-    """Return the same first Q for both."""
+    """Return the first Q, which both start with."""
     matrices = {k: s for k, s in SHAPES.items() if len(s) > 1}
     return {
         k: torch.randn(
@@ -59,7 +59,7 @@ def compare(
 ) -> list[tuple[float, float, float]]:
     """Return for every step the distances of updates and residuals, and the update's norm.
 
-    Distances are over that norm.
+    Distances are relative to that norm.
     """
     model = Linear()
     ddp = DistributedDataParallel(model, bucket_cap_mb=100)
@@ -82,7 +82,7 @@ def compare(
                 if name in factors(rank):
                     n = SHAPES[name][0]
                     by_shape.setdefault((n, torch.Size(SHAPES[name]).numel() // n), []).append(name)
-            # The hook orders its factors like this.
+            # The hook orders its factors by shape.
             names = [name for group in by_shape.values() for name in group]
             state.q_memory_dict[0] = torch.cat([factors(rank)[name].flatten() for name in names])
             state.p_memory_dict[0] = torch.empty(sum(rank * SHAPES[name][0] for name in names))
@@ -115,8 +115,8 @@ def compare(
         if error_feedback:
             sizes = [torch.Size(SHAPES[k]).numel() for k in order]
             errors = dict(zip(order, hook_state.error_dict[0].split(sizes), strict=True))
-            # PyTorch also remembers what a vector lost to the average; ours travel whole and leave
-            # nothing.
+            # PyTorch also keeps the difference of a vector from the average; ours are sent whole
+            # and have no residual.
             apart = max(
                 float((state.per_worker[k].flatten() - errors[k]).norm() / norm)
                 for k in state.per_worker

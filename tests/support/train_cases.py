@@ -1,4 +1,4 @@
-"""Parts of the loop, for processes that stay up."""
+"""Parts of the training loop, for processes that stay up."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gcbench.train.run import Progress
 
 
 def drift_error(process: Process, drifted: tuple[int, ...]) -> str | None:
-    """Return the error for a model that differs in the processes `drifted`."""
+    """Return the error message for a model that differs in the processes `drifted`."""
     weight = torch.arange(6.0) + (1e-6 * process.rank if process.rank in drifted else 0)
     weight[0] += 1e-6 if process.rank in drifted else 0
     replica: Any = SimpleNamespace(parameters={"weight": weight})
@@ -35,7 +35,7 @@ def drift_error(process: Process, drifted: tuple[int, ...]) -> str | None:
 
 
 def drift_error_at_the_end(process: Process, config: Config) -> str | None:
-    """Return the error when process 1 loses its weights after the last step was logged."""
+    """Return the error message if process 1 loses its weights after the last step was logged."""
     workers = config["trainer"]["gpus"]
     joined = Connections(process.comm(workers), None, process.control, torch.device("cpu"))
     plan, data = make_plan(config, Machine.detect()), make_data(config)

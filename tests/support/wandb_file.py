@@ -1,4 +1,4 @@
-"""Read what an offline run of W&B holds: records of its protocol in LevelDB's log format."""
+"""Read the file of an offline W&B run: records of its protocol in LevelDB's log format."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 
 from wandb.proto.wandb_internal_pb2 import Record
 
-HEADER = 7  # bytes of the file's, and of each chunk's
+HEADER = 7  # bytes of the file's header, and of each chunk's
 BLOCK = 2**15
 FULL, LAST = 1, 4  # kinds of chunks that end a record
 
 
 @dataclass
 class WandbRun:
-    """A run as W&B would show it, with what its public API calls these things."""
+    """A run as W&B would show it, with attributes named as in its public API."""
 
     id: str = ""
     resume: str | None = None
@@ -24,7 +24,7 @@ class WandbRun:
     group: str = ""
     tags: list[str] = field(default_factory=list)
     config: dict[str, Any] = field(default_factory=dict)
-    steps_of: dict[str, str] = field(default_factory=dict)  # a metric's pattern to its x axis
+    steps_of: dict[str, str] = field(default_factory=dict)  # from a metric's pattern to its x axis
     summary_metrics: dict[str, Any] = field(default_factory=dict)
     history: list[dict[str, Any]] = field(default_factory=list)
 
@@ -34,13 +34,13 @@ class WandbRun:
         return {key for line in self.history for key in line} | set(_dotted(self.summary_metrics))
 
     def scan_history(self) -> list[dict[str, Any]]:
-        """Return rows as the API does: every one with every key, and null for what it lacks."""
+        """Return rows as the API does: each with every key, and None for what it lacks."""
         keys = {key: None for line in self.history for key in line}
         return [{**keys, **line} for line in self.history]
 
 
 def read_offline(*files: Path) -> WandbRun:
-    """Return the run that `wandb sync` would make of these files of it, the oldest first."""
+    """Return the run that `wandb sync` would make from these files, the oldest first."""
     run = WandbRun()
     for file in files:
         for record in _records(file.read_bytes()):
