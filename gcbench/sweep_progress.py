@@ -118,9 +118,10 @@ class SweepProgress(Callback):
     def _list_failures(self) -> None:
         listed = "".join(f"\n  {name}" for name in self.failed)
         log.warning(
-            "%d of %d rows failed; the same command tries them again:%s",
+            "%d of %d row%s failed; the same command tries them again:%s",
             len(self.failed),
             self.ended,
+            "s" * (self.ended != 1),
             listed,
         )
 
@@ -149,7 +150,7 @@ def plan_sentence(rows: Sequence[SweepRow]) -> str:
     done = sum(row.done and not row.same for row in rows)
     mistaken = [row.mistake for row in rows if row.mistake]
     same = [row.same for row in rows if row.same]
-    text = f"{len(rows)} rows"
+    text = f"{len(rows)} row{'s' * (len(rows) != 1)}"
     if done:
         text += f", {done} of them done before"
     if same:

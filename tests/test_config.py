@@ -115,7 +115,7 @@ def test_help_names_every_choice() -> None:
         ("bits=1", "bits=1: type a number of bits from 2 to 8, as in bits=4"),
         ("bits=abc", "bits=abc"),
         ("bits=true", "bits=true"),
-        ("levels=20 bits=4", "levels=20 needs 6 bits a code, not bits=4"),
+        ("levels=20 bits=4", "levels=20 needs 6 bits per code, not bits=4"),
         ("levels=200", "levels=200: type a number of levels from 1 to 127, as in levels=7"),
         ("norm=l1", "norm=l1: type norm=linf or l2"),
         (

@@ -115,7 +115,7 @@ def test_a_row_that_another_sweep_runs_is_left_to_it(tmp_path: Path) -> None:
             os.kill(process, signal.SIGINT)
     assert (
         refused.returncode == 1
-        and "1 of 1 rows failed; the same command tries them again" in refused.stderr
+        and "1 of 1 row failed; the same command tries them again" in refused.stderr
     )
     assert f"is being run by process {process} on" in refused.stderr.partition("rows failed")[2]
     assert (
@@ -172,7 +172,7 @@ def test_what_counts_as_the_same_run(
         ),
         (
             [SweepRow("a", done=True)],
-            "1 rows, 1 of them done before; type rerun=true to run them again",
+            "1 row, 1 of them done before; type rerun=true to run them again",
         ),
     ],
 )

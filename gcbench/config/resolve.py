@@ -105,7 +105,7 @@ def _settle_bits(tree: DictConfig, typed: set[str]) -> None:
     bits = (2 * tree.levels).bit_length()
     if "bits" in typed and tree.bits != bits:
         raise ConfigError(
-            f"levels={tree.levels} needs {bits} bits a code, not bits={tree.bits}; "
+            f"levels={tree.levels} needs {bits} bits per code, not bits={tree.bits}; "
             "type only one of bits and levels"
         )
     tree.bits = bits

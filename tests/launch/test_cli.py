@@ -89,7 +89,8 @@ def test_more_workers_than_the_machine_has_are_virtual(tmp_path: Path) -> None:
         (["rank=2"], "gcbench: rank=2: no such key with these choices; rank belongs to"),
         (
             ["bits=4", "levels=8"],
-            "gcbench: levels=8 needs 5 bits a code, not bits=4; type only one of bits and levels\n",
+            "gcbench: levels=8 needs 5 bits per code, not bits=4; type only one of bits and "
+            "levels\n",
         ),
         (
             ["trainer.launcher=fast"],

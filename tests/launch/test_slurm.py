@@ -397,7 +397,7 @@ def test_a_killed_task_is_a_failed_point(cluster: dict[str, str], tmp_path: Path
         folder=tmp_path,
         environment=cluster,
     )
-    assert done.returncode == 1 and "1 of 1 rows failed" in done.stderr, done.stderr
+    assert done.returncode == 1 and "1 of 1 row failed" in done.stderr, done.stderr
 
 
 @pytest.mark.slow

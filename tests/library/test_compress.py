@@ -166,7 +166,7 @@ def test_a_step_that_overflows_leaves_no_trace_in_the_residual() -> None:
         ("knob", "bits: compressor=powersgd has no such knob; it has rank, "),
         ("range", "rank=0: type a rank of at least 1, as in rank=2"),
         ("text", "rank=a b: type a rank of at least 1, as in rank=2"),
-        ("levels", "levels=100 needs 8 bits a code, not bits=4"),
+        ("levels", "levels=100 needs 8 bits per code, not bits=4"),
         ("codecs", "codec_backend=fast: type auto, eager or compiled"),
         ("momentum", "compressor=onebit_adam codes your optimizer's momentum, which compress "),
         ("twice", "this DistributedDataParallel has a communication hook"),

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from results import result_of
 
 from gcbench.config import ConfigError
-from gcbench.drawing import FAMILIES, PAGE, style_of_method
+from gcbench.drawing import FAMILIES, style_of_method
 from gcbench.records.schema import Collective, Network, Result
 from gcbench.records.store import RecordedRun
 from gcbench.report.figures import draw
@@ -437,7 +437,6 @@ def test_what_is_no_figure_is_refused(here: Path) -> None:
 def test_families_of_one_color_differ_in_shape() -> None:
     assert len(set(FAMILIES.values())) == len(FAMILIES)
     assert style_of_method("qsgd", 1)["linestyle"] != style_of_method("qsgd")["linestyle"]
-    assert style_of_method("somebody's") == style_of_method("somebody's") and PAGE == 6.9
 
 
 def test_curves_go_as_far_as_the_shortest_seed_and_squared_errors_are_squares() -> None:

@@ -135,5 +135,5 @@ def test_layers_have_bits_a_value_and_errors() -> None:
     assert list(bits) == [4, 32] and errors[0] == 0.5 and np.isnan(errors[1])
     assert (
         figure.axes[1].get_xticklabels()[1].get_text() == "bias"
-        and figure.axes[0].get_ylabel() == "Sent (bits a value)"
+        and figure.axes[0].get_ylabel() == "Sent (bits per value)"
     )

@@ -77,7 +77,7 @@ def test_a_queue_runs_all_rows_but_those_that_fail_and_is_typed_again(
     typed(evidence, monkeypatch, *KEYS)
     listed = capfd.readouterr().out
     assert "exchange=hierarchical" in listed and "full_precision" not in listed
-    assert "1 runs of 1 rows" in listed and "claims" not in listed
+    assert "1 run of 1 row" in listed and "claims" not in listed
 
 
 def test_changes_that_no_commit_has_are_refused(

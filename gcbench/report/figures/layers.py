@@ -34,7 +34,7 @@ def draw_layers(study: Study) -> Figure | None:
             **style,
             label=method,
         )
-    for ax, label in zip(axes, ("Sent (bits a value)", "Relative error, 2-norm"), strict=True):
+    for ax, label in zip(axes, ("Sent (bits per value)", "Relative error, 2-norm"), strict=True):
         ax.set(ylabel=label, xlim=(-0.5, len(names) - 0.5))
         logarithmic(ax, "y")
     axes[0].set_xticks(range(len(names)), [])
