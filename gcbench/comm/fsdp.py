@@ -64,7 +64,7 @@ class FlatGradient:
         if op not in (dist.ReduceOp.AVG, dist.ReduceOp.SUM):
             raise ValueError(
                 "set_gradient_divide_factor: a compressor returns a mean, which FSDP can only "
-                "divide afterwards; call set_force_sum_reduction_for_comms(True), too"
+                "divide afterwards; type set_force_sum_reduction_for_comms(True), too"
             )
         output_tensor.copy_(self.on_gradient(input_tensor))
         if op == dist.ReduceOp.SUM:  # FSDP divides it later.
