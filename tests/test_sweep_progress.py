@@ -117,7 +117,7 @@ def test_a_row_that_another_sweep_runs_is_left_to_it(tmp_path: Path) -> None:
         refused.returncode == 1
         and "1 of 1 row failed; the same command tries them again" in refused.stderr
     )
-    assert f"is being run by process {process} on" in refused.stderr.partition("rows failed")[2]
+    assert f"is being run by process {process} on" in refused.stderr.partition("row failed")[2]
     assert (
         other.result().returncode == 130
         and json.loads((row / "result.json").read_text())["status"] == "interrupted"

@@ -700,7 +700,7 @@ def test_torn_files_of_evidence_are_named(here: Path, caplog: pytest.LogCaptureF
         file.write_text('{"rows": [')
     assert find_link_table("resnet18-1gbit-2", [here]) is None and find_tests([here]) is None
     for name in ("links/resnet18-1gbit-2.json", "tests.json"):
-        assert f"not read: {here}/outputs/results/{name}: no " in caplog.text
+        assert f"not read: {here}/outputs/results/{name}: not a " in caplog.text
 
 
 def test_the_newest_copy_of_a_link_table_is_read(here: Path) -> None:
