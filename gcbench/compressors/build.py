@@ -119,11 +119,16 @@ def _send_codes(
 ) -> Compressor:
     """Return a compressor that sends a codec's codes; a compressor is returned unchanged."""
     if isinstance(method, Compressor):
-        if (align, code, exchange) != (False, "fixed", "gather"):
-            raise ValueError(
-                f"align={align} code={code} exchange={exchange}: {type(method).__name__} decides "
-                "by itself what it sends and how; leave them out"
-            )
+        for key, value, default in (
+            ("align", align, False),
+            ("code", code, "fixed"),
+            ("exchange", exchange, "gather"),
+        ):
+            if value != default:
+                raise ValueError(
+                    f"{key}={str(value).lower()}: {type(method).__name__} has no codes, and "
+                    "decides itself how it sends; leave it out"
+                )
         return method
     if align:
         if not isinstance(method, Bucketed):

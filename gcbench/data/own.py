@@ -32,7 +32,9 @@ def as_data(made: object, name: str) -> Data:
     if any(
         a.shape[1:] != b.shape[1:] or a.dtype != b.dtype for a, b in zip(train, test, strict=True)
     ):
-        raise ValueError(f"dataset={name}: train and test differ in shape or type; make them equal")
+        raise ValueError(
+            f"dataset={name}: train and test differ in shape or type; give both the same"
+        )
     pixels = (torch.tensor(0.0), torch.tensor(255.0)) if train[0].dtype == torch.uint8 else None
     if train[1].is_floating_point():
         return ArrayData(name, "regression", train[1].shape[1], train, test, pixels)

@@ -214,7 +214,7 @@ def _name_carried(
     )
     return (
         f"{' '.join(overrides)}: {why}; type compress(DistributedDataParallel(model)"
-        ", ...), or one of these methods with their own settings: "
+        ", ...), or one of these methods with their default settings: "
         f"{', '.join(_carried_choices(replicas is not None))}"
     )
 

@@ -35,13 +35,7 @@ from gcbench.train.snapshot import restore, shared_content, worker_content
 FORMAT = 7
 SHARED = "shared.pt"
 # The keys of a manifest, besides its checksum, and their types.
-KEYS = {
-    "format": int,
-    "step": int,
-    "workers": int,
-    "fingerprint": str,
-    "sha256": dict,
-}
+KEYS = {"format": int, "step": int, "workers": int, "fingerprint": str, "sha256": dict}
 T = TypeVar("T")
 
 

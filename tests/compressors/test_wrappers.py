@@ -434,9 +434,18 @@ def test_buckets_run_through_the_gradient() -> None:
     assert not torch.equal(through, flat(aggregate(build(QSGD(7, bucket_size=64)), grads).update))
 
 
-@pytest.mark.parametrize("setting", [{"exchange": "sum"}, {"code": "ans"}, {"align": True}])
-def test_a_method_without_codes_refuses_what_codes_have(setting: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="PowerSGD decides by itself what it sends and how"):
+@pytest.mark.parametrize(
+    ("setting", "typed"),
+    [
+        ({"exchange": "sum"}, "exchange=sum"),
+        ({"code": "ans"}, "code=ans"),
+        ({"align": True}, "align=true"),
+    ],
+)
+def test_a_method_without_codes_refuses_what_codes_have(
+    setting: dict[str, Any], typed: str
+) -> None:
+    with pytest.raises(ValueError, match=f"{typed}: PowerSGD has no codes"):
         build(PowerSGD(2), **setting)
 
 

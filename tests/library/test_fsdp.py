@@ -182,7 +182,7 @@ def test_one_process_is_told_that_nothing_is_compressed() -> None:
 def test_a_refusal_names_the_methods_that_are_carried() -> None:
     for case, carried in (("low rank", BY_SHARDS), ("low rank between", BETWEEN_NODES)):
         for sentence in pool(4).run(refusal, case):
-            assert set(sentence.partition("own settings: ")[2].split(", ")) == carried
+            assert set(sentence.partition("default settings: ")[2].split(", ")) == carried
     assert set(CHOICES) > BETWEEN_NODES
 
 

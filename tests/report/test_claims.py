@@ -192,6 +192,12 @@ def test_chance_alone_exceeds_noise_once_in_ten(count: int) -> None:
     assert kinds.count(Verdict.CONTRARY) / len(kinds) == pytest.approx(0.1, abs=0.02)
 
 
+def test_only_numbers_without_seeds_are_called_exact() -> None:
+    (seeded,) = judge(read_relations("a > b"), {"a": Value({0: 2.0}), "b": Value({0: 1.0})})
+    (exact,) = judge(read_relations("a > b"), {"a": Value(exact=2), "b": Value(exact=1)})
+    assert seeded.text == "a > b: +1 (noise not known, 1 seed)" and exact.text == "a > b: +1"
+
+
 def test_one_seed_takes_the_deviation_of_the_others() -> None:
     values = {"a": seeds(3, 4, 5.2), "b": seeds(1, 2, 3), "c": seeds(2.5), "d": seeds(2.8)}
     several, one, near = judge(read_relations("a > b") + read_relations("a > (c, d)"), values)

@@ -470,3 +470,19 @@ def test_what_is_as_good_at_a_higher_ratio_takes_the_place_on_the_front() -> Non
     members = [series("low", run(accuracy=94, ratio=1)), series("high", run(accuracy=94, ratio=4))]
     points = points_of(members, "accuracy")
     assert [point.series.label for point in front(points, "accuracy")] == ["high"]
+
+
+def test_panels_of_speed_up_draw_methods_as_their_legend() -> None:
+    """Each panel has only some of the methods of one family that the legend numbers."""
+    members = []
+    for group, title in (("a", "Rank 1"), ("b", "Rank 2")):
+        one = run(RANK_7)
+        one.result = one.result.model_copy(update={"workers": 1})
+        members.append(replace(series(f"{title}, 1 worker", one), group=group))
+    figure = draw_scaling(drawn(*members))
+    assert figure is not None and len(figure.axes) == 2
+    looks = {str(line.get_label()): line.get_linestyle() for line in figure.legends[0].get_lines()}
+    assert looks["Rank 1"] != looks["Rank 2"]
+    for ax in figure.axes:
+        (container,) = ax.containers
+        assert container.lines[0].get_linestyle() == looks[str(container.get_label())]
