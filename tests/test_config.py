@@ -173,6 +173,10 @@ def test_help_names_every_choice() -> None:
             "dataset=cifar10 dataset.augment=false dataset.flip=random",
             "dataset.flip=random has no effect with dataset.augment=false; type dataset.augment=",
         ),
+        (
+            "trainer.bucket_mib=10",
+            "trainer.bucket_mib=10 has no effect with trainer.overlap=false; type trainer.overlap=",
+        ),
         ("trainer.gpus=4 trainer.processes=3", "trainer.processes=3 cannot share trainer.gpus=4"),
         ("trainer.accumulate=5", "trainer.accumulate=5 cannot split trainer.batch_size=32"),
         ("schedule=steps schedule.milestones=[150]", "schedule.milestones=[150"),
@@ -605,6 +609,16 @@ def test_composing_and_checking_import_no_torch() -> None:
         "assert 'torch' not in sys.modules, 'torch'"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_trainer_settings_have_the_defaults_of_their_file() -> None:
+    """A run takes them from conf/, a program that makes TrainerSettings from the class."""
+    file = yaml.safe_load((conf_directory() / "trainer" / "default.yaml").read_text())
+    defaults = OmegaConf.to_container(OmegaConf.structured(SCHEMAS["trainer"]), enum_to_str=True)
+    assert isinstance(defaults, dict)
+    given = {name: value for name, value in defaults.items() if value != "???"}
+    assert {name: file[name] for name in given} == given
+    assert set(file) - {"defaults"} == set(defaults)
 
 
 STRUCTURE = {"defaults", "_target_", "compressor", "reads", "features"}  # keys that are not knobs

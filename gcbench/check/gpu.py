@@ -36,16 +36,23 @@ def check_gpu(methods: Mapping[str, Config], kernels: Collection[str] = ()) -> b
     `kernels` are the names of the kernels to compile; without any, all are compiled. Raises
     ConfigError for a name that no method calls.
     """
+    steps = {
+        # Warnings about settings do not matter here.
+        name: observe_steps(make_compressor(node, quiet=True), SHAPES)[-1]
+        for name, node in methods.items()
+    }
+    called = {call.name for step in steps.values() for call in step.kernel_calls}
+    if unknown := set(kernels) - called:
+        raise ConfigError(
+            f"kernel={','.join(sorted(unknown))}: no step of {', '.join(methods)} calls it; type "
+            f"{', '.join(sorted(called))}"
+        )
     rows: list[list[str]] = []
     groups: list[str] = []
     problems: list[str] = []
     reason = missing()
-    called: set[str] = set()
-    for name, node in methods.items():
-        compressor = make_compressor(node, quiet=True)  # warnings about settings do not matter
-        step = observe_steps(compressor, SHAPES)[-1]
+    for name, step in steps.items():
         problems += [f"{name}: {problem}" for problem in step_problems(step)]
-        called |= {call.name for call in step.kernel_calls}
         cells = [_method_cells(name, step)]
         for call in largest_calls(step.kernel_calls, kernels):
             if reason:
@@ -60,11 +67,6 @@ def check_gpu(methods: Mapping[str, Config], kernels: Collection[str] = ()) -> b
             problems += [f"{name}: {problem}" for problem in kernel_problems(call, compiled)]
         rows += _side_by_side(cells)
         groups += [name] * (len(rows) - len(groups))
-    if unknown := set(kernels) - called:
-        raise ConfigError(
-            f"kernel={','.join(sorted(unknown))}: no step of {', '.join(methods)} calls it; type "
-            f"{', '.join(sorted(called))}"
-        )
     headings = [
         "method",
         "launches per step",

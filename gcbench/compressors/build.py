@@ -92,7 +92,7 @@ def build(
             "fields; type only one of them"
         )
     if isinstance(method, Bucketed) and method.per_layer:
-        _refuse_split_layers(bucket_scope, exchange)
+        _refuse_buckets_beside_layers(bucket_scope, exchange, align)
     compressor = _send_codes(method, align, code, exchange, workers_per_node)
     if bucket_scope == "gradient":
         compressor = BucketsThroughGradient(compressor)
@@ -187,8 +187,15 @@ def _refuse_idle(
         )
 
 
-def _refuse_split_layers(bucket_scope: BucketScope, exchange: Exchange) -> None:
-    """Raise ValueError for settings that would split a tensor which has to be one bucket."""
+def _refuse_buckets_beside_layers(
+    bucket_scope: BucketScope, exchange: Exchange, align: Align
+) -> None:
+    """Raise ValueError for settings that contradict per_layer=true, one bucket per tensor."""
+    if align:
+        raise ValueError(
+            "per_layer=true align=true: a bucket is either one tensor or a number of receptive "
+            "fields; type only one of these"
+        )
     if bucket_scope == "gradient":
         raise ValueError(
             "per_layer=true bucket_scope=gradient: a bucket is either one tensor or runs through "

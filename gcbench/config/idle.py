@@ -24,6 +24,7 @@ NEEDED = {
     "dataset.crop_padding": ("dataset.augment", True),
     "dataset.crop_fill": ("dataset.augment", True),
     "dataset.flip": ("dataset.augment", True),
+    "trainer.bucket_mib": ("trainer.overlap", True),
 }
 
 

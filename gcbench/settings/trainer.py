@@ -211,7 +211,7 @@ class TrainerSettings:
             at_least=1,
             example=50,
         ),
-    ] = None
+    ] = 50
     record_gradients: Annotated[
         list[int] | None,
         Knob(
@@ -239,7 +239,7 @@ class TrainerSettings:
             above=0,
             example=10,
         ),
-    ] = None
+    ] = 10.0
     checkpoint_keep: Annotated[
         int,
         Knob("checkpoints kept", unit="a number of checkpoints", at_least=1, example=2),

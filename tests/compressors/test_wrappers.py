@@ -461,6 +461,8 @@ def test_buckets_through_the_gradient_hold_neither_layers_nor_receptive_fields()
         build(QSGD(7, bucket_size=16), bucket_scope="gradient", align=True)
     with pytest.raises(ValueError, match="per_layer=true bucket_scope=gradient"):
         build(BinGradB(per_layer=True), bucket_scope="gradient")
+    with pytest.raises(ValueError, match="per_layer=true align=true"):
+        build(BinGradB(per_layer=True), align=True)
 
 
 # The warning
