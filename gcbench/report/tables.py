@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -162,13 +163,34 @@ def read_table(name: str) -> Table:
     columns = node.pop("columns", None) or {}
     rows = node.pop("rows", None) or []
     typed = node.pop("with", None) or {}  # added to every row
+    notes = node.pop("notes", None) or []
     parts = {
         "columns": [{"key": key, **(column or {})} for key, column in columns.items()],
         "rows": [_read_row(row, typed) for row in rows],
+        "notes": [_read_note(note, name, path) for note in notes],
     }
     table = build_checked(Table, {**node, **parts, "name": name}, path)
     _check(table, path)
     return table
+
+
+def _read_note(note: str, table: str, path: Path) -> str:
+    """Return the text of a note, which may be the name of one that a paper's tables share."""
+    if not str(note).isidentifier():
+        return note
+    file = table_directory() / "notes.yaml"
+    shared = _shared_notes(file).get(table.split("/")[0], {})
+    if note not in shared:
+        raise ConfigError(
+            f"{path}: notes: {note}: no such note in {file}; "
+            f"type {near(note, shared) or 'a sentence'}"
+        )
+    return shared[note]
+
+
+@cache
+def _shared_notes(path: Path) -> dict[str, dict[str, str]]:
+    return read_yaml(path) if path.exists() else {}
 
 
 def _read_row(node: Mapping[str, Any], typed: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ others are slow tests (`-m slow`), because Hydra takes 0.2 s for each.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -110,6 +111,15 @@ def test_a_table_file_finds_its_rows_and_measures(name: str) -> None:
             "a row that nobody runs has a published number"
         )
     assert table.rows or table.study
+
+
+def test_several_tables_have_each_shared_note() -> None:
+    shared = yaml.safe_load((CONF / "table/notes.yaml").read_text(encoding="utf-8"))
+    for paper, notes in shared.items():
+        listed = Counter(
+            note for name, table in TABLES.items() if name.startswith(paper) for note in table.notes
+        )
+        assert all(listed[text] > 1 for text in notes.values()), paper
 
 
 def test_a_name_stands_for_the_same_run_in_every_table() -> None:

@@ -11,6 +11,7 @@ from results import result_of, write
 
 from gcbench.config import ConfigError
 from gcbench.report.command import report
+from gcbench.report.tables import read_table
 
 SGD = "powersgd/table4/sgd"
 OUT = Path("outputs")
@@ -74,14 +75,25 @@ def test_slips_are_answered_in_one_sentence(arguments: list[str], says: str) -> 
         ),
         ("digits: 3", "digits: three", "columns.1.digits is 'three': Input should be a valid"),
         ("source: somebody, table 1", "", "source is missing"),
+        ("[mind the gap]", "[sohrt_words]", "table/notes.yaml; type short_words"),
+        ("[mind the gap]", "[unlike]", "table/notes.yaml; type a sentence"),
     ],
 )
 def test_slips_in_a_table_file(here: Path, old: str, new: str, says: str) -> None:
+    (here.parent / "table/notes.yaml").write_text("small: {short_words: few letters}")
     path = here.parent / "table/small/one.yaml"
     path.write_text(path.read_text().replace(old, new))
     with pytest.raises(ConfigError, match="small/one.yaml") as caught:
         report(["table=small/one"])
     assert says in str(caught.value)
+
+
+def test_a_note_that_tables_share_is_listed_by_name(here: Path, said) -> None:
+    (here.parent / "table/notes.yaml").write_text("small: {mind_it: mind the steps}")
+    path = here.parent / "table/small/one.yaml"
+    path.write_text(path.read_text().replace("[mind the gap]", "[mind_it, mind the gap]"))
+    assert read_table("small/one").notes == ("mind the steps", "mind the gap")
+    assert "mind the steps" in said("table=small/one")
 
 
 def test_list_counts_rows_with_runs(said) -> None:
