@@ -1,9 +1,9 @@
-"""The measures that tables show: one function per measure, from a result to a number."""
+"""The measures that tables and figures show: how to read each from a result, and its name."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from gcbench.records.schema import BITS_PER_MIB, Result
 from gcbench.records.store import RecordedRun
@@ -16,12 +16,23 @@ def emulated(result: Result) -> bool:
     return bool(result.seconds and result.network and result.network.emulated)
 
 
-def _score(name: str) -> Callable[[Result], float | None]:
-    return lambda result: (result.test or {}).get(name)
+class Measure(NamedTuple):
+    """A number of a run, and how reports treat it."""
+
+    read: Callable[..., float | None]  # takes a result, and the settings of a column
+    label: str  # of an axis, with the unit
+    score: bool = False
+    timed: bool = False  # whether it needs times of real workers
+    lower: bool = False  # whether low is good; not asked of sizes and times
+
+
+def _score(name: str, label: str, lower: bool = False) -> Measure:
+    """Return the measure of a score in `result.test`."""
+    return Measure(lambda result: (result.test or {}).get(name), label, score=True, lower=lower)
 
 
 def _error_rate(result: Result) -> float | None:
-    accuracy = _score("accuracy")(result)
+    accuracy = (result.test or {}).get("accuracy")
     return None if accuracy is None else 100 - accuracy
 
 
@@ -57,12 +68,14 @@ def seconds(result: Result, *phases: str) -> float | None:
     return None if times is None else sum(times[phase].mean for phase in phases)
 
 
-def _milliseconds(*phases: str) -> Callable[[Result], float | None]:
+def _milliseconds(label: str, *phases: str) -> Measure:
+    """Return the measure of the time that a step spends in `phases`."""
+
     def read(result: Result) -> float | None:
         taken = seconds(result, *phases)
         return None if taken is None else 1e3 * taken
 
-    return read
+    return Measure(read, label, timed=True)
 
 
 def _relative_error(result: Result) -> float | None:
@@ -92,7 +105,7 @@ def _images_per_second(result: Result) -> float | None:
 
 
 def _link_milliseconds(result: Result, network: str = "1gbit") -> float | None:
-    """Return the milliseconds that a step's exchange takes on a network, by the cost model."""
+    """Return the milliseconds of a mean step's exchange on a network, by the cost model."""
     if not result.collectives:
         return None
     from gcbench.report.links import seconds_on  # imports torch, which other measures do not
@@ -100,61 +113,49 @@ def _link_milliseconds(result: Result, network: str = "1gbit") -> float | None:
     return 1e3 * seconds_on(result, network)
 
 
-MEASURES: dict[str, Callable[..., float | None]] = {
-    "accuracy": _score("accuracy"),  # per cent
-    "best_accuracy": _score("best_accuracy"),
-    "top5_accuracy": _score("top5_accuracy"),
-    "tta_accuracy": _score("tta_accuracy"),  # with test-time augmentation
-    "error_rate": _error_rate,  # per cent
-    "loss": _score("loss"),
-    "perplexity": _score("perplexity"),
-    "perplexity_of_batches": _score("perplexity_of_batches"),
-    "distance": _score("distance"),  # to the optimum
-    "data_mib_per_epoch": _data_mib_per_epoch,  # sent by one worker
-    "ratio": _ratio,  # bits of fp32 gradients over metered bits
-    "analytic_ratio": lambda result: result.analytic_ratio,  # as the method's paper counts
-    "coded_ratio": _coded_ratio,
-    "total_bits": lambda result: result.bits_sent.per_worker if result.bits_sent else None,
-    "shannon_total_bits": _shannon_total_bits,
-    "relative_error": _relative_error,  # |update - g| / |g| in 2-norms, mean over sampled steps
-    "squared_error": _squared_error,  # its square, which some papers print
-    "cosine": _cosine,
-    "step_milliseconds": _milliseconds("step"),
-    "exchange_milliseconds": _milliseconds("exchange"),
-    "coding_milliseconds": _milliseconds("encode", "decode"),
-    "link_milliseconds": _link_milliseconds,  # of a mean step, between hosts of one worker
-    "share_of_communication": _share_of_communication,  # per cent of a step
-    "parameters": lambda result: result.parameters,
-    "images_per_second": _images_per_second,  # samples of all workers
+MEASURES = {
+    "accuracy": _score("accuracy", "Test accuracy (%)"),
+    "best_accuracy": _score("best_accuracy", "Best test accuracy (%)"),
+    "top5_accuracy": _score("top5_accuracy", "Top-5 test accuracy (%)"),
+    "tta_accuracy": _score("tta_accuracy", "Test accuracy by test-time augmentation (%)"),
+    "error_rate": Measure(_error_rate, "Test error (%)", score=True, lower=True),
+    "loss": _score("loss", "Test loss", lower=True),
+    "perplexity": _score("perplexity", "Test perplexity", lower=True),
+    "perplexity_of_batches": _score(
+        "perplexity_of_batches", "Test perplexity, mean of batches", lower=True
+    ),
+    "distance": _score("distance", "Distance to the optimum", lower=True),
+    "data_mib_per_epoch": Measure(_data_mib_per_epoch, "Sent by a worker in an epoch (MiB)"),
+    "ratio": Measure(_ratio, "Compression ratio, metered (x fp32)"),
+    "analytic_ratio": Measure(
+        lambda result: result.analytic_ratio, "Compression ratio, by the paper's count (x fp32)"
+    ),
+    "coded_ratio": Measure(_coded_ratio, "Compression ratio, entropy-coded (x fp32)"),
+    "total_bits": Measure(
+        lambda result: result.bits_sent.per_worker if result.bits_sent else None,
+        "Sent by a worker (bits)",
+    ),
+    "shannon_total_bits": Measure(_shannon_total_bits, "Sent by a worker, entropy-coded (bits)"),
+    # |update - g| / |g| in 2-norms, mean over sampled steps
+    "relative_error": Measure(_relative_error, "Relative error, 2-norm", lower=True),
+    "squared_error": Measure(_squared_error, "Relative squared error", lower=True),
+    "cosine": Measure(_cosine, "Cosine with the gradient"),
+    "step_milliseconds": _milliseconds("Time per step (ms)", "step"),
+    "exchange_milliseconds": _milliseconds("Exchange per step (ms)", "exchange"),
+    "coding_milliseconds": _milliseconds("Encoding and decoding per step (ms)", "encode", "decode"),
+    "link_milliseconds": Measure(
+        _link_milliseconds, "Exchange per step on a link, cost model (ms)"
+    ),
+    "share_of_communication": Measure(
+        _share_of_communication, "Communication, share of a step (%)", timed=True
+    ),
+    "parameters": Measure(lambda result: result.parameters, "Parameters"),
+    "images_per_second": Measure(_images_per_second, "Throughput (samples/s)", timed=True),
 }
-SCORES = {
-    "accuracy",
-    "best_accuracy",
-    "top5_accuracy",
-    "tta_accuracy",
-    "error_rate",
-    "loss",
-    "perplexity",
-    "perplexity_of_batches",
-    "distance",
-}
+SCORES = {name for name, measure in MEASURES.items() if measure.score}
+TIMES = {name for name, measure in MEASURES.items() if measure.timed}
+LOWER = {name for name, measure in MEASURES.items() if measure.lower}
 MAIN_SCORES = ("accuracy", "perplexity", "loss")  # a run's main score: the first that it has
-TIMES = {
-    "step_milliseconds",
-    "exchange_milliseconds",
-    "coding_milliseconds",
-    "share_of_communication",
-    "images_per_second",
-}
-LOWER = {
-    "error_rate",
-    "loss",
-    "perplexity",
-    "perplexity_of_batches",
-    "distance",
-    "relative_error",
-    "squared_error",
-}
 
 
 def measure(name: str, result: Result, **settings: Any) -> float | None:
@@ -162,7 +163,7 @@ def measure(name: str, result: Result, **settings: Any) -> float | None:
 
     A run that failed has no numbers, virtual workers have no times, and a score may be infinite.
     """
-    return MEASURES[name](result, **settings)
+    return MEASURES[name].read(result, **settings)
 
 
 def measure_by_seed(name: str, runs: Iterable[RecordedRun], **settings: Any) -> dict[int, float]:

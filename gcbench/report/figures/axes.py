@@ -5,34 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gcbench.report.figures.series import Series, workload_of
+from gcbench.report.measures import MEASURES
 
 LABELS = {
-    "accuracy": "Test accuracy (%)",
-    "best_accuracy": "Best test accuracy (%)",
-    "top5_accuracy": "Top-5 test accuracy (%)",
-    "tta_accuracy": "Test accuracy by test-time augmentation (%)",
-    "error_rate": "Test error (%)",
-    "loss": "Test loss",
+    **{name: measure.label for name, measure in MEASURES.items()},
     "train_loss": "Training loss",
-    "perplexity": "Test perplexity",
-    "perplexity_of_batches": "Test perplexity, mean of batches",
-    "distance": "Distance to the optimum",
-    "relative_error": "Relative error, 2-norm",
-    "squared_error": "Relative squared error",
-    "cosine": "Cosine with the gradient",
-    "data_mib_per_epoch": "Sent by a worker in an epoch (MiB)",
-    "ratio": "Compression ratio, metered (x fp32)",
-    "analytic_ratio": "Compression ratio, by the paper's count (x fp32)",
-    "coded_ratio": "Compression ratio, entropy-coded (x fp32)",
-    "total_bits": "Sent by a worker (bits)",
-    "shannon_total_bits": "Sent by a worker, entropy-coded (bits)",
-    "step_milliseconds": "Time per step (ms)",
-    "exchange_milliseconds": "Exchange per step (ms)",
-    "coding_milliseconds": "Encoding and decoding per step (ms)",
-    "link_milliseconds": "Exchange per step on a link, cost model (ms)",
-    "share_of_communication": "Communication, share of a step (%)",
-    "parameters": "Parameters",
-    "images_per_second": "Throughput (samples/s)",
     "epoch": "Epoch",
     "step": "Steps",
     "bits": "Sent by a worker (MiB)",
