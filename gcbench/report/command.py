@@ -118,7 +118,7 @@ def _tables(arguments: Report) -> None:
 
 
 def _figures(arguments: Report) -> None:
-    from gcbench.report.figures import draw  # imports matplotlib
+    from gcbench.report.figures.draw import draw  # imports matplotlib
 
     folder = Path(arguments.keep or arguments.results[0]) / "figures"
     for line in draw(

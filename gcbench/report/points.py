@@ -6,10 +6,15 @@ from collections.abc import Iterator, Sequence
 from operator import attrgetter
 from pathlib import Path
 
+from matplotlib import rc_context
+
 from gcbench.console import TextTable
+from gcbench.drawing import RC, save
 from gcbench.records.store import RecordedRun
 from gcbench.report.document import EMPTY, Heading, Summary, format_summary
+from gcbench.report.figures.curves import draw_curves
 from gcbench.report.figures.series import Drawn, Series, Workload, series_by_workload
+from gcbench.report.figures.tradeoff import draw_accuracy_ratio, score_of
 
 EXECUTED = attrgetter("executed")  # a sweep may vary only what changes times
 COLUMNS = (
@@ -48,24 +53,18 @@ def _cell(series: Series, heading: Heading) -> str:
     return format_summary(Summary.of(values), heading) if values else EMPTY
 
 
+@rc_context(RC)
 def draw_points(runs: Sequence[RecordedRun], folder: Path, suffix: str) -> list[Path]:
     """Draw the score over the compression ratio, and return the files.
 
     There is one picture per workload that has several points. If all of them have the same ratio,
     the score is drawn over epochs.
     """
-    from matplotlib import rc_context  # slow to import, and not needed for tables
-
-    from gcbench.drawing import RC, save
-    from gcbench.report.figures.curves import draw_curves
-    from gcbench.report.figures.tradeoff import draw_accuracy_ratio, score_of
-
     files: list[Path] = []
-    with rc_context(RC):
-        for workload, drawn in series_by_workload(runs, EXECUTED).items():
-            score = score_of(drawn.series)
-            if score and len(drawn.series) > 1:
-                by_ratio = draw_accuracy_ratio({workload.title: drawn})
-                if figure := by_ratio or draw_curves(drawn, score, "epoch"):
-                    files += save(figure, folder / f"{workload.name}-{suffix}")
+    for workload, drawn in series_by_workload(runs, EXECUTED).items():
+        score = score_of(drawn.series)
+        if score and len(drawn.series) > 1:
+            by_ratio = draw_accuracy_ratio({workload.title: drawn})
+            if figure := by_ratio or draw_curves(drawn, score, "epoch"):
+                files += save(figure, folder / f"{workload.name}-{suffix}")
     return files

@@ -15,10 +15,10 @@ from gcbench.config import ConfigError
 from gcbench.drawing import FAMILIES, style_of_method
 from gcbench.records.schema import Collective, Network, Result
 from gcbench.records.store import RecordedRun
-from gcbench.report.figures import draw
 from gcbench.report.figures.axes import label_of
 from gcbench.report.figures.bars import PHASES, draw_breakdown
 from gcbench.report.figures.curves import draw_curves
+from gcbench.report.figures.draw import draw
 from gcbench.report.figures.reach import draw_time_to_score, target_of
 from gcbench.report.figures.scaling import draw_scaling
 from gcbench.report.figures.series import (

@@ -10,11 +10,11 @@ import pytest
 
 from gcbench.config import ConfigError
 from gcbench.report.figures.draw import figures_of_table
-from gcbench.report.figures.layers import draw_layers
 from gcbench.report.figures.studies import (
     draw_decode_scaling,
     draw_ecq_stability,
     draw_histograms,
+    draw_layers,
     draw_predicted_throughput,
     draw_quantizer_bounds,
 )

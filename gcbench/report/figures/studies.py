@@ -12,9 +12,17 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from gcbench.drawing import BLUE, LINES, finish, logarithmic, panels, style_of_line, tick_counts
+from gcbench.drawing import (
+    BLUE,
+    LINES,
+    finish,
+    logarithmic,
+    panels,
+    style_of_line,
+    style_of_method,
+    tick_counts,
+)
 from gcbench.records.schema import BITS_PER_MIB
-from gcbench.report.figures.layers import draw_layers
 from gcbench.report.study import Study
 from gcbench.report.tables import Table
 
@@ -66,10 +74,15 @@ def draw_histograms(study: Study, titles: Sequence[str] = ()) -> Figure | None:
         Line2D([], [], color=color, linewidth=5, label=label)
         for color, label in (("#c8c8c8", "gradients"), (BLUE, "what is sent"))
     ]
-    settings, step = study["settings"], next(iter(rows.values())).get("step")
-    where = settings.get("recorded") or f"{settings['model']} on {settings['dataset']}"
-    notes = [f"Step {step} of {where}, within {settings['clip_sigma']:g} deviations."]
-    return finish(figure, handles, [*notes, *_missing(titles, list(rows))])
+    step, clip = next(iter(rows.values())).get("step"), study["settings"]["clip_sigma"]
+    note = f"Step {step} of {_training(study)}, within {clip:g} deviations."
+    return finish(figure, handles, [note, *_missing(titles, list(rows))])
+
+
+def _training(study: Study) -> str:
+    """Return which training gave the study its gradients."""
+    settings = study["settings"]
+    return settings.get("recorded") or f"{settings['model']} on {settings['dataset']}"
 
 
 def draw_histograms_of_table(table: Table, study: Study) -> Figure | None:
@@ -164,6 +177,36 @@ def _shade(share: float) -> tuple[float, float, float]:
     """Return a color from light (0) to dark (1), which stay in order when printed in gray."""
     red, green, blue, _ = colormaps["viridis_r"](0.12 + 0.88 * share)
     return red, green, blue
+
+
+def draw_layers(study: Study) -> Figure | None:
+    """Draw bits and error over the tensors from input to output, one line per method.
+
+    A tensor that is sent without error has no point. Return None if the study has no rows.
+    """
+    by_method: dict[str, list[StudyRow]] = {row["row"]: row["layers"] for row in study["rows"]}
+    if not by_method:
+        return None
+    figure, axes = panels([""] * 2, wide=True)
+    names = [layer["name"] for layer in next(iter(by_method.values()))]
+    for nth, (method, lines) in enumerate(by_method.items()):
+        style = style_of_method(method.split()[0], nth)
+        axes[0].plot(
+            [layer["bits_a_step"] / layer["values"] for layer in lines], **style, label=method
+        )
+        axes[1].plot(
+            [layer["relative"] if layer["relative"] > 1e-6 else np.nan for layer in lines],
+            **style,
+            label=method,
+        )
+    for ax, label in zip(axes, ("Sent (bits per value)", "Relative error, 2-norm"), strict=True):
+        ax.set(ylabel=label, xlim=(-0.5, len(names) - 0.5))
+        logarithmic(ax, "y")
+    axes[0].set_xticks(range(len(names)), [])
+    axes[1].set_xticks(range(len(names)), names, rotation=90, fontsize=5 if len(names) > 40 else 7)
+    axes[1].set_xlabel("Tensor")
+    notes = [f"Gradients of {_training(study)}."]
+    return finish(figure, axes[1].get_legend_handles_labels()[0], notes)
 
 
 def draw_decode_scaling(study: Study) -> Figure | None:
