@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from gcbench.config import PAPER, Config, ConfigError
+from gcbench.config import PAPER, ConfigError
 from gcbench.identity import (
     BOOKKEEPING,
     ELSEWHERE,
@@ -52,11 +52,6 @@ class Row:
     duplicates: list[RecordedRun] = field(default_factory=list)
     # Added after those of the table: with=..., or the learning rate that was chosen.
     overrides: tuple[str, ...] = ()
-
-    @property
-    def config(self) -> Config | None:
-        """Return the row's configuration at this budget; None if it is not run."""
-        return compose_row(self.spec, self.budget).config if self.spec.experiment else None
 
     @property
     def own_overrides(self) -> tuple[str, ...]:

@@ -28,13 +28,7 @@ from gcbench.report.figures.series import (
     series_by_workload,
     series_of_rows,
 )
-from gcbench.report.figures.tradeoff import (
-    Panel,
-    draw_accuracy_ratio,
-    draw_tradeoff,
-    front,
-    points_of,
-)
+from gcbench.report.figures.tradeoff import Panel, draw_accuracy_ratio, draw_tradeoff, front
 from gcbench.report.rows import group_runs
 from gcbench.report.tables import read_table
 
@@ -219,7 +213,7 @@ def test_the_front_has_what_nothing_beats() -> None:
         series("small", run(RANK_7, accuracy=93, ratio=64)),
         series("beaten", run(RANK_7, accuracy=92, ratio=32)),
     ]
-    points = points_of(members, "accuracy")
+    points = Panel(drawn(*members)).points()
     assert [point.x for point in points] == [1, 4, 32, 64]
     assert [point.series.label for point in front(points, "accuracy")] == ["good", "small"]
     assert [point.series.label for point in front(points, "loss")] == ["beaten", "small"]
@@ -468,7 +462,7 @@ def test_speed_up_is_not_over_a_compressed_run() -> None:
 
 def test_what_is_as_good_at_a_higher_ratio_takes_the_place_on_the_front() -> None:
     members = [series("low", run(accuracy=94, ratio=1)), series("high", run(accuracy=94, ratio=4))]
-    points = points_of(members, "accuracy")
+    points = Panel(drawn(*members)).points()
     assert [point.series.label for point in front(points, "accuracy")] == ["high"]
 
 

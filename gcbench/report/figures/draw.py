@@ -158,20 +158,16 @@ def figures_of_table(
     elif kind == "scaling":
         yield f"{table.name}/scaling", draw_scaling(drawn)
     elif kind in ("accuracy_ratio", None):
-        yield from _of_scores(table, drawn)
+        yield from _of_scores(table, drawn, by_group)
     else:
         raise ConfigError(f"{table.name}: figure kind {kind} is not known")
 
 
-def _of_scores(table: Table, drawn: Drawn) -> Pictures:
+def _of_scores(table: Table, drawn: Drawn, by_group: bool) -> Pictures:
     score = score_of(drawn.series) or (str(table.chooser.measure) if table.chooser else None)
     if score is None:
         return
-    groups = (
-        dict.fromkeys(s.group for s in drawn.series)
-        if table.figure and table.figure.get("panels") == "group"
-        else [""]
-    )
+    groups = dict.fromkeys(s.group for s in drawn.series) if by_group else [""]
     parts = {
         group: Drawn([s for s in drawn.series if group in ("", s.group)], drawn.notes)
         for group in groups

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise, product
-from math import cos, hypot, pi, sin
+from math import cos, dist, pi, sin
 from typing import Any
 
 import numpy as np
@@ -62,8 +62,9 @@ def _place(
         note.set_position((dx / scale, dy / scale))
         moved = box.translated(dx, dy)
         taken.append(moved)
-        if hypot(*_gap(moved, center)) > 9 * scale:
-            _leader(ax, (x, y), _nearest(moved, center))
+        nearest = _nearest(moved, center)
+        if dist(nearest, center) > 9 * scale:
+            _leader(ax, (x, y), nearest)
 
 
 def _best(box: Bbox, taken: Sequence[Bbox], frame: Bbox, scale: float) -> tuple[float, float]:
@@ -101,11 +102,6 @@ def _along(ax: Axes, line: Line) -> list[tuple[float, float]]:
 
 def _nearest(box: Bbox, center: Any) -> tuple[float, float]:
     return min(max(center[0], box.x0), box.x1), min(max(center[1], box.y0), box.y1)
-
-
-def _gap(box: Bbox, center: Any) -> tuple[float, float]:
-    x, y = _nearest(box, center)
-    return x - center[0], y - center[1]
 
 
 def _leader(ax: Axes, point: tuple[float, float], end: tuple[float, float]) -> None:

@@ -92,14 +92,15 @@ def caveats(timed: Sequence[Series]) -> list[str]:
 
 
 def _absent(rows: Sequence[Row]) -> list[str]:
-    missing = [row.spec.label for row in rows if row.config is not None and not row.runs]
-    ended = [
-        f"{row.spec.label} ({run.status}, seed {run.seed})"
-        for row in rows
-        for run in row.unfinished
-    ]
+    missing = [row.spec.label for row in rows if row.spec.experiment and not row.runs]
     note = [f"Missing: {name_first(missing, NAMED)}."] if missing else []
-    return note + ([f"Not drawn: {', '.join(ended)}."] if ended else [])
+    return note + _not_drawn((row.spec.label, run) for row in rows for run in row.runs)
+
+
+def _not_drawn(labeled: Iterable[tuple[str, RecordedRun]]) -> list[str]:
+    """Return a note on the runs that did not finish."""
+    ended = [f"{label} ({run.status}, seed {run.seed})" for label, run in labeled if not run.done]
+    return [f"Not drawn: {', '.join(ended)}."] if ended else []
 
 
 class Workload(NamedTuple):
@@ -193,38 +194,30 @@ def _flat_of_any_workers(run: RecordedRun) -> Flat:
 def name_configurations(
     configurations: Iterable[Sequence[RecordedRun]], flat_of: FlatOf = FLAT
 ) -> list[Series]:
-    """Return a series per configuration, with its newest run of every seed; uncompressed first."""
+    """Return a series per configuration, with its newest run of every seed; uncompressed first.
+
+    A label is the method, with the knobs that tell it apart from others of the method.
+    """
     families: dict[str, list[list[RecordedRun]]] = {}
     for runs in configurations:
         families.setdefault(runs[0].result.choices["compressor"], []).append(newest(runs)[0])
-    return [
-        Series(label, family, runs)
-        for family in sorted(families, key=lambda name: (name != "none", name))
-        for label, runs in _sort_by_label(family, families[family], flat_of)
-    ]
-
-
-def _sort_by_label(
-    family: str, configurations: list[list[RecordedRun]], flat_of: FlatOf
-) -> list[tuple[str, list[RecordedRun]]]:
-    labels = labels_of(family, [flat_of(runs[0]) for runs in configurations])
-    return sorted(zip(labels, configurations, strict=True), key=lambda pair: pair[0])
+    series = []
+    for family in sorted(families, key=lambda name: (name != "none", name)):
+        same = families[family]
+        overrides = tell_apart([flat_of(runs[0]) for runs in same], fewest=True)
+        named = [
+            Series(" ".join([family, *knobs]), family, runs)
+            for knobs, runs in zip(overrides, same, strict=True)
+        ]
+        series += sorted(named, key=attrgetter("label"))
+    return series
 
 
 def _draw_done(series: Sequence[Series]) -> Drawn:
     """Return series of only the runs that are done, and a note on the others."""
     drawn: list[Series] = []
-    ended: list[str] = []
     for one in series:
         if done := [run for run in one.runs if run.done]:
             nth = sum(other.family == one.family for other in drawn)
             drawn.append(Series(one.label, one.family, done, nth))
-        ended += [
-            f"{one.label} ({run.status}, seed {run.seed})" for run in one.runs if not run.done
-        ]
-    return Drawn(drawn, [f"Not drawn: {', '.join(ended)}."] if ended else [])
-
-
-def labels_of(family: str, flats: Sequence[Flat]) -> list[str]:
-    """Return a label for each configuration: the method and the knobs that tell them apart."""
-    return [" ".join([family, *overrides]) for overrides in tell_apart(flats, fewest=True)]
+    return Drawn(drawn, _not_drawn((one.label, run) for one in series for run in one.runs))

@@ -42,26 +42,21 @@ class Panel(NamedTuple):
 
     def points(self) -> list[Point]:
         """Return a point for each series that has both a score and a cost, cheapest first."""
-        y = self.score
-        return points_of(self.drawn.series, y, self.x, **self.settings) if y else []
+        if self.score is None:
+            return []
+        values = [
+            (s, s.values(self.x, **self.settings), s.values(self.score)) for s in self.drawn.series
+        ]
+        points = [
+            Point(s, float(np.mean(costs)), float(np.mean(scores)), min(scores), max(scores))
+            for s, costs, scores in values
+            if costs and scores
+        ]
+        return sorted(points, key=lambda point: (point.x, point.series.label))
 
 
 def score_of(series: Sequence[Series]) -> str | None:
     return next((name for name in MAIN_SCORES if any(s.values(name) for s in series)), None)
-
-
-def points_of(series: Sequence[Series], y: str, x: str = "ratio", **settings: Any) -> list[Point]:
-    """Return a point for each series that has both a score and a cost, cheapest first.
-
-    The cost is the measure `x`, which takes `settings` as arguments.
-    """
-    values = [(s, s.values(x, **settings), s.values(y)) for s in series]
-    points = [
-        Point(s, float(np.mean(r)), float(np.mean(v)), min(v), max(v))
-        for s, r, v in values
-        if r and v
-    ]
-    return sorted(points, key=lambda point: (point.x, point.series.label))
 
 
 def front(points: Sequence[Point], y: str, x: str = "ratio") -> list[Point]:
