@@ -80,14 +80,12 @@ def _lacking(
 ) -> Iterator[MissingRuns]:
     for path in part.paths:
         row = evidence.row(path, score_of(part), budget)
-        spec = evidence.spec(path)
-        variants: list[tuple[tuple[str, ...], list[RecordedRun]]] = [
-            ((*row.own_overrides, *row.overrides), row.runs)
-        ]
+        experiment = str(row.spec.experiment)
+        variants = [(row.all_overrides, row.runs)]
         if part.measure == LEARNING_RATE:
-            beside = overrides_for(str(spec.experiment), budget, evidence.overrides)
+            beside = overrides_for(experiment, budget, evidence.overrides)
             overrides = (*row.own_overrides, *beside)
-            rate = compose_row(spec, budget).config["optimizer"]["lr"]
+            rate = compose_row(row.spec, budget).config["optimizer"]["lr"]
             swept = [f"{RATE}={rate * factor:g}" for factor in RATES]
             runs = [*row.runs, *(row.grid.runs if row.grid else ())]
             variants = [
@@ -98,9 +96,13 @@ def _lacking(
                 for override in swept
             ]
         for typed, runs in variants:
-            lacking = set(seeds) - {run.seed for run in runs if run.status in ENDED}
-            if lacking:
-                yield MissingRuns(str(spec.experiment), typed, budget, tuple(sorted(lacking)))
+            if lacking := lacking_seeds(runs, seeds):
+                yield MissingRuns(experiment, typed, budget, lacking)
+
+
+def lacking_seeds(runs: Iterable[RecordedRun], seeds: Iterable[int]) -> tuple[int, ...]:
+    """Return the seeds with which none of these runs has ended."""
+    return tuple(sorted({*seeds} - {run.seed for run in runs if run.status in ENDED}))
 
 
 def steps_of(answered: AnsweredClaim, evidence: Evidence) -> list[NextCommands]:

@@ -73,5 +73,5 @@ def commands_of_missing(table: Table, rows: Sequence[Row]) -> list[str]:
     if not rows:
         return []
     seeds = range(1, (table.seeds or 1) + 1) if rows[0].budget == PAPER else [1]
-    typed = [(str(row.spec.experiment), (*row.own_overrides, *row.overrides)) for row in rows]
+    typed = [(str(row.spec.experiment), row.all_overrides) for row in rows]
     return commands(typed, rows[0].budget, seeds)

@@ -8,11 +8,15 @@ from statistics import median
 
 from gcbench.config import PAPER
 from gcbench.identity import Config
-from gcbench.records.files import ENDED
 from gcbench.report.claims import BUDGETS, Claim
 from gcbench.report.claims_answers import AnsweredClaim, asks
 from gcbench.report.claims_evidence import EXACT, Evidence
-from gcbench.report.claims_missing import MissingRuns, further_runs, missing_runs
+from gcbench.report.claims_missing import (
+    MissingRuns,
+    further_runs,
+    lacking_seeds,
+    missing_runs,
+)
 from gcbench.report.configs import compose, compose_row, data_folder, experiment_override
 from gcbench.report.measures import TIMES
 from gcbench.report.tables import Table, TableRow
@@ -159,11 +163,11 @@ class _Collected:
             return []
         score = str(table.chooser.measure) if table.chooser else "accuracy"
         budget = budget_of(row, self._budget)
-        runs = self._evidence.row(row.path, score, budget)
-        lacking = set(seeds) - {run.seed for run in runs.runs if run.status in ENDED}
-        overrides = (*runs.own_overrides, *runs.overrides)
-        missing = MissingRuns(str(row.experiment), overrides, budget, tuple(sorted(lacking)))
-        return [(bool(runs.runs), run) for run in self._each([missing])]
+        found = self._evidence.row(row.path, score, budget)
+        missing = MissingRuns(
+            str(row.experiment), found.all_overrides, budget, lacking_seeds(found.runs, seeds)
+        )
+        return [(bool(found.runs), run) for run in self._each([missing])]
 
     def _budget_of_claim(self, claim: Claim) -> str:
         """Return one budget for all rows of a claim: the largest below the paper's of any row."""

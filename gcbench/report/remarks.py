@@ -189,9 +189,7 @@ def _commands_of(row: Row) -> Iterator[str]:
         if experiment := borrowed[0].experiment:
             yield command_of_runs(experiment, borrowed, overrides_of_run(borrowed[0]))
     if not_borrowed := [run for run in row.runs if run not in row.borrowed]:
-        yield command_of_runs(
-            str(row.spec.experiment), not_borrowed, (*row.own_overrides, *row.overrides)
-        )
+        yield command_of_runs(str(row.spec.experiment), not_borrowed, row.all_overrides)
     for other in row.others:
         yield command_of_runs(
             str(row.spec.experiment), other.runs, (*row.own_overrides, *other.overrides)

@@ -59,6 +59,11 @@ class Row:
         return overrides_of(settings_at(self.spec, self.budget))
 
     @property
+    def all_overrides(self) -> tuple[str, ...]:
+        """Return the overrides with which the reported runs are made from the experiment."""
+        return *self.own_overrides, *self.overrides
+
+    @property
     def needs(self) -> str | None:
         """Return the special hardware and data that the row needs; None if it needs none."""
         if self.spec.experiment is None:
@@ -217,7 +222,8 @@ def _fill_from_others(
     """Return one run per seed, borrowed if the row has none that ended, and the runs left over."""
     exact, older = newest(own)
     ended = {run.seed for run in exact if run.status in ENDED}
-    borrowed = _borrowed(others, expected, ended)
+    missed = (run for run in others if run.seed not in ended and run.status in ENDED)
+    borrowed, _ = newest(run for run in missed if is_same(run, expected))
     seeds = {run.seed for run in borrowed}
     kept = [run for run in exact if run.seed not in seeds]
     older += [run for run in exact if run.seed in seeds]
@@ -234,14 +240,6 @@ def _chosen_overrides(grid: Grid | None, expected: Composition) -> tuple[str, ..
 def agrees(run: RecordedRun, settings: Mapping[str, Any]) -> bool:
     """Return whether the run has these settings, including the backend, which changes no number."""
     return all(read_key(run.config, key) == value for key, value in settings.items())
-
-
-def _borrowed(
-    runs: Iterable[RecordedRun], expected: Composition, seeds: set[int]
-) -> list[RecordedRun]:
-    """Return other runs that computed the same as the row, except with these seeds."""
-    others = (run for run in runs if run.seed not in seeds and run.status in ENDED)
-    return newest(run for run in others if is_same(run, expected))[0]
 
 
 def _others(differences: dict[RecordedRun, Differences]) -> list[Other]:
