@@ -12,7 +12,7 @@ from pydantic.dataclasses import dataclass
 from gcbench.config import PAPER, ConfigError, conf_directory, near, read_yaml
 from gcbench.config.checked import CHECKED, Texts, build_checked
 from gcbench.report.claims_relations import Relation, read_relations
-from gcbench.report.measures import MEASURES
+from gcbench.report.measures import MEASURES, SCORES
 
 PAPERS = {
     "qsgd": "QSGD (Alistarh et al., NeurIPS 2017)",
@@ -59,6 +59,11 @@ class RowRelations(Related):
 
     measure: str  # a name in measures.py, early_loss or learning_rate
     budgets: Texts = BUDGETS
+
+    @property
+    def score(self) -> str:
+        """Return the score by which a row's learning rate is chosen, if several were tried."""
+        return self.measure if self.measure in SCORES else "accuracy"
 
 
 @dataclass(frozen=True, config=CHECKED, kw_only=True)

@@ -16,7 +16,6 @@ from gcbench.report.claims_evidence import (
     measure_study,
 )
 from gcbench.report.claims_relations import Judged, judge
-from gcbench.report.measures import SCORES
 from gcbench.report.rows import Row
 from gcbench.report.verdicts import DECIDED, Verdict, combine
 
@@ -78,24 +77,21 @@ class AnsweredClaim(NamedTuple):
 
 def answer_claim(claim: Claim, evidence: Evidence) -> AnsweredClaim:
     """Return the answers to a claim, one for every budget that has numbers."""
-    fixed = [*_judge_tests(claim, evidence), *_judge_studies(claim, evidence), *_open(claim)]
+    fixed = list(_parts_at_any_budget(claim, evidence))
     answers = []
     for budget in BUDGETS:
-        measured = [_judge_rows(p, budget, evidence) for p in claim.check.rows if asks(p, budget)]
+        measured = [
+            _judge_rows(p, budget, evidence) for p in claim.check.rows if budget in p.budgets
+        ]
         if any(part.basis for part in measured):
             answers.append(_answer(claim, [*fixed, *measured], budget))
-    # Decided answers come first. The sorts are stable, so each group stays in order of budgets.
-    answers.sort(key=lambda answer: answer.verdict is Verdict.NOT_YET)
-    answers.sort(key=lambda answer: answer.verdict not in DECIDED)
+    # Decided answers come first. The sort is stable, so each group stays in order of budgets.
+    answers.sort(key=lambda a: (a.verdict not in DECIDED, a.verdict is Verdict.NOT_YET))
     if not answers and claim.machine and any(part.basis for part in fixed):
         answers.append(_answer(claim, fixed, None))
         answers[0].evidence.append(f"its runs need a machine that is not at hand: {claim.machine}")
     unanswered = [_judge_rows(part, part.budgets[0], evidence) for part in claim.check.rows]
     return AnsweredClaim(claim, answers or [_answer(claim, [*fixed, *unanswered], None)])
-
-
-def asks(part: RowRelations, budget: str) -> bool:
-    return budget in part.budgets
 
 
 def _answer(claim: Claim, parts: list[Part], budget: str | None) -> Answer:
@@ -108,7 +104,7 @@ def _answer(claim: Claim, parts: list[Part], budget: str | None) -> Answer:
     not_asked = dict.fromkeys(
         f"{part.measure.replace('_', ' ')} is not asked at budget {budget}"
         for part in claim.check.rows
-        if budget and not asks(part, budget)
+        if budget and budget not in part.budgets
     )
     evidence = [*(part.evidence for part in parts), *not_asked]
     if claim.input:
@@ -116,7 +112,8 @@ def _answer(claim: Claim, parts: list[Part], budget: str | None) -> Answer:
     return Answer(verdict, budget, bases, evidence, claim.but)
 
 
-def _judge_tests(claim: Claim, evidence: Evidence) -> Iterator[Part]:
+def _parts_at_any_budget(claim: Claim, evidence: Evidence) -> Iterator[Part]:
+    """Yield the parts that rest on tests and studies, and what nothing can decide yet."""
     tests = claim.check.tests
     if tests and evidence.tests and evidence.passed(tests):
         commit = evidence.tests.record.commit[:7]
@@ -126,16 +123,10 @@ def _judge_tests(claim: Claim, evidence: Evidence) -> Iterator[Part]:
     elif tests:
         wanting = ", ".join(test for test in tests if not evidence.passed([test]))
         yield Part([Verdict.NOT_YET], "", f"not recorded as passed: {wanting}")
-
-
-def _open(claim: Claim) -> Iterator[Part]:
-    if claim.check.open:
-        yield Part([Verdict.NOT_YET], "", claim.check.open)
-
-
-def _judge_studies(claim: Claim, evidence: Evidence) -> Iterator[Part]:
     for part in claim.check.study:
         yield _judge_study(part, evidence)
+    if claim.check.open:
+        yield Part([Verdict.NOT_YET], "", claim.check.open)
 
 
 def _judge_study(part: StudyRelations, evidence: Evidence) -> Part:
@@ -155,13 +146,8 @@ def _judge_study(part: StudyRelations, evidence: Evidence) -> Part:
     return Part([one.verdict for one in judged], "a study" if study else "", text)
 
 
-def score_of(part: RowRelations) -> str:
-    """Return the score by which a row's learning rate is chosen, if several were tried."""
-    return part.measure if part.measure in SCORES else "accuracy"
-
-
 def _judge_rows(part: RowRelations, budget: str, evidence: Evidence) -> Part:
-    rows = {path: evidence.row(path, score_of(part), budget) for path in part.paths}
+    rows = {path: evidence.row(path, part.score, budget) for path in part.paths}
     part, repeated = _asked_once(part, rows)
     measured = {path: measure_row(rows[path], part.measure) for path in part.paths}
     judged = _judge(part, measured)

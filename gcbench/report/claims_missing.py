@@ -10,7 +10,7 @@ from gcbench.config import PAPER
 from gcbench.records.files import ENDED
 from gcbench.records.store import RecordedRun
 from gcbench.report.claims import BUDGETS, LEARNING_RATE, Claim, RowRelations
-from gcbench.report.claims_answers import AnsweredClaim, NextCommands, asks, score_of
+from gcbench.report.claims_answers import AnsweredClaim, NextCommands
 from gcbench.report.claims_evidence import RATES, Evidence
 from gcbench.report.commands import commands
 from gcbench.report.configs import compose, compose_row, overrides_for
@@ -72,14 +72,14 @@ def _budget(answered: AnsweredClaim, part: RowRelations) -> str:
     if answered.claim.machine:
         return PAPER
     budget = answered.answer.budget or BUDGETS[-1]
-    return budget if asks(part, budget) else part.budgets[0]
+    return budget if budget in part.budgets else part.budgets[0]
 
 
 def _lacking(
     part: RowRelations, budget: str, evidence: Evidence, seeds: Sequence[int]
 ) -> Iterator[MissingRuns]:
     for path in part.paths:
-        row = evidence.row(path, score_of(part), budget)
+        row = evidence.row(path, part.score, budget)
         experiment = str(row.spec.experiment)
         variants = [(row.all_overrides, row.runs)]
         if part.measure == LEARNING_RATE:

@@ -9,7 +9,7 @@ from statistics import median
 from gcbench.config import PAPER
 from gcbench.identity import Config
 from gcbench.report.claims import BUDGETS, Claim
-from gcbench.report.claims_answers import AnsweredClaim, asks
+from gcbench.report.claims_answers import AnsweredClaim
 from gcbench.report.claims_evidence import EXACT, Evidence
 from gcbench.report.claims_missing import (
     MissingRuns,
@@ -139,7 +139,7 @@ class _Collected:
         parts = [
             (part, budget)
             for part in claim.check.rows
-            if asks(part, budget) and part.measure not in TIMES
+            if budget in part.budgets and part.measure not in TIMES
         ]
         rows = [self._evidence.spec(path) for part, _ in parts for path in part.paths]
         if not all([self._is_within_reach(row) for row in rows]):
