@@ -13,10 +13,11 @@ import yaml
 from gcbench.comm.network import Link
 from gcbench.config import Config, ConfigError, emulated_link
 from gcbench.identity import Flat, flat_differences, format_differences
+from gcbench.launch.instantiate import make_compressor
 from gcbench.predict.links import read_link
 from gcbench.predict.model import Cluster, exchange_seconds
 from gcbench.predict.payload import Payload
-from gcbench.predict.subject import compressor_of, facts_of, refuse_foreign_code, shapes_of_model
+from gcbench.predict.subject import facts_of, refuse_foreign_code, shapes_of_model
 from gcbench.records.reading import read_json
 from gcbench.records.schema import Network, Result
 from gcbench.records.store import RecordedRun, find_runs, read_run
@@ -237,7 +238,8 @@ def compare(
     # A node of a hierarchical method is made up of hosts, each with its own link to other nodes.
     size = next((c.workers for c in result.collectives if c.level == "inside"), 1)
     cluster = Cluster(between, between, size).at(size * between.bits_per_second)
-    messages = Payload(compressor_of(config), shapes, size).at(result.workers)
+    compressor = make_compressor(config["compressor"], quiet=True)
+    messages = Payload(compressor, shapes, size).at(result.workers)
     local = {"every": 1, "fragments": 1, **config.get("estimator", {})}
     # All fragments together carry as many bits as the whole, but each needs as many messages.
     messages = [m._replace(number=m.number * local["fragments"]) for m in messages]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from gcbench.config import ConfigError, compose_overrides, resolve
-from gcbench.predict.arguments import Predict
+from gcbench.predict.command import Predict
 from gcbench.predict.devices import Device, interpolate, read_device
 from gcbench.predict.links import read_link
 from gcbench.predict.model import Cluster, Compute, Method, Prediction, predict

@@ -197,10 +197,10 @@ def make_methods(
     for combination in product(*map(_values, knobs)):
         title = " ".join([name, *combination])
         if combination:
-            config = resolve(compose_overrides([f"compressor={name}", *combination]))
+            node = resolve(compose_overrides([f"compressor={name}", *combination]))["compressor"]
         else:
-            config = {"compressor": _defaults()[name][0]}
-        compressor = compressor_of(config)
+            node = _defaults()[name][0]
+        compressor = make_compressor(node, quiet=True)
         every.append(make_method(title, name, compressor, shapes, device, workers_per_node))
     return every
 
@@ -214,10 +214,6 @@ def _defaults() -> dict[str, tuple[Config, list[str]]]:
 def _values(override: str) -> list[str]:
     key, _, value = override.partition("=")
     return [override] if value.startswith("[") else [f"{key}={v}" for v in value.split(",")]
-
-
-def compressor_of(config: Config) -> Compressor:
-    return make_compressor(config["compressor"], quiet=True)
 
 
 def make_method(

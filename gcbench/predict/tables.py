@@ -9,7 +9,7 @@ from typing import Any
 
 from gcbench.config import ConfigError
 from gcbench.console import TextTable
-from gcbench.predict.arguments import Predict
+from gcbench.predict.command import Predict
 from gcbench.predict.devices import DEVICE_FILES, OTHER, device_names, read_device
 from gcbench.predict.links import read_presets
 from gcbench.predict.measure import compare, measure_device, write_device

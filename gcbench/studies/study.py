@@ -13,8 +13,9 @@ from typing import Any
 import gcbench.studies
 from gcbench.compressors import Compressor
 from gcbench.config import ConfigError, compose_overrides, read_keys, resolve
-from gcbench.launch.instantiate import make_compressor, parameter_shapes
-from gcbench.predict.subject import facts_of
+from gcbench.launch.instantiate import make_compressor
+from gcbench.predict.payload import Shapes
+from gcbench.predict.subject import facts_of, shapes_of_model
 
 Row = dict[str, Any]
 """A row: `row` is its title, the others are columns: numbers, text, or lists for a figure."""
@@ -76,8 +77,7 @@ def compressor(*overrides: str) -> Compressor:
     return make_compressor(resolve(compose_overrides(overrides))["compressor"])
 
 
-def model_shapes(*overrides: str) -> dict[str, tuple[int, ...]]:
+def model_shapes(*overrides: str) -> Shapes:
     """Return the shapes of the parameters of a model, by overrides such as model=resnet18."""
     config = resolve(compose_overrides(overrides))
-    facts = facts_of(config["choices"]["model"], None)
-    return parameter_shapes(config["model"], facts.sample, facts.outputs)
+    return shapes_of_model(config["model"], facts_of(config["choices"]["model"], None))

@@ -7,9 +7,10 @@ from dataclasses import replace
 from functools import cache
 
 from gcbench.config import Config
+from gcbench.launch.instantiate import make_compressor
 from gcbench.predict.devices import read_device
 from gcbench.predict.model import Method
-from gcbench.predict.subject import compressor_of, facts_of, make_method, shapes_of_model
+from gcbench.predict.subject import facts_of, make_method, shapes_of_model
 from gcbench.report.configs import compose
 from gcbench.report.tables import TableRow
 
@@ -40,5 +41,5 @@ def _count(
 ) -> Method:
     """Return a method, whose payload is counted once for rows that differ only in their workers."""
     shapes = shapes_of_model(json.loads(node), facts_of(model, dataset))
-    made = compressor_of({"compressor": json.loads(compressor)})
+    made = make_compressor(json.loads(compressor), quiet=True)
     return make_method("", family, made, shapes, read_device(device))

@@ -13,13 +13,12 @@ from hydra.errors import MissingConfigException
 
 from gcbench.comm.network import Link, Network
 from gcbench.config import ConfigError, compose_overrides, conf_directory, register, resolve
-from gcbench.predict.arguments import read_predict
-from gcbench.predict.command import predict_steps
+from gcbench.launch.instantiate import make_compressor
+from gcbench.predict.command import predict_steps, read_predict
 from gcbench.predict.links import read_link
 from gcbench.predict.measure import compare
 from gcbench.predict.payload import Payload
 from gcbench.predict.scenario import build_scenario, predictions
-from gcbench.predict.subject import compressor_of
 from gcbench.records.result import count_bits
 from gcbench.records.schema import SCHEMA_VERSION
 
@@ -422,7 +421,8 @@ def test_a_run_by_nodes_has_the_exchanges_of_its_nodes(here: Path) -> None:
     run["config"]["compressor"] = resolve(compose_overrides(overrides))["compressor"]
     run["config"]["trainer"]["gpus"] = run["workers"] = run["processes"] = 4
     shapes = {"a": (64, 16), "b": (16,), "c": (16, 10), "d": (10,)}
-    messages = Payload(compressor_of(run["config"]), shapes, 2).at(4)
+    compressor = make_compressor(run["config"]["compressor"], quiet=True)
+    messages = Payload(compressor, shapes, 2).at(4)
     run["collectives"] = [
         {
             "level": message.level,

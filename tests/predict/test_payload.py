@@ -9,13 +9,17 @@ import torch
 from sentence import compose
 
 from gcbench.comm import Comm
-from gcbench.compressors import State, Step
+from gcbench.compressors import Compressor, State, Step
 from gcbench.config import register, resolve
+from gcbench.launch.instantiate import make_compressor
 from gcbench.predict.payload import LATE, Payload
-from gcbench.predict.subject import compressor_of
 
 SHAPES = {"conv": (64, 32, 3, 3), "matrix": (128, 160), "bias": (160,)}
 SCATTERED = 5e-3  # tolerance: shards are padded to whole buckets and groups of eight
+
+
+def method(*overrides: str) -> Compressor:
+    return make_compressor(resolve(compose(*overrides))["compressor"], quiet=True)
 
 
 def sent(overrides: list[str], workers: int) -> dict[tuple[str, str], float]:
@@ -24,7 +28,7 @@ def sent(overrides: list[str], workers: int) -> dict[tuple[str, str], float]:
     generator = torch.Generator().manual_seed(0)
     grads = {k: torch.randn(workers, *s, generator=generator) for k, s in SHAPES.items()}
     offsets = {"conv": 0, "matrix": 18432, "bias": 38912}
-    compressor, state = compressor_of(resolve(compose(*overrides))), State()
+    compressor, state = method(*overrides), State()
     for number in (LATE, LATE + 1):
         state = compressor.aggregate(grads, state, comm, Step(number, 1, comm.local, offsets)).state
     totals = comm.meter.totals_by_worker[0]
@@ -53,17 +57,14 @@ def sent(overrides: list[str], workers: int) -> dict[tuple[str, str], float]:
 )
 def test_counts_are_those_of_the_meter(overrides: list[str], workers: int, share: float) -> None:
     nodes = 2 if "workers_per_node=2" in overrides else 1
-    payload = Payload(compressor_of(resolve(compose(*overrides))), SHAPES, nodes)
+    payload = Payload(method(*overrides), SHAPES, nodes)
     found = {(m.level, m.collective): m.bits for m in payload.at(workers)}
     assert found == pytest.approx(sent(overrides, workers), rel=share, abs=0)
 
 
 def test_lanes_widen_with_the_workers_and_gathers_do_not() -> None:
     register()
-    summed, gathered = (
-        Payload(compressor_of(resolve(compose(f"compressor={c}"))), SHAPES)
-        for c in ("maxnorm", "signum")
-    )
+    summed, gathered = (Payload(method(f"compressor={c}"), SHAPES) for c in ("maxnorm", "signum"))
     assert summed.at(100_000)[0].bits > 2 * summed.at(4)[0].bits
     assert gathered.at(100_000) == gathered.at(2)
     assert gathered.at(1) == []
@@ -72,7 +73,7 @@ def test_lanes_widen_with_the_workers_and_gathers_do_not() -> None:
 def test_one_node_has_nothing_between_nodes() -> None:
     register()
     by_node, gathered = (
-        Payload(compressor_of(resolve(compose("compressor=qsgd", f"exchange={e}"))), SHAPES, 8)
+        Payload(method("compressor=qsgd", f"exchange={e}"), SHAPES, 8)
         for e in ("hierarchical", "gather")
     )
     assert all(message.bits > 0 for message in by_node.at(16))
@@ -92,10 +93,7 @@ def test_a_hundred_thousand_workers_in_a_second() -> None:
         ["compressor=powersgd"],
         ["compressor=maxnorm"],
     ]
-    made = [
-        make_method("m", "qsgd", compressor_of(resolve(compose(*w))), SHAPES, read_device("v100"))
-        for w in overrides
-    ]
+    made = [make_method("m", "qsgd", method(*w), SHAPES, read_device("v100")) for w in overrides]
     cluster = Cluster(Link(1e9, 5e-5), Link(1e12), 4)
     for m in made:
         m.messages(100_000)  # counts the payload, once
@@ -109,8 +107,8 @@ def test_a_method_that_takes_turns_sends_one_message_a_step() -> None:
     from gcbench.predict.devices import read_device
     from gcbench.predict.subject import make_method
 
-    compressor = compressor_of(resolve(compose("compressor=acpsgd", "min_size=0")))
-    method = make_method("m", "qsgd", compressor, {"matrix": (128, 160)}, read_device("v100"))
-    (message,) = method.messages(4)
+    compressor = method("compressor=acpsgd", "min_size=0")
+    made = make_method("m", "qsgd", compressor, {"matrix": (128, 160)}, read_device("v100"))
+    (message,) = made.messages(4)
     assert message.number == 1 and message.bits == 32 * 4 * (128 + 160) / 2
-    assert method.dense_bytes == 4 * 128 * 160
+    assert made.dense_bytes == 4 * 128 * 160

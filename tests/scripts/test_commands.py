@@ -28,7 +28,7 @@ from gcbench.config import (
     resolve_benchmark,
     resolve_overrides,
 )
-from gcbench.predict.arguments import read_predict
+from gcbench.predict.command import read_predict
 from gcbench.records.store import find_runs
 from gcbench.report.arguments import Claims, Page, Report, Runs, read_source
 from gcbench.report.figures.studies import STUDIES
