@@ -10,7 +10,6 @@ from torch import Tensor
 from gcbench.check.steps import (
     SHAPES,
     STEPS,
-    WORKERS,
     flat,
     gradients,
     observe,
@@ -189,7 +188,7 @@ def check_odd_input(compressor: Compressor, kind: str, zero_of_zeros: bool) -> N
 
 def largest_sent(compressor: Compressor) -> float:
     """Return the largest value of the narrowest float type that is sent."""
-    comm, seen = observe(WORKERS)
+    comm, seen = observe()
     trace(compressor, comm, STEPS)
     return min(
         (torch.finfo(t).max for _, t in seen if t.is_floating_point),

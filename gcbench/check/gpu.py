@@ -11,7 +11,7 @@ from gcbench.check.gpu_steps import (
     RANKS,
     KernelCall,
     ObservedStep,
-    observe_steps,
+    observe_step,
 )
 from gcbench.config import Config, ConfigError
 from gcbench.console import TextTable, print_table
@@ -38,7 +38,7 @@ def check_gpu(methods: Mapping[str, Config], kernels: Collection[str] = ()) -> b
     """
     steps = {
         # Warnings about settings do not matter here.
-        name: observe_steps(make_compressor(node, quiet=True), SHAPES)[-1]
+        name: observe_step(make_compressor(node, quiet=True), SHAPES)
         for name, node in methods.items()
     }
     called = {call.name for step in steps.values() for call in step.kernel_calls}

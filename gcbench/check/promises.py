@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gcbench.check.contract import demand
-from gcbench.check.steps import SHAPES, WORKERS, flat, gradients, observe, trace
+from gcbench.check.steps import SHAPES, flat, gradients, observe, trace
 from gcbench.comm import Comm
 from gcbench.compressors import (
     Compressor,
@@ -25,7 +25,7 @@ from gcbench.compressors.wrappers import ErrorFeedback
 
 def rounding_of_sums(compressor: Compressor) -> float:
     """Return the relative rounding of the coarsest float type summed over workers, or 0."""
-    comm, seen = observe(WORKERS)
+    comm, seen = observe()
     trace(compressor, comm)
     types = [
         dtype
@@ -182,9 +182,10 @@ def _updates(compressor: Compressor, names: Sequence[str]) -> list[Grads]:
     return updates
 
 
-def check_error_feedback(compressor: Compressor, alpha: float = 0.7, beta: float = 0.9) -> None:
+def check_error_feedback(compressor: Compressor) -> None:
     """Check that sent + residual' = grad + beta residual, with error feedback around any method."""
-    around, state = ErrorFeedback(compressor, alpha, beta), State()
+    beta = 0.9
+    around, state = ErrorFeedback(compressor, 0.7, beta), State()
     for number in range(3):
         grads = gradients(range(4), number)
         out = aggregate(around, grads, number=number, state=state)

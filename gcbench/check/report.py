@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -35,7 +35,7 @@ from gcbench.check.promises import (
     check_scope,
     check_unbiased,
 )
-from gcbench.check.steps import WORKERS, trace
+from gcbench.check.steps import WORKERS, Trace, trace
 from gcbench.check.subject import Subject
 from gcbench.check.wire import wire
 from gcbench.comm import Comm
@@ -125,29 +125,20 @@ def _layouts(subject: Subject) -> bool:
         return _print_failure("runs in 4 processes", "", str(failure))
     compressors = {label: make_compressor(node) for label, node in subject.cases.items()}
     virtual = {label: trace(compressor, Comm(WORKERS)) for label, compressor in compressors.items()}
-    held = []
-    for layout, by_case in traces.items():
-        cases = [
-            (k, compressors[k], virtual[k], real)
-            for k, real in zip(subject.cases, by_case, strict=True)
-        ]
-        held += [
-            print_line(
-                f"{layout}: same updates",
-                {k: partial(check_updates_agree, c, v, real) for k, c, v, real in cases},
-            ),
-            print_line(
-                f"{layout}: ranks apply the same",
-                {k: partial(check_replicas, real) for k, _, _, real in cases},
-            ),
-            print_line(
-                f"{layout}: same residuals",
-                {k: partial(check_residuals, v, real) for k, _, v, real in cases},
-            ),
-            print_line(
-                f"{layout}: same bits", {k: partial(check_bits, v, real) for k, _, v, real in cases}
-            ),
-        ]
+    checks: dict[str, Callable[[str, Sequence[Trace]], None]] = {
+        "same updates": lambda k, real: check_updates_agree(compressors[k], virtual[k], real),
+        "ranks apply the same": lambda k, real: check_replicas(real),
+        "same residuals": lambda k, real: check_residuals(virtual[k], real),
+        "same bits": lambda k, real: check_bits(virtual[k], real),
+    }
+    held = [
+        print_line(
+            f"{layout}: {name}",
+            {k: partial(check, k, real) for k, real in zip(subject.cases, by_case, strict=True)},
+        )
+        for layout, by_case in traces.items()
+        for name, check in checks.items()
+    ]
     return all(held)
 
 

@@ -83,7 +83,7 @@ Seen = dict[tuple[str, torch.dtype], int]
 """The bits of one worker by the collective and the type in which they travel."""
 
 
-def observe(workers: int) -> tuple[Comm, Seen]:
+def observe() -> tuple[Comm, Seen]:
     """Return a Comm of virtual workers, and a record of what will be sent between them."""
     seen: Seen = {}
 
@@ -93,4 +93,4 @@ def observe(workers: int) -> tuple[Comm, Seen]:
             key = collective.removesuffix(" sum"), t.dtype
             seen[key] = seen.get(key, 0) + 8 * t.element_size() * values
 
-    return Comm(workers, listener=note), seen
+    return Comm(WORKERS, listener=note), seen

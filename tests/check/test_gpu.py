@@ -20,7 +20,7 @@ from torch.utils._triton import has_triton
 
 from gcbench.check.gpu import check_gpu, kernel_problems, largest_calls, step_problems
 from gcbench.check.gpu_compiler import compile_call, inexact_instructions, missing
-from gcbench.check.gpu_steps import CANNOT_DO_WITHOUT, ObservedStep, observe_steps
+from gcbench.check.gpu_steps import CANNOT_DO_WITHOUT, ObservedStep, observe_step
 from gcbench.check.layouts import equal
 from gcbench.codecs.kernels import COMPILER_OPTIONS
 from gcbench.comm import Comm
@@ -40,7 +40,7 @@ QUICK = [("qsgd", "summed"), ("powersgd", "all tensors"), ("top_k", "map of posi
 
 @cache
 def last_step(choice: str, variant: str) -> ObservedStep:
-    return observe_steps(compressor_of(choice, variant), SHAPES)[-1]
+    return observe_step(compressor_of(choice, variant), SHAPES)
 
 
 @pytest.mark.parametrize(("choice", "variant"), QUICK)
@@ -72,7 +72,7 @@ class Careless:
 
 
 def test_a_wait_and_a_type_that_nccl_lacks_are_problems() -> None:
-    problems = list(step_problems(observe_steps(Careless(), SHAPES)[-1]))
+    problems = list(step_problems(observe_step(Careless(), SHAPES)))
     assert problems == [
         "the host waits for the GPU in test_gpu.py aggregate (aten._local_scalar_dense)",
         "a tensor of torch.int16 is sent, which NCCL does not support",
@@ -80,7 +80,7 @@ def test_a_wait_and_a_type_that_nccl_lacks_are_problems() -> None:
 
 
 def check_kernels(compressor: Compressor, kernels: tuple[str, ...] = ()) -> None:
-    calls = largest_calls(observe_steps(compressor, {"matrix": (256, 512)})[-1].kernel_calls)
+    calls = largest_calls(observe_step(compressor, {"matrix": (256, 512)}).kernel_calls)
     for call in calls:
         if not kernels or call.name in kernels:
             assert not list(kernel_problems(call, compile_call(call)))
@@ -104,7 +104,7 @@ def test_what_rounds_otherwise_than_eager_kernels_is_a_problem(
 ) -> None:
     has_triton()
     (call,) = largest_calls(
-        observe_steps(compressor_of("qsgd", "as it is"), {"matrix": (256, 512)})[-1].kernel_calls,
+        observe_step(compressor_of("qsgd", "as it is"), {"matrix": (256, 512)}).kernel_calls,
         ("decode_mean",),
     )
     assert not list(kernel_problems(call, compile_call(call)))
