@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,9 +28,14 @@ class Recorded:
     step: int  # counted from 0
     config: dict[str, Any]  # the run in short: model, dataset, compressor, seed, workers, ...
 
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Return the number of values of each parameter."""
+        return tuple(map(math.prod, self.shapes))
+
     def tensors(self) -> dict[str, Tensor]:
         """Return each parameter's gradients `[W, *shape]` as views, as a compressor takes them."""
-        parts = self.gradients.split([torch.Size(shape).numel() for shape in self.shapes], dim=1)
+        parts = self.gradients.split(self.sizes, dim=1)
         return {
             k: part.view(-1, *shape)
             for k, part, shape in zip(self.names, parts, self.shapes, strict=True)

@@ -7,7 +7,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gcbench.codecs.noise import Noise
 from gcbench.compressors import Step, offsets_of
 from gcbench.compressors.bucketed import Bucketed
 
@@ -25,17 +24,13 @@ def code(codec: Bucketed, rows: Tensor, segments: tuple[int, ...], number: int =
     Each row holds tensors of the sizes `segments`, end to end. `number` is the step, which
     determines the random draws.
     """
-    noise = _draw_noise(rows, segments, number)
+    sizes = {str(i): n for i, n in enumerate(segments)}
+    step = Step(number, 1, range(len(rows)), offsets_of(sizes))
+    noise = step.noise("codec", sizes, rows.device)
     out = torch.zeros_like(rows)
     codec.decode_add(codec.encode(rows, segments, noise), segments, out)
     codes = codec.codes_by(rows, segments, codec.fit_buckets(rows, segments), noise)
     return Coded(codes, out)
-
-
-def _draw_noise(rows: Tensor, segments: tuple[int, ...], number: int) -> Noise:
-    sizes = {str(i): n for i, n in enumerate(segments)}
-    step = Step(number, 1, range(len(rows)), offsets_of(sizes))
-    return step.noise("codec", sizes, rows.device)
 
 
 def relative_error(values: Tensor, of: Tensor) -> Tensor:

@@ -20,7 +20,6 @@ from gcbench.studies.coding import code, relative_error
 from gcbench.studies.real_gradients import OnRealGradients
 from gcbench.studies.study import Row
 
-LEVELS = (9, 5, 3)
 ANOTHER_DRAW = 10**6  # is added to a step for different noise, which no recorded step has
 
 
@@ -59,22 +58,21 @@ class GradientLevels(OnRealGradients):
 
     def _codecs(self) -> dict[str, Bucketed]:
         d = self.bucket_size
-        nine, *others = [
-            {
+
+        def with_levels(s: int) -> dict[str, Bucketed]:
+            return {
                 f"QSGD-{s}": EvenLevels(level_count=s, bucket_size=d),
                 f"Linear-{s}": Linear(level_count=s, bucket_size=d),
                 f"ORQ-{s}": ORQ(level_count=s, bucket_size=d),
             }
-            for s in LEVELS
-        ]
-        codecs: dict[str, Bucketed] = {
-            **nine,
+
+        return {
+            **with_levels(9),
             "BinGrad-pb": BinGradPB(bucket_size=d),
             "BinGrad-b": BinGradB(bucket_size=d),
+            **with_levels(5),
+            **with_levels(3),
         }
-        for same_count in others:
-            codecs |= same_count
-        return codecs
 
     def _row(self, title: str, measured: list[Row]) -> Row:
         by_step = [{k: v for k, v in row.items() if k != "histogram"} for row in measured]
@@ -90,9 +88,9 @@ class GradientLevels(OnRealGradients):
         }
 
     def _quantize(self, codec: Bucketed, moment: Recorded) -> Row:
-        v, segments = moment.gradients, tuple(torch.Size(shape).numel() for shape in moment.shapes)
-        codes, values = code(codec, v, segments, moment.step)
-        again = code(codec, v, segments, moment.step + ANOTHER_DRAW).values
+        v = moment.gradients
+        codes, values = code(codec, v, moment.sizes, moment.step)
+        again = code(codec, v, moment.sizes, moment.step + ANOTHER_DRAW).values
         shares = (
             codes.flatten().bincount(minlength=codec.base)[: codec.base] / codes.numel()
         ).tolist()

@@ -52,7 +52,7 @@ class WarmStart(OnRealGradients):
             )
         for title, method in self._methods().items():
             plain, corrected = (
-                [_errors(compressor, window) for window in windows]
+                [_errors(compressor, window, self.rank) for window in windows]
                 for compressor in (method, ErrorFeedback(method))
             )
             yield {
@@ -80,7 +80,8 @@ def _mean_matrices(recorded: Recorded) -> Grads:
     return {k: g.mean(0, keepdim=True) for k, g in recorded.tensors().items() if g.dim() > 2}
 
 
-def _errors(compressor: Compressor, window: Sequence[Grads]) -> Errors:
+def _errors(compressor: Compressor, window: Sequence[Grads], rank: int) -> Errors:
+    """Return the errors of a method, and of the best approximation of that rank."""
     state, errors = State(), Errors([], [])
     for number, grads in enumerate(window):
         residual = state.per_worker
@@ -91,16 +92,8 @@ def _errors(compressor: Compressor, window: Sequence[Grads]) -> Errors:
         errors.method.append(
             _energy(corrected[k] - update for k, update in out.update.items()) / energy
         )
-        errors.best.append(
-            sum(_left_by_best(m, _rank(compressor)) for m in corrected.values()) / energy
-        )
+        errors.best.append(sum(_left_by_best(m, rank) for m in corrected.values()) / energy)
     return errors
-
-
-def _rank(compressor: Compressor) -> int:
-    method = compressor.inner if isinstance(compressor, ErrorFeedback) else compressor
-    assert isinstance(method, PowerSGD)
-    return method.rank
 
 
 def _energy(tensors: Iterable[Tensor]) -> float:

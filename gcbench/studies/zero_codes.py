@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import torch
-
 from gcbench.compressors.qsgd import QSGD
 from gcbench.records.gradients import Recorded
 from gcbench.studies.coding import code, relative_error
@@ -49,7 +47,6 @@ class ZeroCodes(OnRealGradients):
 
 
 def _zero_share_and_error(codec: QSGD, moment: Recorded) -> tuple[float, float]:
-    segments = tuple(torch.Size(shape).numel() for shape in moment.shapes)
-    codes, values = code(codec, moment.gradients, segments, moment.step)
+    codes, values = code(codec, moment.gradients, moment.sizes, moment.step)
     zero_share = (codes == codec.levels).float().mean()
     return float(zero_share), float(relative_error(values, moment.gradients).mean())
