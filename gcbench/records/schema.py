@@ -245,8 +245,7 @@ class Result(Environment):
         """
         if not isinstance(data, Mapping) or "schema_version" not in data:
             raise ValueError("not the result of a gcbench run")
-        if data["schema_version"] != SCHEMA_VERSION:
-            version = data["schema_version"]
+        if (version := data["schema_version"]) != SCHEMA_VERSION:
             raise ValueError(
                 f"schema_version {version} is not the one that this gcbench reads "
                 f"({SCHEMA_VERSION})"
@@ -263,6 +262,11 @@ class Result(Environment):
     def has_virtual_workers(self) -> bool:
         """Return whether processes had several workers each, in which case nothing is timed."""
         return (self.workers or 0) > (self.processes or 0)
+
+    @property
+    def has_emulated_times(self) -> bool:
+        """Return whether it was timed on an emulated network, which follows the cost model."""
+        return bool(self.seconds and self.network and self.network.emulated)
 
     @property
     def finished_minute(self) -> str:

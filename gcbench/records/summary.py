@@ -109,20 +109,15 @@ def _facts(result: Result) -> list[tuple[str, str]]:
         amount = f"{across.per_step:,.0f} bits per step and node"
         facts.append(("between nodes", amount + _fewer(across)))
     if error := result.compression_error:
-        facts.append(
-            ("compression error", f"{_g3(error.relative)} relative, cosine {_g3(error.cosine)}")
-        )
-    if result.seconds and result.network and result.network.emulated:
+        relative, cosine = _number(error.relative, 3), _number(error.cosine, 3)
+        facts.append(("compression error", f"{relative} relative, cosine {cosine}"))
+    if result.has_emulated_times:
         link = result.config["network"]
         facts.append(("time", f"exchanges emulated as on {link['bandwidth']}, {link['latency']}"))
     if result.seconds is None and result.workers is not None:
         why = "virtual workers" if result.has_virtual_workers else "too few steps"
         facts.append(("time", f"no times: {why}"))
     return facts
-
-
-def _g3(value: float | None) -> str:
-    return "not finite" if value is None else f"{value:.3g}"
 
 
 def share_in_words(share: float) -> str:
@@ -169,9 +164,9 @@ def _score(name: str, test: dict[str, float | None]) -> str:
     return f"{_number(test[name])} (best {_number(test[f'best_{name}'])}){views}"
 
 
-def _number(value: float | None) -> str:
+def _number(value: float | None, digits: int = 4) -> str:
     """Return the number as text; in JSON files null stands for one that was not finite."""
-    return "not finite" if value is None else f"{value:.4g}"
+    return "not finite" if value is None else f"{value:.{digits}g}"
 
 
 def _phases(seconds: dict[str, Phase]) -> TextTable:

@@ -11,11 +11,6 @@ from gcbench.records.store import RecordedRun
 COMMUNICATION = ("encode", "exchange", "wait", "decode")
 
 
-def emulated(result: Result) -> bool:
-    """Return whether the run was timed on an emulated network, which follows the cost model."""
-    return bool(result.seconds and result.network and result.network.emulated)
-
-
 class Measure(NamedTuple):
     """A number of a run, and how reports treat it."""
 

@@ -11,7 +11,7 @@ from gcbench.report.borrowed import group_by_label, overrides_of_run
 from gcbench.report.commands import command_of_runs, commands_of_missing
 from gcbench.report.deviations import deviations_of
 from gcbench.report.document import DIRTY, DIRTY_NOTE, Heading, Section, Summary, format_summary
-from gcbench.report.measures import TIMES, emulated, is_infinite, measure
+from gcbench.report.measures import TIMES, is_infinite, measure
 from gcbench.report.rates import RATE, SPLIT, Rate
 from gcbench.report.rows import Row, RowsByBudget
 from gcbench.report.tables import Column, Table
@@ -162,7 +162,7 @@ def _notes(table: Table, at_budget: Sequence[Row], rows: Sequence[Row]) -> Itera
             yield "Some runs had too few steps to be timed"
         if any(run.result.oversubscribed and run.result.seconds for run in runs):
             yield "Some times were taken with more processes than cores, so they are unreliable"
-        if any(emulated(run.result) for run in runs):
+        if any(run.result.has_emulated_times for run in runs):
             yield (
                 "Some times are from an emulated network (network=emulated), where an exchange "
                 "lasts as long as the cost model says"

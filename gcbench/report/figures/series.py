@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from gcbench.console import name_first
 from gcbench.identity import Flat, digest, tell_apart
 from gcbench.records.store import RecordedRun, newest
-from gcbench.report.measures import TIMES, emulated, measure_by_seed
+from gcbench.report.measures import TIMES, measure_by_seed
 from gcbench.report.rates import SPLIT
 from gcbench.report.rows import Row
 
@@ -87,8 +87,8 @@ def caveats(timed: Sequence[Series]) -> list[str]:
         if result.oversubscribed
     }
     notes = [f"More processes than cores: {name_first([*crowded], NAMED)}."] if crowded else []
-    is_emulated = any(emulated(result) for _, result in runs)
-    return notes + (["Some runs had an emulated network."] if is_emulated else [])
+    emulated = any(result.has_emulated_times for _, result in runs)
+    return notes + (["Some runs had an emulated network."] if emulated else [])
 
 
 def _absent(rows: Sequence[Row]) -> list[str]:
