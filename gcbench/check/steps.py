@@ -55,10 +55,9 @@ def flat(grads: Grads) -> Tensor:
 
 
 class Trace(NamedTuple):
-    """The updates, messages, states and bits of some steps in one process."""
+    """The updates, states and bits of some steps in one process."""
 
     updates: list[Grads]
-    sent: list[Grads]
     residuals: list[list[Grads]]  # by step and layer of the state, of each worker
     sent_bits: list[int]
     received_bits: list[int]
@@ -67,16 +66,16 @@ class Trace(NamedTuple):
 def trace(compressor: Compressor, comm: Comm, steps: int = STEPS) -> Trace:
     """Take some steps on `gradients`, and return their trace in this process."""
     state = State()
-    updates, sent, residuals = [], [], []
+    updates, residuals = [], []
     for number in range(steps):
         out = aggregate(
             compressor, gradients(comm.local, number), number=number, state=state, comm=comm
         )
         state = out.state
         updates.append(out.update)
-        sent.append(out.sent())
+        out.sent()  # error feedback would ask for it; it may change nothing
         residuals.append([layer.per_worker for layer in state.layers()])
-    return Trace(updates, sent, residuals, comm.meter.sent_bits, comm.meter.received_bits)
+    return Trace(updates, residuals, comm.meter.sent_bits, comm.meter.received_bits)
 
 
 Seen = dict[tuple[str, torch.dtype], int]

@@ -187,14 +187,12 @@ def write_device(node: dict[str, Any], path: Path) -> None:
 
 
 class Comparison(NamedTuple):
-    """The measured times of a run's step and those predicted for it."""
+    """The measured time of an exchange and the one predicted for it."""
 
     title: str
     workers: int
     exchange_seconds: float  # predicted
     measured_exchange_seconds: float
-    step_seconds: float  # predicted, with the measured computation and codec
-    measured_step_seconds: float
 
     @property
     def ratio(self) -> float:
@@ -205,7 +203,7 @@ class Comparison(NamedTuple):
 def compare(
     path: str, network: str | None = None, latency: str | None = None, own: Sequence[str] = ()
 ) -> Comparison:
-    """Return the times of a run on hosts with one worker each, compared with their prediction.
+    """Return the exchange of a run on hosts with one worker each, compared with its prediction.
 
     The link is `network`, by default the one that the result names. The model and the method must
     be gcbench's or among the classes `own`, so that a result from elsewhere cannot choose code to
@@ -244,14 +242,11 @@ def compare(
     # All fragments together carry as many bits as the whole, but each needs as many messages.
     messages = [m._replace(number=m.number * local["fragments"]) for m in messages]
     exchange = exchange_seconds(messages, cluster.network(result.workers)) / local["every"]
-    rest = sum(_seconds(result, phase) for phase in (*COMPUTATION, "encode", "decode", "wait"))
     return Comparison(
         title=result.experiment or Path(path).name,
         workers=result.workers,
         exchange_seconds=exchange,
         measured_exchange_seconds=_seconds(result, "exchange"),
-        step_seconds=rest + exchange,
-        measured_step_seconds=_seconds(result, "step"),
     )
 
 
