@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import fmean
 
 from gcbench.config import PAPER, conf_directory
 from gcbench.config.directory import top_comment
@@ -92,7 +93,7 @@ def _stand_in_ratio(row: Row) -> float | None:
     small model.
     """
     values = row.values("ratio") if row.stand_in else []
-    return Summary.of(values).mean if values else None
+    return fmean(values) if values else None
 
 
 def _seed(run: RecordedRun) -> str:

@@ -31,31 +31,21 @@ def sections(table: Table, groups: RowsByBudget, budget: str) -> list[Section]:
         ),
         Section("Ran more than once", [line for row in rows for line in _duplicates(row)]),
         Section("Notes", list(_notes(table, groups[budget], rows))),
-        Section("Commands that made the rows", _commands(rows)),
+        Section(
+            "Commands that made the rows",
+            list(dict.fromkeys(line for row in rows for line in _commands_of(row))),
+        ),
         Section("Made by", made_by([run.result for row in rows for run in row.runs], f"{DIRTY} ")),
     ]
     return [section for section in every if section.lines]
 
 
 def _unfinished(row: Row) -> Iterator[str]:
-    runs = [
-        *row.unfinished,
-        *(
-            run
-            for rate in (row.grid.rates if row.grid else [])
-            for run in rate.runs
-            if not run.done
-        ),
-    ]
-    for run in dict.fromkeys(runs):
-        rate = f", {_rate_override(run)}" if row.grid else ""
+    tried = [run for rate in (row.grid.rates if row.grid else []) for run in rate.runs]
+    for run in dict.fromkeys(run for run in [*row.runs, *tried] if not run.done):
+        rate = f", {RATE}={run.config['optimizer']['lr']:g}" if row.grid else ""
         reason = run.result.reason or "no reason was written"
         yield f"{_where(row)}, seed {run.seed}{rate}: {run.status}: {reason}"
-
-
-def _rate_override(run: RecordedRun) -> str:
-    """Return the override for the run's learning rate."""
-    return f"{RATE}={run.config['optimizer']['lr']:g}"
 
 
 def _where(row: Row) -> str:
@@ -180,26 +170,21 @@ def _notes(table: Table, at_budget: Sequence[Row], rows: Sequence[Row]) -> Itera
             yield f"{where}: the run of {label}, whose configuration is the same"
 
 
-def _commands(rows: Sequence[Row]) -> list[str]:
-    return list(dict.fromkeys(line for row in rows for line in _commands_of(row)))
-
-
 def _commands_of(row: Row) -> Iterator[str]:
     for _, borrowed in group_by_label(row.borrowed):
         if experiment := borrowed[0].experiment:
             yield command_of_runs(experiment, borrowed, overrides_of_run(borrowed[0]))
+    own: list[tuple[Sequence[str], list[RecordedRun]]] = []  # overrides, and their runs
     if not_borrowed := [run for run in row.runs if run not in row.borrowed]:
-        yield command_of_runs(str(row.spec.experiment), not_borrowed, row.all_overrides)
-    for other in row.others:
-        yield command_of_runs(
-            str(row.spec.experiment), other.runs, (*row.own_overrides, *other.overrides)
-        )
+        own.append((row.overrides, not_borrowed))
+    own += [(other.overrides, other.runs) for other in row.others]
     if row.grid:
         split = [f"{SPLIT}=valid"] if row.grid.validated else []
         for rate in row.grid.rates:
             if split or rate.runs != row.runs:
-                overrides = [*row.own_overrides, f"{RATE}={rate.lr:g}", *split]
-                yield command_of_runs(str(row.spec.experiment), rate.runs, overrides)
+                own.append(([f"{RATE}={rate.lr:g}", *split], rate.runs))
+    for overrides, runs in own:
+        yield command_of_runs(str(row.spec.experiment), runs, (*row.own_overrides, *overrides))
 
 
 def made_by(environments: Sequence[Environment], mark: str = "") -> list[str]:
