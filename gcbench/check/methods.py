@@ -19,7 +19,7 @@ from gcbench.console import TextTable, print_table
 from gcbench.launch.instantiate import make_compressor
 
 
-class Method(NamedTuple):
+class ListedMethod(NamedTuple):
     """An entry of the list of methods."""
 
     name: str
@@ -41,7 +41,7 @@ def choices(config_dir: str | None = None) -> dict[str, Path]:
 
 def read_methods(
     names: Sequence[str], measure: bool, config_dir: str | None = None
-) -> Iterator[Method]:
+) -> Iterator[ListedMethod]:
     """Yield the methods of these names, or all methods if there are no names.
 
     Raises ConfigError for an unknown name.
@@ -54,7 +54,7 @@ def read_methods(
             )
     for name, (node, knobs) in compose_methods(names or list(files), config_dir).items():
         compressor = make_compressor(node, quiet=True)
-        yield Method(
+        yield ListedMethod(
             name,
             " ".join(top_comment(files[name])),
             knobs,

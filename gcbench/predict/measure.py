@@ -186,7 +186,7 @@ def write_device(node: dict[str, Any], path: Path) -> None:
     path.write_text("# Made by gcbench predict measure.\n" + "".join(parts), encoding="utf-8")
 
 
-class Comparison(NamedTuple):
+class ComparedExchange(NamedTuple):
     """The measured time of an exchange and the one predicted for it."""
 
     title: str
@@ -202,7 +202,7 @@ class Comparison(NamedTuple):
 
 def compare(
     path: str, network: str | None = None, latency: str | None = None, own: Sequence[str] = ()
-) -> Comparison:
+) -> ComparedExchange:
     """Return the exchange of a run on hosts with one worker each, compared with its prediction.
 
     The link is `network`, by default the one that the result names. The model and the method must
@@ -242,7 +242,7 @@ def compare(
     # All fragments together carry as many bits as the whole, but each needs as many messages.
     messages = [m._replace(number=m.number * local["fragments"]) for m in messages]
     exchange = exchange_seconds(messages, cluster.network(result.workers)) / local["every"]
-    return Comparison(
+    return ComparedExchange(
         title=result.experiment or Path(path).name,
         workers=result.workers,
         exchange_seconds=exchange,

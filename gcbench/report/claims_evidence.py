@@ -18,7 +18,7 @@ from gcbench.report.document import Heading, Summary, format_number, format_summ
 from gcbench.report.measures import LOWER, SCORES, is_infinite, measure
 from gcbench.report.rates import Rate
 from gcbench.report.rows import Row, find_row
-from gcbench.report.study import KeptStudy, Study, find_link_table, find_study
+from gcbench.report.study import KeptStudy, StudyResult, find_link_table, find_study
 from gcbench.report.tables import Column, TableRow, read_table, table_names
 from gcbench.report.tests_record import find_tests
 from gcbench.report.verdicts import Verdict
@@ -70,7 +70,7 @@ class Evidence:
             self._rows[key] = find_row(self.spec(path), chooser, self.runs, budget, self.overrides)
         return self._rows[key]
 
-    def study(self, name: str) -> Study | None:
+    def study(self, name: str) -> StudyResult | None:
         """Return a study, or a table of scripts/steps like links/resnet18-1gbit-2, or None."""
         if name not in self.studies:
             find = find_link_table if name.startswith("links/") else find_study

@@ -36,14 +36,14 @@ from gcbench.report.tables import Column, Table, TableRow
 
 log = logging.getLogger("gcbench")
 
-Study = dict[str, Any]
+StudyResult = dict[str, Any]
 
 
 class KeptStudy(NamedTuple):
     """A study, and the file that it was read from."""
 
     path: Path
-    study: Study
+    study: StudyResult
 
 
 def find_study(name: str, folders: Sequence[str | Path]) -> KeptStudy | None:
@@ -70,7 +70,7 @@ def _newest_first(name: str, folders: Sequence[str | Path]) -> list[Path]:
     return sorted(resolved, key=lambda path: path.stat().st_mtime, reverse=True)
 
 
-def _read(path: Path) -> Study:
+def _read(path: Path) -> StudyResult:
     """Return the content of the file; empty if it is not a study."""
     try:
         content = read_json(path)
@@ -85,7 +85,7 @@ def _read(path: Path) -> Study:
     return {}
 
 
-def study_document(table: Table, study: Study | None) -> Document:
+def study_document(table: Table, study: StudyResult | None) -> Document:
     """Return the report of a table whose numbers come from a study."""
     rows = (
         {row["row"]: row for row in study["rows"] if row.get("table", table.name) == table.name}
@@ -107,7 +107,7 @@ def study_document(table: Table, study: Study | None) -> Document:
     )
 
 
-def _settings(study: Study) -> list[str]:
+def _settings(study: StudyResult) -> list[str]:
     settings = study.get("settings") or {}
     return [
         f"Study {study['study']}: " + ", ".join(f"{key}={value}" for key, value in settings.items())
@@ -129,7 +129,7 @@ def _cell(value: Any, published: Any) -> Cell:
     return Cell(Summary.of(values) if values else None, published, EMPTY)
 
 
-def _sections(table: Table, study: Study | None) -> list[Section]:
+def _sections(table: Table, study: StudyResult | None) -> list[Section]:
     notes = [*table.notes, *(f"{row.label}: {row.note}" for row in table.rows if row.note)]
     environment = (study or {}).get("environment")
     every = [

@@ -10,17 +10,17 @@ from typing import NamedTuple
 from gcbench.studies.study import Row, Study, model_shapes
 
 
-class Network(NamedTuple):
+class Model(NamedTuple):
     overrides: tuple[str, ...]  # choose the model, as typed
     printed: float  # millions of parameters, in the paper
 
 
-NETWORKS = {
-    "AlexNet": Network(("model=alexnet",), 61.1),
-    "VGG-19": Network(("model=vgg19",), 143.7),
-    "DenseNet-161": Network(("model=densenet161",), 28.7),
-    "GoogLeNet": Network(("model=googlenet_imagenet", "model.auxiliary=true"), 13.0),
-    "ResNet-50": Network(("model=resnet50_imagenet",), 25.6),
+MODELS = {
+    "AlexNet": Model(("model=alexnet",), 61.1),
+    "VGG-19": Model(("model=vgg19",), 143.7),
+    "DenseNet-161": Model(("model=densenet161",), 28.7),
+    "GoogLeNet": Model(("model=googlenet_imagenet", "model.auxiliary=true"), 13.0),
+    "ResNet-50": Model(("model=resnet50_imagenet",), 25.6),
 }
 
 
@@ -36,15 +36,15 @@ class CommunicationTimes(Study):
     gigabits_per_second: float = 10.0
 
     def rows(self) -> Iterator[Row]:
-        for title, network in NETWORKS.items():
-            shapes = model_shapes(*network.overrides)
+        for title, model in MODELS.items():
+            shapes = model_shapes(*model.overrides)
             parameters = sum(map(math.prod, shapes.values())) / 1e6
             yield {
                 "row": title,
                 "parameters": parameters,
                 "communication_milliseconds": self._milliseconds(parameters),
-                "printed_parameters": network.printed,
-                "milliseconds_of_printed_parameters": self._milliseconds(network.printed),
+                "printed_parameters": model.printed,
+                "milliseconds_of_printed_parameters": self._milliseconds(model.printed),
             }
 
     def _milliseconds(self, millions: float) -> float:

@@ -20,7 +20,7 @@ PRINTED_MILLISECONDS = {  # with NCCL on 16 workers: tables 3 and 6
     ("Rank 2", 16): 239.0,
     ("Signum", 16): 301.0,
 }
-NETWORKS = (  # of the QSGD paper, where seconds on a K80 are known
+MODELS = (  # of the QSGD paper, where seconds on a K80 are known
     "AlexNet",
     "VGG19",
     "BN-Inception",
@@ -84,7 +84,7 @@ def _qsgd_rows(name: str) -> Iterator[Row]:
     rows = {row.label: row for row in read_table(name).rows}
     for label, row in rows.items():
         dense = rows.get(_dense_partner(label))
-        if dense is None or not any(network in label for network in NETWORKS):
+        if dense is None or not any(model in label for model in MODELS):
             continue
         plain, scatter, gather = _qsgd_steps(row, dense, between)
         share = (dense.published or {}).get("share")

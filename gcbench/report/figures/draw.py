@@ -20,7 +20,7 @@ from gcbench.report.figures.series import Drawn, series_by_task, series_by_workl
 from gcbench.report.figures.studies import STUDIES, TABLE_STUDIES
 from gcbench.report.figures.tradeoff import Panel, draw_accuracy_ratio, draw_tradeoff, score_of
 from gcbench.report.rows import group_runs
-from gcbench.report.study import Study, find_study
+from gcbench.report.study import StudyResult, find_study
 from gcbench.report.tables import Table, read_table, tables_of
 
 WHICH, RUNS, ALL = "which_method", "runs", "all"
@@ -199,7 +199,7 @@ def _list(value: Any) -> list[str]:
     return value if isinstance(value, list) else [value]
 
 
-def _study(name: str, results: Sequence[str]) -> Study | None:
+def _study(name: str, results: Sequence[str]) -> StudyResult | None:
     kept = find_study(name, results)
     return kept.study if kept else None
 

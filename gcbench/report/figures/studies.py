@@ -23,7 +23,7 @@ from gcbench.drawing import (
     tick_counts,
 )
 from gcbench.records.schema import BITS_PER_MIB
-from gcbench.report.study import Study
+from gcbench.report.study import StudyResult
 from gcbench.report.tables import Table
 
 StudyRow = Mapping[str, Any]
@@ -39,7 +39,7 @@ def _distinct(rows: Sequence[StudyRow], key: str) -> list[Any]:
     return list(dict.fromkeys(row[key] for row in rows))
 
 
-def draw_histograms(study: Study, titles: Sequence[str] = ()) -> Figure | None:
+def draw_histograms(study: StudyResult, titles: Sequence[str] = ()) -> Figure | None:
     """Draw histograms of quantized values over those of the gradients, one panel per quantizer.
 
     `titles` selects rows; by default all that have a histogram. Return None if there are none.
@@ -79,13 +79,13 @@ def draw_histograms(study: Study, titles: Sequence[str] = ()) -> Figure | None:
     return finish(figure, handles, [note, *_missing(titles, list(rows))])
 
 
-def _training(study: Study) -> str:
+def _training(study: StudyResult) -> str:
     """Return which training gave the study its gradients."""
     settings = study["settings"]
     return settings.get("recorded") or f"{settings['model']} on {settings['dataset']}"
 
 
-def draw_histograms_of_table(table: Table, study: Study) -> Figure | None:
+def draw_histograms_of_table(table: Table, study: StudyResult) -> Figure | None:
     """Draw the histograms of a table's rows, and say which of them the study lacks."""
     return draw_histograms(study, [row.title for row in table.rows])
 
@@ -105,7 +105,7 @@ MEASURED = {
 }
 
 
-def draw_quantizer_bounds(study: Study) -> Figure | None:
+def draw_quantizer_bounds(study: StudyResult) -> Figure | None:
     """Draw quantities and their bounds, with one row of panels each and one column per length."""
     rows = study["rows"]
     kinds, every = _distinct(rows, "vector"), _distinct(rows, "n")
@@ -141,7 +141,7 @@ def draw_quantizer_bounds(study: Study) -> Figure | None:
     )
 
 
-def draw_ecq_stability(study: Study) -> Figure | None:
+def draw_ecq_stability(study: StudyResult) -> Figure | None:
     """Draw the residual over steps for every alpha, with solid lines where lambda < 1."""
     rows = study["rows"]
     columns = len(_distinct(rows, "d"))
@@ -179,7 +179,7 @@ def _shade(share: float) -> tuple[float, float, float]:
     return red, green, blue
 
 
-def draw_layers(study: Study) -> Figure | None:
+def draw_layers(study: StudyResult) -> Figure | None:
     """Draw bits and error over the tensors from input to output, one line per method.
 
     A tensor that is sent without error has no point. Return None if the study has no rows.
@@ -209,7 +209,7 @@ def draw_layers(study: Study) -> Figure | None:
     return finish(figure, axes[1].get_legend_handles_labels()[0], notes)
 
 
-def draw_decode_scaling(study: Study) -> Figure | None:
+def draw_decode_scaling(study: StudyResult) -> Figure | None:
     """Draw decoding time and received payload against the number of workers."""
     rows = study["rows"]
     figure, axes = panels(["", ""])
@@ -235,7 +235,7 @@ def draw_decode_scaling(study: Study) -> Figure | None:
     return finish(figure, axes[0].get_legend_handles_labels()[0])
 
 
-def draw_predicted_throughput(table: Table, study: Study) -> Figure | None:
+def draw_predicted_throughput(table: Table, study: StudyResult) -> Figure | None:
     """Draw throughput over the number of GPUs, one line per row of the table.
 
     Rows of the same method share a color. A row of the study names its `table` and has two lists,
@@ -273,7 +273,7 @@ def _missing(titles: Sequence[str], shown: Sequence[str]) -> list[str]:
     return [f"Missing: {', '.join(missing)}."] if missing else []
 
 
-STUDIES: dict[str, Callable[[Study], Figure | None]] = {
+STUDIES: dict[str, Callable[[StudyResult], Figure | None]] = {
     "gradient_levels": draw_histograms,
     "quantizer_bounds": draw_quantizer_bounds,
     "ecq_stability": draw_ecq_stability,
@@ -281,7 +281,7 @@ STUDIES: dict[str, Callable[[Study], Figure | None]] = {
     "decode_scaling": draw_decode_scaling,
 }
 # Studies whose figure shows the rows of a table.
-TABLE_STUDIES: dict[str, Callable[[Table, Study], Figure | None]] = {
+TABLE_STUDIES: dict[str, Callable[[Table, StudyResult], Figure | None]] = {
     "gradient_levels": draw_histograms_of_table,
     "throughput_model": draw_predicted_throughput,
 }
