@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -78,7 +79,6 @@ class Payload:
     workers_per_node: int = 1
     _counted: dict[int, list[Message]] = field(default_factory=dict)
     _collectives: int = 0  # in all steps that are counted, one per turn
-    _varies: bool | None = None  # whether the bits of sums depend on the number of workers
 
     def at(self, workers: int) -> list[Message]:
         """Return the messages of a step with this number of workers; a single worker sends none.
@@ -87,48 +87,43 @@ class Payload:
         """
         if workers == 1:
             return []
-        few = self._base(FEW)
-        in_nodes = any(message.level == "inside" for message in self._count(few))
-        if in_nodes and workers <= self.workers_per_node:
+        counted = self._count(self._few)
+        in_nodes = any(message.level == "inside" for message in counted)
+        if (in_nodes and workers <= self.workers_per_node) or self._widens:
             return self._count(workers)
-        if self._widens(few):
-            return self._count(workers)
-        return [self._scaled(message, workers) for message in self._count(few)]
+        return [self._scaled(message, workers) for message in counted]
 
-    def _base(self, nodes: int) -> int:
-        return nodes * self.workers_per_node
+    @property
+    def _few(self) -> int:
+        return FEW * self.workers_per_node
 
-    def _widens(self, few: int) -> bool:
+    @cached_property
+    def _widens(self) -> bool:
         """Return whether sums take more bits with more workers."""
-        kinds = {m.collective for m in self._count(few)}
-        if "all_to_all" in kinds or "all_reduce" not in kinds:
+        if self._sharded or not (sums := self._sums(self._few)):
             return False
-        if self._varies is None:
-            try:
-                sums = [
-                    [m for m in self._count(w) if m.collective == "all_reduce"]
-                    for w in (few, self._base(MANY))
-                ]
-            except ValueError:  # sums of so many workers do not fit
-                self._varies = True
-            else:
-                self._varies = sums[0] != sums[1]
-        return self._varies
-
-    def _scaled(self, message: Message, workers: int) -> Message:
-        few = self._base(FEW)
-        factor = 1.0
-        if message.collective == "all_to_all":
-            factor = (1 - 1 / workers) / (1 - 1 / few)
-        elif message.level == "inside" and message.collective == "all_gather":
-            factor = (workers // self.workers_per_node - 1) / (FEW - 1)
-        elif message.collective == "all_gather" and self._sharded:
-            factor = few / workers
-        return message._replace(bits=message.bits * factor)
+        try:
+            return sums != self._sums(MANY * self.workers_per_node)
+        except ValueError:  # sums of so many workers do not fit
+            return True
 
     @property
     def _sharded(self) -> bool:
-        return any(m.collective == "all_to_all" for m in self._count(self._base(FEW)))
+        return any(m.collective == "all_to_all" for m in self._count(self._few))
+
+    def _sums(self, workers: int) -> list[Message]:
+        return [m for m in self._count(workers) if m.collective == "all_reduce"]
+
+    def _scaled(self, message: Message, workers: int) -> Message:
+        """Return a message between few workers, as it is between `workers`."""
+        factor = 1.0
+        if message.collective == "all_to_all":
+            factor = (1 - 1 / workers) / (1 - 1 / self._few)
+        elif message.level == "inside" and message.collective == "all_gather":
+            factor = (workers // self.workers_per_node - 1) / (FEW - 1)
+        elif message.collective == "all_gather" and self._sharded:
+            factor = self._few / workers
+        return message._replace(bits=message.bits * factor)
 
     def _count(self, workers: int) -> list[Message]:
         if workers not in self._counted:
