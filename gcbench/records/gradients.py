@@ -56,13 +56,8 @@ class GradientFiles:
 
     def write(self, step: int, shapes: dict[str, Sequence[int]], gradients: Tensor) -> None:
         """Write the gradients `[W, n]` of the parameters that `shapes` names."""
-        content = {
-            "names": list(shapes),
-            "shapes": [list(shape) for shape in shapes.values()],
-            "gradients": gradients,
-            "step": step,
-            "config": self.config,
-        }
+        lists = [list(shape) for shape in shapes.values()]
+        recorded = Recorded(list(shapes), lists, gradients, step, self.config)
         self.directory.mkdir(exist_ok=True)
         with replacing(self.directory / f"step-{step:06d}.pt") as file:
-            torch.save(content, file)
+            torch.save(vars(recorded), file)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from hydra.errors import MissingConfigException
+from results import CONFIG, plain_result
 
 from gcbench.comm.network import Link, Network
 from gcbench.config import ConfigError, compose_overrides, conf_directory, register, resolve
@@ -20,7 +21,6 @@ from gcbench.predict.measure import compare
 from gcbench.predict.payload import Payload
 from gcbench.predict.scenario import build_scenario, predictions
 from gcbench.records.result import count_bits
-from gcbench.records.schema import SCHEMA_VERSION
 
 OWN = "title: mine\nshapes: [[64, 32, 3, 3], [128, 160], [160]]\nseconds: {16: 0.05, 32: 0.1}\n"
 
@@ -330,49 +330,31 @@ def test_the_samples_of_an_epoch_are_said_to_be_assumed(
     assert "assumed" not in capsys.readouterr().out
 
 
-def result() -> dict[str, object]:
-    phases = {
-        "data": 0.01,
-        "forward": 0.02,
-        "backward": 0.05,
-        "update": 0.01,
-        "encode": 0.0,
-        "decode": 0.0,
-        "wait": 0.0,
-    }
+def result() -> dict[str, Any]:
+    seconds = {"data": 0.01, "forward": 0.02, "backward": 0.05, "update": 0.01, "encode": 0.0}
+    seconds |= {"decode": 0.0, "wait": 0.0, "exchange": 0.05, "step": 0.14}
     node = {"_target_": "gcbench.models.mlp.MLP", "shape": [1, 8, 8], "outputs": 10, "widths": [16]}
     dense = {"_target_": "gcbench.compressors.dense.Dense", "dtype": "float32"}
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "identity": "01234567",
-        "status": "done",
-        "reason": None,
-        "experiment": None,
-        "started": "2026-01-01T00:00:00+00:00",
-        "finished": "2026-01-01T00:05:00+00:00",
-        "choices": {"model": "mlp", "dataset": "digits", "compressor": "none", "budget": "paper"},
-        "config": {
-            "seed": 1,
-            "dataset": {},
-            "optimizer": {"lr": 0.1},
-            "model": node,
-            "compressor": {"_target_": "gcbench.compressors.build", "method": dense},
-            "trainer": {"gpus": 2, "batch_size": 16, "accumulate": 4},  # 4 micro-batches of 4
-        },
-        "workers": 2,
-        "processes": 2,
-        "launcher": "local",
-        "device": "cpu",
-        "parameters": 1210,
-        "steps": 8,
-        "steps_per_epoch": 40,
-        "bits_sent": count_bits([8 * 32 * 1210.0] * 2, 8, 40, 32 * 1210).model_dump(),
-        "network": {"emulated": True, "bandwidth": "1mbit", "latency": "1ms"},
-        "seconds": {
-            phase: {"mean": s, "max": s}
-            for phase, s in {**phases, "exchange": 0.05, "step": 0.14}.items()
-        },
+    config = {
+        **CONFIG,
+        "model": node,
+        "compressor": {"_target_": "gcbench.compressors.build", "method": dense},
+        "trainer": {"gpus": 2, "batch_size": 16, "accumulate": 4},  # 4 micro-batches of 4
     }
+    return plain_result(
+        choices={"model": "mlp", "dataset": "digits", "compressor": "none", "budget": "paper"},
+        config=config,
+        workers=2,
+        processes=2,
+        launcher="local",
+        device="cpu",
+        parameters=1210,
+        steps=8,
+        steps_per_epoch=40,
+        bits_sent=count_bits([8 * 32 * 1210.0] * 2, 8, 40, 32 * 1210).model_dump(),
+        network={"emulated": True, "bandwidth": "1mbit", "latency": "1ms"},
+        seconds={phase: {"mean": s, "max": s} for phase, s in seconds.items()},
+    ).model_dump()
 
 
 @pytest.mark.parametrize(
