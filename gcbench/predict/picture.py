@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from gcbench.drawing import RC, finish, logarithmic, panels, save, style_of_method
@@ -31,16 +30,6 @@ def draw(
     Left: the rate between nodes below which a method pays. Right: its step time on `network`,
     relative to that of a step without exchange or codec.
     """
-    return save(_draw_panels(verdicts, dense, network, cluster, title), path)
-
-
-def _draw_panels(
-    verdicts: Sequence[MethodVerdict],
-    dense: Sequence[Prediction],
-    network: str,
-    cluster: Cluster,
-    title: str,
-) -> Figure:
     figure, (left, right) = panels(["Pays below this rate", "Step over the no-exchange bound"])
     families = [verdict.method.family for verdict in verdicts]
     styles = [
@@ -69,7 +58,7 @@ def _draw_panels(
         "none.",
         "A method that pays above a rate only is not drawn there.",
     ]
-    return finish(figure, legend, notes)
+    return save(finish(figure, legend, notes), path)
 
 
 def _rate(verdict: MethodVerdict, i: int) -> float:

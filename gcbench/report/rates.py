@@ -11,7 +11,7 @@ from gcbench.identity import Differences, flat_differences
 from gcbench.records.store import RecordedRun, newest
 from gcbench.report.configs import Composition
 from gcbench.report.measures import measure_by_seed
-from gcbench.report.tables import Column, lower_is_better
+from gcbench.report.tables import Column
 
 RATE = "optimizer.lr"
 SPLIT = "dataset.split"
@@ -78,7 +78,7 @@ def find_grid(
         for (validation, lr), (runs, _) in sorted(kept.items())
         if validation == validated
     ]
-    chosen = _best(rates, lower_is_better(chooser))
+    chosen = _best(rates, chooser.lower_is_better)
     reported, _ = kept.get((False, expected.flat[RATE] if chosen is None else chosen), ([], []))
     duplicates = [run for _, older in kept.values() for run in older]
     split = "valid" if validated else expected.flat.get(SPLIT, "test")

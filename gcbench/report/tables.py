@@ -40,6 +40,10 @@ class Column:
         values = {name: getattr(self, name) for name in MEASURE_OF}
         return {name: value for name, value in values.items() if value is not None}
 
+    @property
+    def lower_is_better(self) -> bool:
+        return self.better == "lower" if self.better else self.measure in LOWER
+
 
 @dataclass(frozen=True, config=CHECKED)
 class TableRow:
@@ -120,10 +124,6 @@ def overrides_of(settings: Mapping[str, Any]) -> tuple[str, ...]:
         f"{key}={value if isinstance(value, float) else format_value(value)}"
         for key, value in settings.items()
     )
-
-
-def lower_is_better(column: Column) -> bool:
-    return column.better == "lower" if column.better else column.measure in LOWER
 
 
 def table_directory() -> Path:
