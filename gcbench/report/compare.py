@@ -65,13 +65,13 @@ def compare(a: str, b: str) -> Comparisons:
     pairs = [
         (x, y) for x in left for y in right if x.title == y.title and _match(x, y, left, right)
     ]
-    paired = {id(group) for pair in pairs for group in pair}
+    paired = [group for pair in pairs for group in pair]
     alone = [
         f"{group.title}, seed{'s' * (len(group.runs) > 1)} {_list_seeds(group, ', ')}, "
         f"only in {where}"
         for where, groups in ((a, left), (b, right))
         for group in groups
-        if id(group) not in paired
+        if group not in paired
     ]
     return Comparisons([_compare_groups(x, y) for x, y in pairs], alone)
 

@@ -27,7 +27,7 @@ Costs = Callable[[Config], float | None]  # core-seconds of a run; None if not k
 OPEN = {Verdict.NOT_DECIDED, Verdict.WITHIN_NOISE}  # verdicts on claims that more seeds may decide
 
 
-@dataclass
+@dataclass(eq=False)
 class MissingRun:
     """A run that has no result, and the tables and claims that lack it."""
 
@@ -81,15 +81,15 @@ def find_missing(
     collected = _Collected(evidence, budget, seconds)
     by_claim = {claim.claim.id: collected.of_claim(claim, seeds) for claim in claims}
     answered = {claim.claim.id for claim in claims if claim.answer.verdict in OPEN}
-    first: dict[int, MissingRun] = {}
+    first: dict[MissingRun, None] = {}
     while by_claim:
         lacking = {
-            name: [run for run in runs if id(run) not in first] for name, runs in by_claim.items()
+            name: [run for run in runs if run not in first] for name, runs in by_claim.items()
         }
         cheapest = min(
             lacking, key=lambda name: (name in answered, collected.about_seconds(lacking[name]))
         )
-        first |= {id(run): run for run in lacking[cheapest]}
+        first |= dict.fromkeys(lacking[cheapest])
         for run in by_claim.pop(cheapest):
             run.claims.append(cheapest)
     timed = [table.name for table in tables if _asks_for_times_only(table, budget)]
@@ -104,9 +104,8 @@ def find_missing(
                     run.tables.append(table.name)
                 rest.append((has_runs or run.seed != seeds[0], run.seed, run))
     rest.sort(key=lambda one: one[:2])
-    ordered = [*first.values(), *(run for _, _, run in rest)]
-    unique = {id(run): run for run in ordered}
-    return Missing(list(unique.values()), timed, collected.needing)
+    unique = dict.fromkeys([*first, *(run for _, _, run in rest)])
+    return Missing(list(unique), timed, collected.needing)
 
 
 def _measures(table: Table, budget: str) -> set[str | None]:

@@ -52,7 +52,7 @@ def _group(shown: Iterable[Series]) -> dict[str, list[Series]]:
         groups.setdefault(series.group, []).append(series)
     alike: dict[tuple[Any, ...], list[str]] = {}
     for group, members in groups.items():
-        runs = tuple((s.title, *map(id, s.runs)) for s in members)
+        runs = tuple((s.title, *s.runs) for s in members)
         alike.setdefault(runs, []).append(group)
     return {", ".join(names): groups[names[0]] for names in alike.values()}
 
