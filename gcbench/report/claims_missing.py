@@ -12,7 +12,7 @@ from gcbench.records.store import RecordedRun
 from gcbench.report.claims import BUDGETS, LEARNING_RATE, Claim, RowRelations
 from gcbench.report.claims_answers import AnsweredClaim, NextCommands
 from gcbench.report.claims_evidence import RATES, Evidence
-from gcbench.report.commands import commands
+from gcbench.report.command_lines import command_lines
 from gcbench.report.configs import compose, compose_row, overrides_for
 from gcbench.report.rates import RATE
 
@@ -116,7 +116,7 @@ def steps_of(answered: AnsweredClaim, evidence: Evidence) -> list[NextCommands]:
     for (budget, seeds), runs in by_kind.items():
         rows = [(run.experiment, run.overrides) for run in runs]
         cost = describe_cost(answered.claim, runs, evidence.runs)
-        steps.append(NextCommands(commands(rows, budget, seeds), cost))
+        steps.append(NextCommands(command_lines(rows, budget, seeds), cost))
     steps += [
         NextCommands([f"gcbench study {part.name}"], "minutes of one core")
         for part in answered.claim.check.study

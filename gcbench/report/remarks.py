@@ -8,7 +8,7 @@ from gcbench.config import PAPER
 from gcbench.records.schema import Environment
 from gcbench.records.store import RecordedRun
 from gcbench.report.borrowed import group_by_label, overrides_of_run
-from gcbench.report.commands import command_of_runs, commands_of_missing
+from gcbench.report.command_lines import command_of_runs, commands_of_missing
 from gcbench.report.deviations import deviations_of
 from gcbench.report.document import DIRTY, DIRTY_NOTE, Heading, Section, Summary, format_summary
 from gcbench.report.measures import TIMES, is_infinite, measure

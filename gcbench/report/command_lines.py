@@ -15,7 +15,7 @@ Typed = tuple[str, Sequence[str]]  # an experiment, and its overrides
 Grid = dict[str, list[str]]  # the keys of a command, with the values of each
 
 
-def commands(rows: Iterable[Typed], budget: str, seeds: Iterable[int]) -> list[str]:
+def command_lines(rows: Iterable[Typed], budget: str, seeds: Iterable[int]) -> list[str]:
     """Return the commands that run exactly these rows; rows that form a grid share a sweep (-m)."""
     numbers = sorted(set(seeds))
     return [_command(grid, budget, numbers) for grid in _grids(rows)]
@@ -61,7 +61,7 @@ def command_of_runs(
     crowded = any(run.result.oversubscribed and run.result.launcher == "local" for run in runs)
     launcher = ["trainer.launcher=local"] if crowded else []
     row = experiment, [*overrides, *launcher]
-    (line,) = commands([row], runs[0].budget, [run.seed for run in runs])
+    (line,) = command_lines([row], runs[0].budget, [run.seed for run in runs])
     return line
 
 
@@ -74,4 +74,4 @@ def commands_of_missing(table: Table, rows: Sequence[Row]) -> list[str]:
         return []
     seeds = range(1, (table.seeds or 1) + 1) if rows[0].budget == PAPER else [1]
     typed = [(str(row.spec.experiment), row.all_overrides) for row in rows]
-    return commands(typed, rows[0].budget, seeds)
+    return command_lines(typed, rows[0].budget, seeds)
