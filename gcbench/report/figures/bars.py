@@ -1,4 +1,4 @@
-"""Horizontal bars, one per row: the phases of a step, or a single measure."""
+"""Horizontal bars, one per row, with the phases of a step."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from gcbench.drawing import (
     VERMILLION,
     finish,
     panels,
-    style_of_method,
 )
 from gcbench.report.figures.axes import LABELS, label_of
 from gcbench.report.figures.series import Drawn, Series, caveats, untimed
@@ -64,18 +63,7 @@ def draw_breakdown(
         before = np.zeros(len(rows))
         for phase in PHASES:
             taken = np.array([times[s][phase] for s in rows])
-            color, hatch = FILLS[phase]
-            ax.barh(
-                bars,
-                1e3 * taken,
-                left=1e3 * before,
-                height=0.75,
-                color=color,
-                hatch=hatch,
-                edgecolor="white",
-                linewidth=0.3,
-                label=phase,
-            )
+            ax.barh(bars, 1e3 * taken, left=1e3 * before, height=0.75, **_style(phase))
             before += taken
         ax.set_xlabel(LABELS["step_milliseconds"])
     notes = untimed(s for s in drawn.series if s not in shown)
@@ -83,12 +71,18 @@ def draw_breakdown(
         label = label_of(caption, shown)
         notes.append(f"In brackets: {label[0].lower()}{label[1:]}.")
     notes += caveats(shown)
-    return finish(figure, [_patch(phase) for phase in PHASES], [*drawn.notes, *notes])
+    return finish(figure, [Patch(**_style(phase)) for phase in PHASES], [*drawn.notes, *notes])
 
 
-def _patch(phase: str) -> Patch:
+def _style(phase: str) -> dict[str, Any]:
     color, hatch = FILLS[phase]
-    return Patch(facecolor=color, hatch=hatch, edgecolor="white", linewidth=0.3, label=phase)
+    return {
+        "facecolor": color,
+        "hatch": hatch,
+        "edgecolor": "white",
+        "linewidth": 0.3,
+        "label": phase,
+    }
 
 
 def _phases(series: Series) -> dict[str, float]:
@@ -133,26 +127,3 @@ def name_rows(
 def _caption_of(series: Series, caption: str | None) -> str:
     values = series.values(caption) if caption else []
     return f" ({np.mean(values):.3g})" if values else ""
-
-
-def draw_bars(
-    ax: Axes, places: Sequence[int], series: Sequence[Series], values: Sequence[Any]
-) -> None:
-    means = np.array([v.mean() for v in values])
-    spread = np.array(
-        [
-            [m - v.min() for m, v in zip(means, values, strict=True)],
-            [v.max() - m for m, v in zip(means, values, strict=True)],
-        ]
-    )
-    colors = [style_of_method(s.family)["color"] for s in series]
-    error = spread if any(len(v) > 1 for v in values) else None
-    ax.barh(
-        places,
-        means,
-        height=0.7,
-        color=colors,
-        xerr=error,
-        ecolor="#444444",
-        error_kw={"elinewidth": 0.8, "capsize": 2},
-    )

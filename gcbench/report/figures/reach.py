@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from gcbench.drawing import finish, panels
+from gcbench.drawing import finish, panels, style_of_method
 from gcbench.report.figures.axes import LABELS, label_of
-from gcbench.report.figures.bars import BAR, draw_bars, headings_of, name_rows
+from gcbench.report.figures.bars import BAR, headings_of, name_rows
 from gcbench.report.figures.series import Drawn, Series
 from gcbench.report.figures.tracks import track
 from gcbench.report.measures import LOWER
@@ -52,15 +55,9 @@ def draw_time_to_score(drawn: Drawn, y: str, goal: float) -> Figure | None:
     height = 0.75 + BAR * (len(drawn.series) + len(headings_of(drawn.series)))
     figure, axes = panels([""] * len(kinds), height, columns=len(kinds))
     for ax, x in zip(axes, kinds, strict=True):
-        places = name_rows(ax, drawn.series, headings=True)
-        reached = [(place, s) for place, s in zip(places, drawn.series, strict=True) if spent[x][s]]
-        draw_bars(
-            ax,
-            [place for place, _ in reached],
-            [s for _, s in reached],
-            [np.array(spent[x][s]) for _, s in reached],
-        )
-        for place, s in zip(places, drawn.series, strict=True):
+        rows = dict(zip(name_rows(ax, drawn.series, headings=True), drawn.series, strict=True))
+        _draw_bars(ax, {place: s for place, s in rows.items() if spent[x][s]}, spent[x])
+        for place, s in rows.items():
             if not spent[x][s]:
                 ax.text(
                     0.01,
@@ -82,6 +79,23 @@ def draw_time_to_score(drawn: Drawn, y: str, goal: float) -> Figure | None:
             f"Until the first test whose score, {score}, is {how} {goal:g}.",
             *drawn.notes,
         ],
+    )
+
+
+def _draw_bars(
+    ax: Axes, rows: Mapping[int, Series], spent: Mapping[Series, Sequence[float]]
+) -> None:
+    """Draw a bar for each row at its place: the mean of what its seeds spent, and their range."""
+    values = [np.array(spent[s]) for s in rows.values()]
+    means, lows, highs = np.array([(v.mean(), v.min(), v.max()) for v in values]).T
+    ax.barh(
+        list(rows),
+        means,
+        height=0.7,
+        color=[style_of_method(s.family)["color"] for s in rows.values()],
+        xerr=np.array([means - lows, highs - means]) if any(len(v) > 1 for v in values) else None,
+        ecolor="#444444",
+        error_kw={"elinewidth": 0.8, "capsize": 2},
     )
 
 
