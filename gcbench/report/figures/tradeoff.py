@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import count
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -96,28 +96,24 @@ def draw_tradeoff(asked: Mapping[str, Panel], notes: Sequence[str] = ()) -> Figu
     }
     best = {p.series for members in fronts.values() for p in members}
     numbers: dict[Series, str] = {}
-    free = map(str, count(1))
     named: list[list[tuple[float, float, str]]] = []
     families: dict[str, Line2D] = {}
     for ax, (title, members) in zip(axes, shown.items(), strict=True):
         _panel(ax, members, fronts[title], asked[title])
         if len(members) < CROWDED:
-            labels = [_short(p, members) for p in members]
-            several = {p.series.family for p in members if _has_several(p, members)}
+            sizes = Counter(p.series.family for p in members)
             # The label of a family's only point already names the family.
-            families |= {name: _handle(name, name) for name in several}
+            several = {family for family, size in sizes.items() if size > 1}
+            families |= {family: _handle(family, family) for family in several}
+            labels = [_label(p.series, several) for p in members]
         else:
-            for p in members:
-                if p.series not in numbers:
-                    numbers[p.series] = next(free)
-            labels = [numbers[p.series] for p in members]
+            labels = [numbers.setdefault(p.series, str(len(numbers) + 1)) for p in members]
         named.append([(p.x, p.score, label) for p, label in zip(members, labels, strict=True)])
     line = Line2D(
         [], [], color="#888888", linewidth=0.9, label="Pareto front, filled (means over seeds)"
     )
     explained = [
-        _handle(s.family, f"{number}  {s.label}", 0 if s in best else 1)
-        for s, number in numbers.items()
+        _handle(s.family, f"{number}  {s.label}", s in best) for s, number in numbers.items()
     ]
     every_note = [
         *notes,
@@ -134,16 +130,20 @@ def draw_tradeoff(asked: Mapping[str, Panel], notes: Sequence[str] = ()) -> Figu
     return figure
 
 
-def _handle(family: str, label: str, nth: int = 0) -> Line2D:
+def _handle(family: str, label: str, filled: bool = True) -> Line2D:
     """Return a point's entry in the legend."""
-    return Line2D([], [], label=label, **{**style_of_method(family, nth), "linestyle": ""})
+    return Line2D([], [], label=label, **_mark(family, filled))
+
+
+def _mark(family: str, filled: bool) -> dict[str, Any]:
+    return {**style_of_method(family, 0 if filled else 1), "linestyle": ""}
 
 
 def _panel(ax: Axes, points: Sequence[Point], best: Sequence[Point], panel: Panel) -> None:
     for p in points:
-        style = {**style_of_method(p.series.family, 0 if p in best else 1), "linestyle": ""}
+        mark = _mark(p.series.family, p in best)
         error = [[p.score - p.low], [p.high - p.score]] if p.high > p.low else None
-        ax.errorbar(p.x, p.score, yerr=error, **style, capsize=2, elinewidth=0.8)
+        ax.errorbar(p.x, p.score, yerr=error, **mark, capsize=2, elinewidth=0.8)
     ax.plot(*zip(*_steps(best), strict=True), color="#888888", linewidth=0.9, zorder=1)
     logarithmic(ax, "x")
     ax.margins(x=0.2, y=0.2)
@@ -162,16 +162,11 @@ def _spreads(points: Sequence[Point]) -> list[list[tuple[float, float]]]:
     return [[(p.x, p.low), (p.x, p.high)] for p in points if p.high > p.low]
 
 
-def _short(point: Point, points: Sequence[Point]) -> str:
-    """Return a point's label, without the family if the legend names it."""
-    label = point.series.label
-    if not _has_several(point, points):
-        return label
-    return label.removeprefix(point.series.family).strip(" :") or point.series.family
-
-
-def _has_several(point: Point, points: Sequence[Point]) -> bool:
-    return sum(p.series.family == point.series.family for p in points) > 1
+def _label(series: Series, named: Collection[str]) -> str:
+    """Return a point's label, without its family if that is one of those `named` in the legend."""
+    if series.family not in named:
+        return series.label
+    return series.label.removeprefix(series.family).strip(" :") or series.family
 
 
 def _single(points: Mapping[str, list[Point]], shown: Mapping[str, list[Point]]) -> list[str]:
