@@ -28,41 +28,40 @@ ARRAY_PARTS = {
     ("numpy.core.numeric", "_frombuffer"),
     ("_codecs", "encode"),
 }
+Channels = tuple[float, ...]  # one number for each color
 WRONG_CONTENT = (ValueError, TypeError, AttributeError)  # of pickles with other content
 
 
-def cifar10(
-    root: str,
-    download: bool = True,
-    augment: bool = True,
-    crop_padding: CropPadding = 4,
-    crop_fill: CropFill = "zeros",
-    flip: Flip = "random",
-    split: Split = "test",
-) -> ArrayData:
-    train, test = _cifar("cifar10", datasets.CIFAR10, Path(root).expanduser(), download)
-    pixels = _pixels((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
-    augmentation = Augmentation(crop_padding, crop_fill, flip) if augment else None
-    return ArrayData("cifar10", "classification", 10, train, test, pixels, augmentation).score_on(
-        split
-    )
+def _cifar_factory(
+    reader: type[datasets.CIFAR10], outputs: int, mean: Channels, deviation: Channels
+) -> Callable[..., ArrayData]:
+    """Return the factory of a data set that torchvision reads as it does CIFAR-10."""
+    name = reader.__name__.lower()
+
+    def factory(
+        root: str,
+        download: bool = True,
+        augment: bool = True,
+        crop_padding: CropPadding = 4,
+        crop_fill: CropFill = "zeros",
+        flip: Flip = "random",
+        split: Split = "test",
+    ) -> ArrayData:
+        parts = _read_cifar(name, reader, Path(root).expanduser(), download)
+        augmentation = Augmentation(crop_padding, crop_fill, flip) if augment else None
+        pixels = _pixels(mean, deviation)
+        data = ArrayData(name, "classification", outputs, *parts, pixels, augmentation)
+        return data.score_on(split)
+
+    return factory
 
 
-def cifar100(
-    root: str,
-    download: bool = True,
-    augment: bool = True,
-    crop_padding: CropPadding = 4,
-    crop_fill: CropFill = "zeros",
-    flip: Flip = "random",
-    split: Split = "test",
-) -> ArrayData:
-    train, test = _cifar("cifar100", datasets.CIFAR100, Path(root).expanduser(), download)
-    pixels = _pixels((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))
-    augmentation = Augmentation(crop_padding, crop_fill, flip) if augment else None
-    return ArrayData("cifar100", "classification", 100, train, test, pixels, augmentation).score_on(
-        split
-    )
+cifar10 = _cifar_factory(
+    datasets.CIFAR10, 10, mean=(0.4914, 0.4822, 0.4465), deviation=(0.2470, 0.2435, 0.2616)
+)
+cifar100 = _cifar_factory(
+    datasets.CIFAR100, 100, mean=(0.5071, 0.4865, 0.4409), deviation=(0.2673, 0.2564, 0.2762)
+)
 
 
 def mnist(root: str, download: bool = True, split: Split = "test") -> ArrayData:
@@ -72,7 +71,7 @@ def mnist(root: str, download: bool = True, split: Split = "test") -> ArrayData:
     return ArrayData("mnist", "classification", 10, train, test, pixels).score_on(split)
 
 
-def _cifar(
+def _read_cifar(
     name: str, reader: type[datasets.CIFAR10], root: Path, download: bool
 ) -> tuple[Pair, Pair]:
     folder = root / reader.base_folder
@@ -155,7 +154,7 @@ def _pair(split: datasets.CIFAR10) -> Pair:
     )
 
 
-def _pixels(mean: tuple[float, ...], deviation: tuple[float, ...]) -> Pair:
+def _pixels(mean: Channels, deviation: Channels) -> Pair:
     """Return mean and standard deviation per channel for pixels up to 255, from those up to 1."""
     raw = 255 * torch.tensor([mean, deviation])
     return raw[0].view(-1, 1, 1), raw[1].view(-1, 1, 1)
