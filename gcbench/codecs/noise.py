@@ -20,6 +20,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from gcbench.codecs.kernels import block_slices
+
 
 def site_number(site: str) -> int:
     """Return a name as a number that is the same in every process, unlike `hash`."""
@@ -42,9 +44,10 @@ class Noise:
     keys: Tensor
     index: Tensor
 
-    def uniform(self, start: int = 0, stop: int | None = None) -> Tensor:
-        """Return uniform draws `[rows, stop - start]`, float32 multiples of 2^-24 in [0, 1)."""
-        return unit_interval(self.of(slice(start, stop)).words())
+    def uniform(self) -> Tensor:
+        """Return uniform draws `[rows, n]`, float32 multiples of 2^-24 in [0, 1)."""
+        parts = block_slices(self.index.shape[-1], len(self.keys), self.index.device)
+        return torch.cat([unit_interval(self.of(part).words()) for part in parts], dim=1)
 
     def at(self, positions: Tensor) -> Draws:
         """Return the draws of the elements at `positions`, or of runs that begin there."""

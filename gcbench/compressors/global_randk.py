@@ -5,10 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-import torch
-
 from gcbench.codecs.indices import largest
-from gcbench.codecs.kernels import block_slices
 from gcbench.comm import Comm
 from gcbench.compressors.base import (
     Aggregated,
@@ -57,10 +54,7 @@ class GlobalRandK(Checked):
         g = flatten(grads)
         n = g.shape[1]
         noise = step.noise("global_randk", sizes_of(grads), g.device, shared=True)
-        draws = torch.cat(
-            [noise.uniform(part.start, part.stop) for part in block_slices(n, 1, g.device)], dim=1
-        )
-        drawn = largest(draws, min(self.k, n))[0]
+        drawn = largest(noise.uniform(), min(self.k, n))[0]
         few = {"drawn": g.index_select(1, drawn)}
         out = self.quantizer.aggregate(few, state, comm, replace(step, offsets={"drawn": 0}))
 

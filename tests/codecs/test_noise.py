@@ -13,7 +13,7 @@ from nightly import slow_but
 from processes import Copy, code
 from torch import Tensor
 
-from gcbench.codecs.noise import Noise, keys, site_number
+from gcbench.codecs.noise import Noise, keys, site_number, unit_interval
 from gcbench.compressors import Step
 from gcbench.seeds import mix
 
@@ -48,10 +48,9 @@ def correlation(a: Tensor, b: Tensor) -> float:
 def test_chunks_draw_what_the_whole_draws() -> None:
     noise = step().noise("codec", {"w": 1000}, CPU)
     whole = noise.uniform()
-    assert torch.equal(
-        torch.cat([noise.uniform(0, 1), noise.uniform(1, 640), noise.uniform(640, 1000)], dim=1),
-        whole,
-    )
+    parts = (slice(0, 1), slice(1, 640), slice(640, 1000))
+    chunks = [unit_interval(noise.of(part).words()) for part in parts]
+    assert torch.equal(torch.cat(chunks, dim=1), whole)
     assert torch.equal(noise.uniform(), whole), "drawing changes nothing"
 
 
