@@ -12,6 +12,7 @@ from torch import Tensor
 from gcbench.records.files import replacing
 from gcbench.train.checkpoints import CheckpointError, Checkpoints
 from gcbench.train.run import Progress, Run
+from gcbench.train.snapshot import shared_content, worker_content
 
 LIMIT_BYTES = 200e6  # size up to which each is kept unless trainer.keep_weights is typed
 
@@ -40,18 +41,8 @@ def save_weights(run: Run, progress: Progress, checkpoints: Checkpoints, path: P
 
 def _state_bytes(run: Run, progress: Progress) -> int:
     """Return the bytes of the part of a checkpoint that this process writes."""
-    layers = list(progress.state.layers())
-    late = (progress.late.update, progress.late.gradients) if progress.late else ({}, None)
-    inner = [(dict(model.parameters), model.optimizer.state_dict()) for model in run.inner]
-    per_worker = [*(layer.per_worker for layer in layers), run.replica.carries, late[1], inner]
-    shared = [
-        run.replica.model.state_dict(),
-        run.optimizer.state_dict(),
-        *(layer.shared for layer in layers),
-        progress.estimator,
-        late[0],
-    ]
-    return _bytes(per_worker) + (_bytes(shared) if run.first else 0)
+    workers = (worker_content(run, progress, row) for row in range(len(run.comm.local)))
+    return sum(map(_bytes, workers)) + (_bytes(shared_content(run, progress)) if run.first else 0)
 
 
 def _bytes(value: Any) -> int:
