@@ -25,8 +25,7 @@ from gcbench.launch.instantiate import (
     to_dataclass,
     user_code_error,
 )
-from gcbench.launch.memory import give_back_freed_memory
-from gcbench.launch.needed_memory import free_bytes, needed_bytes
+from gcbench.launch.memory import free_bytes, give_back_freed_memory, needed_bytes
 from gcbench.launch.optimization import try_step
 from gcbench.launch.plan import Plan
 from gcbench.private import use_own_compiler_cache

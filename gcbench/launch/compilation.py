@@ -22,7 +22,7 @@ from rich.text import Text
 from gcbench.codecs.kernels import sums_in_use, use_backend
 from gcbench.config import Config
 from gcbench.launch.compiler_process import Compiler, Mark, Rehearsal
-from gcbench.launch.needed_memory import free_bytes, needed_bytes
+from gcbench.launch.memory import free_bytes, needed_bytes
 from gcbench.launch.plan import Plan
 from gcbench.private import use_own_compiler_cache
 from gcbench.records.clock import WARMUP_STEPS
