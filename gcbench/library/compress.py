@@ -19,8 +19,10 @@ from gcbench.config import (
     Config,
     ConfigError,
     compose_methods,
+    conf_directory,
     method_keys,
     near,
+    read_yaml,
     register,
     resolve_overrides,
     to_overrides,
@@ -176,25 +178,23 @@ def _make_compressor(
             f"compressor={compressor}: there is no such method; type "
             f"{near(compressor, known) or ', '.join(known)}"
         )
-    overrides = [f"compressor={compressor}"]
-    config, _ = resolve_overrides(overrides)
-    coded_momentum = {}
-    if config["compressor"].get("momentum") is not None:
+    keys = {key: key for key in known[compressor]}
+    file = read_yaml(conf_directory() / "compressor" / f"{compressor}.yaml")
+    if "momentum" in file.get("compressor", {}):
         coded_momentum = {key: f"compressor.{key}" for key in ("momentum", "dense_steps")}
-    if missing := [key for key in coded_momentum if key not in knobs]:
-        raise ConfigError(
-            f"compressor={compressor} codes your optimizer's momentum, which compress does not "
-            f"see; type {', '.join(f'{key}=...' for key in missing)}, as your optimizer has them"
-        )
-    keys = {key: key for key in known[compressor]} | coded_momentum
+        if missing := [f"{key}=..." for key in coded_momentum if key not in knobs]:
+            raise ConfigError(
+                f"compressor={compressor} codes your optimizer's momentum, which compress does not "
+                f"see; type {', '.join(missing)}, as your optimizer has them"
+            )
+        keys |= coded_momentum
     for key in knobs:
         if key not in keys:
             raise ConfigError(
                 f"{key}: compressor={compressor} has no such knob; it has {', '.join(keys)}"
             )
-    if knobs:
-        typed = to_overrides({keys[key]: value for key, value in knobs.items()})
-        config, _ = resolve_overrides([*overrides, *typed])
+    typed = to_overrides({keys[key]: value for key, value in knobs.items()})
+    config, _ = resolve_overrides([f"compressor={compressor}", *typed])
     return make_compressor(config["compressor"]), config
 
 
