@@ -12,7 +12,6 @@ PACKAGE = Path(gcbench.__file__).parent
 SHARED = {
     "identity",
     "knobs",
-    "method_settings",
     "settings",
     "seeds",
     "private",
@@ -51,7 +50,6 @@ MAY_IMPORT = {
     "job_queue": {"launch"},
     "__main__": {"cli"},
     "knobs": set(),
-    "method_settings": set(),
     "identity": set(),
     "settings": set(),
     "seeds": set(),

@@ -23,8 +23,7 @@ from gcbench.config import ConfigError, compose_methods, method_keys
 from gcbench.config.checks import SCHEMAS, check_knobs
 from gcbench.identity import format_value
 from gcbench.knobs import Checked, Knob, knobs_of, refusal
-from gcbench.method_settings import MethodSettings
-from gcbench.settings import BenchSettings, RunSettings
+from gcbench.settings import BenchSettings, MethodSettings, RunSettings
 
 TOP = (MethodSettings, RunSettings, BenchSettings)
 KEYS = [(None, schema, name) for schema in TOP for name in knobs_of(schema)]

@@ -11,7 +11,7 @@ from gcbench.compressors.base import Aggregated, Grads, Properties, State, Step,
 from gcbench.compressors.bucketed import Bucketed
 from gcbench.compressors.entropy_coded import apply_code
 from gcbench.compressors.exchange import GatherExchange
-from gcbench.method_settings import Code
+from gcbench.settings.wrappers import Code
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from gcbench.codecs.low_rank import conditional_bernoulli, svd
 from gcbench.comm import Comm
 from gcbench.compressors.base import Aggregated, Grads, Properties, State, Step
 from gcbench.knobs import Checked
-from gcbench.method_settings import AtomoVariant, Rank
+from gcbench.settings.compressor import AtomoVariant, Rank
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from gcbench.codecs.radix import pack_digits, unpack_digits
 from gcbench.codecs.words import from_words, rows_of, to_words, words_of
 from gcbench.compressors.codec import Codec, Message
 from gcbench.knobs import Checked
-from gcbench.method_settings import BucketSize, PerLayer
+from gcbench.settings.compressor import BucketSize, PerLayer
 
 _TOGETHER = 4  # how many messages are decoded in one pass over the mean
 # With at most this many parameters, the codes of all rows of a group are computed at once in the

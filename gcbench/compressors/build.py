@@ -29,7 +29,7 @@ from gcbench.compressors.wrappers import (
     SmallTensorsWhole,
 )
 from gcbench.knobs import checked
-from gcbench.method_settings import (
+from gcbench.settings.wrappers import (
     Align,
     Alpha,
     Beta,

@@ -15,7 +15,7 @@ from gcbench.comm import Comm
 from gcbench.compressors.base import Aggregated, Grads, Properties, State, Step, add_scaled
 from gcbench.compressors.powersgd import matrix_shape
 from gcbench.knobs import Checked
-from gcbench.method_settings import ChunkSide, Coefficients, SignumMomentum
+from gcbench.settings.compressor import ChunkSide, Coefficients, SignumMomentum
 
 
 @dataclass(frozen=True)

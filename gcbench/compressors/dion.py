@@ -30,7 +30,7 @@ from gcbench.compressors.powersgd import (
     tensors_of,
 )
 from gcbench.knobs import Checked
-from gcbench.method_settings import KeptMomentum, Rank
+from gcbench.settings.compressor import KeptMomentum, Rank
 
 # Columns of R below this fraction of the largest one count as noise: rounding errors of B reach
 # 1e-6 of it. If a gradient has a lower rank than r, such as that of a layer before a softmax, some

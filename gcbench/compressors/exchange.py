@@ -37,7 +37,7 @@ from gcbench.compressors.codec import (
     TableCodec,
 )
 from gcbench.compressors.counted import CountExchange
-from gcbench.method_settings import Exchange
+from gcbench.settings.wrappers import Exchange
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from gcbench.compressors.base import (
     unflatten,
 )
 from gcbench.knobs import Checked
-from gcbench.method_settings import K
+from gcbench.settings.compressor import K
 
 
 @dataclass(frozen=True)

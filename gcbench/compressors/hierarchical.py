@@ -19,7 +19,7 @@ from gcbench.compressors.base import (
 )
 from gcbench.compressors.codec import Codec
 from gcbench.knobs import Checked
-from gcbench.method_settings import WorkersPerNode
+from gcbench.settings.wrappers import WorkersPerNode
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from gcbench.compressors.bucketed import Parameters
 from gcbench.compressors.quantizers import SignedGridQuantizer
 from gcbench.compressors.wrappers import ErrorFeedback
 from gcbench.knobs import Checked
-from gcbench.method_settings import Alpha, ResetSteps
+from gcbench.settings.wrappers import Alpha, ResetSteps
 
 _LARGEST = 127  # the largest code of a residual, in a signed byte
 _BLOCK = 512  # how many values of a residual share a scale

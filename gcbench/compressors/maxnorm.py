@@ -26,7 +26,7 @@ from gcbench.compressors.base import (
 )
 from gcbench.compressors.exchange import sum_codes
 from gcbench.knobs import Checked, Knob
-from gcbench.method_settings import NormKind, Scales
+from gcbench.settings.compressor import NormKind, Scales
 
 ManyLevels = Annotated[
     int,

@@ -11,7 +11,7 @@ import torch
 from gcbench.comm import Comm
 from gcbench.compressors.base import Aggregated, Compressor, Grads, Properties, State, Step
 from gcbench.knobs import Checked
-from gcbench.method_settings import CodedMomentum
+from gcbench.settings.wrappers import CodedMomentum
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ from gcbench.compressors.base import (
     unflatten,
 )
 from gcbench.knobs import Checked
-from gcbench.method_settings import Iterations, Rank, SubtractedUpdate, Svd, WarmStart
+from gcbench.settings.compressor import Iterations, Rank, SubtractedUpdate, Svd, WarmStart
 
 
 class Factors(NamedTuple):

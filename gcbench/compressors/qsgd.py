@@ -9,7 +9,7 @@ from torch import Tensor
 from gcbench.codecs.quantize import NORMS
 from gcbench.compressors.base import Properties
 from gcbench.compressors.quantizers import SignedGridQuantizer
-from gcbench.method_settings import NormKind
+from gcbench.settings.compressor import NormKind
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from gcbench.codecs.radix import pack_digits
 from gcbench.codecs.signs import Sides, signs_and_sides
 from gcbench.compressors.bucketed import Bucketed, Parameters
 from gcbench.compressors.codec import Message
-from gcbench.method_settings import LevelCount, Levels
+from gcbench.settings.compressor import LevelCount, Levels
 
 
 class Signs(Bucketed, ABC):

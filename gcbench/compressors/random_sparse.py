@@ -14,8 +14,8 @@ from gcbench.comm import Comm
 from gcbench.compressors.base import Aggregated, Grads, Properties, State, Step, sizes_of
 from gcbench.compressors.powersgd import matrix_shape
 from gcbench.knobs import Checked
-from gcbench.method_settings import Rank
 from gcbench.seeds import mix
+from gcbench.settings.compressor import Rank
 
 
 @dataclass(frozen=True)

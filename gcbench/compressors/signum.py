@@ -11,7 +11,7 @@ from gcbench.codecs.packing import pack, unpack
 from gcbench.comm import Comm
 from gcbench.compressors.base import Aggregated, Grads, Properties, State, Step, flatten, unflatten
 from gcbench.knobs import Checked
-from gcbench.method_settings import MomentumStart, SignumMomentum
+from gcbench.settings.compressor import MomentumStart, SignumMomentum
 
 
 @dataclass(frozen=True)

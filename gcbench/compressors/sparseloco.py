@@ -17,7 +17,7 @@ from gcbench.compressors.base import Properties
 from gcbench.compressors.codec import Codec, Message
 from gcbench.compressors.top_k import count_share
 from gcbench.knobs import Checked
-from gcbench.method_settings import ChunkSize, Fraction
+from gcbench.settings.compressor import ChunkSize, Fraction
 
 _BINS = 4  # a bin number takes two bits
 _BIN_IN_DEVIATIONS = 6 / _BINS  # together, the bins span six standard deviations

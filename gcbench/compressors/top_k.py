@@ -15,7 +15,7 @@ from gcbench.codecs.noise import Noise
 from gcbench.compressors.base import Properties
 from gcbench.compressors.codec import Codec, Message
 from gcbench.knobs import Checked
-from gcbench.method_settings import Fraction, IndexCode
+from gcbench.settings.compressor import Fraction, IndexCode
 
 
 @dataclass(frozen=True)

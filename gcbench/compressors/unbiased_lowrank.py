@@ -9,7 +9,7 @@ from gcbench.compressors.acpsgd import ACPSGD, draw_sketches
 from gcbench.compressors.base import Aggregated, Grads, Properties, State, Step
 from gcbench.compressors.powersgd import matrix_shape
 from gcbench.knobs import Checked
-from gcbench.method_settings import LowRankVariant, Rank
+from gcbench.settings.compressor import LowRankVariant, Rank
 
 
 @dataclass(frozen=True)

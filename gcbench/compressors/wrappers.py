@@ -33,7 +33,15 @@ from gcbench.compressors.base import (
 )
 from gcbench.compressors.dense import Dense
 from gcbench.knobs import Checked
-from gcbench.method_settings import Alpha, Beta, ClipNorm, ClipSigma, DenseSteps, MinDims, MinSize
+from gcbench.settings.wrappers import (
+    Alpha,
+    Beta,
+    ClipNorm,
+    ClipSigma,
+    DenseSteps,
+    MinDims,
+    MinSize,
+)
 
 
 @dataclass(frozen=True)

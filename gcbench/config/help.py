@@ -11,8 +11,7 @@ from gcbench.config.checks import SCHEMAS
 from gcbench.config.directory import choices_in, conf_directory, read_yaml
 from gcbench.identity import format_value
 from gcbench.knobs import Knob, kinds_of, knobs_in, knobs_of
-from gcbench.method_settings import MethodSettings
-from gcbench.settings import BenchSettings, RunSettings
+from gcbench.settings import BenchSettings, MethodSettings, RunSettings
 
 TOP = {"run": RunSettings, "bench": BenchSettings}  # schemas of keys without a group
 NO_KNOBS = {"compressor", "recommended", "_target_"}

@@ -24,8 +24,8 @@ from gcbench.config.names import refuse_name
 from gcbench.config.sentences import hints_of_keys, parse_value, unknown_key
 from gcbench.config.typed import WITH_TARGETS, choices_of, experiment_of, typed_keys, typed_knobs
 from gcbench.knobs import kinds_of, refusal
-from gcbench.method_settings import Levels, MethodSettings
-from gcbench.settings import BenchSettings, RunSettings
+from gcbench.settings import BenchSettings, MethodSettings, RunSettings
+from gcbench.settings.compressor import Levels
 
 
 def resolve(composed: DictConfig) -> Config:

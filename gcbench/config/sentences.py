@@ -15,8 +15,7 @@ from gcbench.config.directory import conf_directory
 from gcbench.config.errors import ConfigError
 from gcbench.config.help import keys_by_choice
 from gcbench.knobs import knobs_in, knobs_of, refusal
-from gcbench.method_settings import MethodSettings
-from gcbench.settings import BenchSettings, RunSettings
+from gcbench.settings import BenchSettings, MethodSettings, RunSettings
 
 # Groups whose files have keys.
 GROUPS = (

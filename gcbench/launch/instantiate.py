@@ -19,7 +19,7 @@ from gcbench.config import Config, ConfigError, near
 from gcbench.data import Data, as_data
 from gcbench.identity import format_value
 from gcbench.knobs import hints_of, knobs_of, refusal
-from gcbench.method_settings import MethodSettings
+from gcbench.settings import MethodSettings
 
 NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 

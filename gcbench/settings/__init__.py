@@ -1,10 +1,12 @@
 """The keys of a configuration: what each means, its range, and where it comes from.
 
-Each module is for the group of conf/ with the same name. Most defaults are in conf/. Only the
-standard library is needed, so that every package can import the settings.
+Each module is for the group of conf/ with the same name; `wrappers` has a part of `compressor`.
+Most defaults are in conf/. Only the standard library is needed, so that every package can import
+the settings, and mistakes are reported before torch is imported.
 """
 
 from gcbench.settings.bench import BenchSettings
+from gcbench.settings.compressor import MethodSettings
 from gcbench.settings.estimator import (
     DoubleSteps,
     EpochSteps,
@@ -37,6 +39,7 @@ __all__ = [
     "LoggerSettings",
     "LrScale",
     "MaxEvery",
+    "MethodSettings",
     "OptimizerSettings",
     "OuterLr",
     "OuterMomentum",

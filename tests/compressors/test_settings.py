@@ -13,7 +13,7 @@ from method_cases import CHOICES, build_unchecked, compose_method, keys_of
 from gcbench.compressors import Compressor
 from gcbench.config import ConfigError
 from gcbench.knobs import knobs_of
-from gcbench.method_settings import MethodSettings
+from gcbench.settings import MethodSettings
 
 # The settings without which a key has no effect.
 NEEDED = {

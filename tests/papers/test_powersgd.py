@@ -11,7 +11,7 @@ from torch import Tensor
 from gcbench.compressors import State
 from gcbench.compressors.powersgd import PowerSGD
 from gcbench.compressors.wrappers import ErrorFeedback
-from gcbench.method_settings import SubtractedUpdate
+from gcbench.settings.compressor import SubtractedUpdate
 
 
 def randn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
