@@ -61,9 +61,8 @@ class EF21:
         update = add_scaled(out.update, before) if before else out.update
         # The state gets its own tensors, because an optimizer may change the update in place.
         mean = {k: u.clone() for k, u in update.items()}
-        return Aggregated(
-            update,
-            lambda: newer,
-            State(shared=mean, per_worker=newer, inner=out.state),
-            out.shannon_bits,
+        return out._replace(
+            update=update,
+            sent=lambda: newer,
+            state=State(shared=mean, per_worker=newer, inner=out.state),
         )

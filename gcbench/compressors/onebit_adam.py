@@ -85,9 +85,8 @@ class MomentumCoding(Checked):
                 k: (m - self.momentum * before[k]) / (1 - self.momentum) for k, m in momenta.items()
             }
 
-        return Aggregated(
-            to_gradients(out.update),
-            lambda: to_gradients(out.sent()),
-            State(shared=out.update, inner=out.state),
-            out.shannon_bits,
+        return out._replace(
+            update=to_gradients(out.update),
+            sent=lambda: to_gradients(out.sent()),
+            state=State(shared=out.update, inner=out.state),
         )

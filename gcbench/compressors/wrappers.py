@@ -184,9 +184,7 @@ class ErrorFeedback(Checked):
             left = add_scaled(corrected, sent, -1)
         if self.alpha != self.beta:
             left = add_scaled(left, residual, self.beta - self.alpha)
-        return Aggregated(
-            out.update, out.sent, State(per_worker=left, inner=out.state), out.shannon_bits
-        )
+        return out._replace(state=State(per_worker=left, inner=out.state))
 
 
 @dataclass(frozen=True)
