@@ -22,20 +22,27 @@ def with_norm() -> nn.Sequential:
     return nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
 
 
-@pytest.mark.parametrize("nesterov", [False, True])
-def test_sgd_decays_weights_once_and_knows_nesterov(nesterov: bool) -> None:
-    """SGD has d = g + decay x; m = 0.9 m + d; x = x - 0.1 m; with Nesterov x - 0.1 (d + 0.9 m)."""
+@pytest.mark.parametrize(
+    ("options", "along"),
+    [
+        ({"kind": "sgd", "momentum": 0.9}, lambda d, m: m),
+        ({"kind": "sgd", "momentum": 0.9, "nesterov": True}, lambda d, m: d + 0.9 * m),
+        ({"kind": "powersgd", "momentum": 0.9}, lambda d, m: d + m),
+        ({"kind": "powersgd", "momentum": 0.0}, lambda d, m: d + m),
+    ],
+)
+def test_momentum_steps_are_those_of_the_formulas(options: Config, along: Any) -> None:
+    """With d = g + decay x and m = 0.9 m + d, torch's SGD steps along m, PowerSGD's along d + m."""
     model = with_norm()
-    settings = {"kind": "sgd", "lr": 0.1, "momentum": 0.9, "weight_decay": 0.5}
-    optimizer = make_optimizer({**settings, "nesterov": nesterov}, model)
+    optimizer = make_optimizer({**options, "lr": 0.1, "weight_decay": 0.5}, model)
     x = {k: p.detach().clone() for k, p in model.named_parameters()}
     m = {k: torch.zeros_like(v) for k, v in x.items()}
     for step in range(3):
         for k, p in model.named_parameters():
             p.grad = torch.full_like(p, 0.5 + step)
             d = p.grad + (0.5 * x[k] if k.startswith("0.") else 0)  # none on batch normalization
-            m[k] = 0.9 * m[k] + d
-            x[k] = x[k] - 0.1 * (d + 0.9 * m[k] if nesterov else m[k])
+            m[k] = options["momentum"] * m[k] + d
+            x[k] = x[k] - 0.1 * along(d, m[k])
         optimizer.step()
     for k, p in model.named_parameters():
         torch.testing.assert_close(p.detach(), x[k])

@@ -12,7 +12,6 @@ from sentence import run
 from torch import nn
 
 from gcbench.config import RunFailed
-from gcbench.launch.optimization import make_optimizer
 from gcbench.records.clock import Clock
 from gcbench.settings import (
     Interval,
@@ -178,25 +177,6 @@ def test_statistics_of_instance_normalization_follow_worker_0_too() -> None:
         replica.backward(row, batch, (1, 0), Clock(torch.device("cpu")))
         means.append(norm.running_mean.clone())
     assert means[0].any() and torch.equal(*means)
-
-
-def test_powersgd_momentum_is_its_algorithm_2() -> None:
-    for momentum in (0.9, 0.0):
-        model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
-        settings = {"kind": "powersgd", "lr": 0.1, "momentum": momentum, "weight_decay": 0.01}
-        optimizer = make_optimizer(settings, model)
-        x = {k: p.detach().clone() for k, p in model.named_parameters()}
-        m = {k: torch.zeros_like(v) for k, v in x.items()}
-        for step in range(3):
-            for k, p in model.named_parameters():
-                p.grad = torch.full_like(p, 0.5 + step)
-                # There is no decay on batch normalization.
-                d = p.grad + (0.01 * x[k] if k.startswith("0.") else 0)
-                m[k] = momentum * m[k] + d
-                x[k] = x[k] - 0.1 * (d + m[k])
-            optimizer.step()
-        for k, p in model.named_parameters():
-            torch.testing.assert_close(p.detach(), x[k])
 
 
 def test_schedules() -> None:
