@@ -41,8 +41,6 @@ def wikitext2(
 
     The model has that many outputs even if fewer words occur.
     """
-    if split not in ("valid", "test"):
-        raise ValueError(f"dataset.split={split} is unknown; type valid or test")
     folder = Path(root).expanduser() / "wikitext-2"
     words = {part: _words(folder, part) for part in ("train", "valid", "test")}
     kept = chain(*words.values()) if vocabulary is None else _frequent(words["train"], vocabulary)
@@ -65,10 +63,6 @@ def _words(folder: Path, part: str) -> list[str]:
 
 def _frequent(words: list[str], vocabulary: int) -> list[str]:
     """Return the training split's most frequent words, leaving room for the markers."""
-    if vocabulary < len(_MARKERS):
-        raise ValueError(
-            f"dataset.vocabulary={vocabulary} is too small; type 2 or more, or null for all words"
-        )
     ranked = [word for word, _ in Counter(words).most_common() if word not in _MARKERS]
     return ranked[: vocabulary - len(_MARKERS)]
 

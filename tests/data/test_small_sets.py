@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
+from gcbench.config import ConfigError
 from gcbench.data import Data
 from gcbench.data.digits import digits
 from gcbench.data.synthetic import synthetic, synthetic_rows
+from gcbench.launch.instantiate import make
 
 
 def test_digits_split_is_fixed_and_stratified() -> None:
@@ -101,5 +103,6 @@ def test_synthetic_rows_come_from_their_optimum() -> None:
 
 
 def test_synthetic_refuses_other_tasks() -> None:
-    with pytest.raises(ValueError, match=r"dataset\.task=ranking.*classification or regression"):
-        synthetic("ranking")  # type: ignore[arg-type]
+    node = {"_target_": "gcbench.data.synthetic.synthetic", "task": "ranking"}
+    with pytest.raises(ConfigError, match=r"dataset\.task=ranking.*classification or regression"):
+        make(node, "dataset")
