@@ -7,19 +7,7 @@ the settings, and mistakes are reported before torch is imported.
 
 from gcbench.settings.bench import BenchSettings
 from gcbench.settings.compressor import MethodSettings
-from gcbench.settings.estimator import (
-    DoubleSteps,
-    EpochSteps,
-    EstimatorSettings,
-    Every,
-    Fragments,
-    InnerClipNorm,
-    MaxEvery,
-    OuterLr,
-    OuterMomentum,
-    OuterNesterov,
-    Penalty,
-)
+from gcbench.settings.estimator import EstimatorSettings
 from gcbench.settings.logger import LoggerSettings
 from gcbench.settings.optimizer import LrScale, OptimizerSettings
 from gcbench.settings.resume import ResumeSettings
@@ -29,22 +17,12 @@ from gcbench.settings.trainer import Precision, TrainerSettings
 
 __all__ = [
     "BenchSettings",
-    "DoubleSteps",
-    "EpochSteps",
     "EstimatorSettings",
-    "Every",
-    "Fragments",
-    "InnerClipNorm",
     "Interval",
     "LoggerSettings",
     "LrScale",
-    "MaxEvery",
     "MethodSettings",
     "OptimizerSettings",
-    "OuterLr",
-    "OuterMomentum",
-    "OuterNesterov",
-    "Penalty",
     "Precision",
     "ResumeSettings",
     "RunSettings",

@@ -16,7 +16,7 @@ from gcbench.compressors.onebit_adam import MomentumCoding
 from gcbench.compressors.wrappers import NormClipping
 from gcbench.data import Data
 from gcbench.knobs import Checked
-from gcbench.settings import (
+from gcbench.settings.estimator import (
     Every,
     Fragments,
     InnerClipNorm,

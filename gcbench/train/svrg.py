@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from gcbench.compressors import Compressor
 from gcbench.data import Data
 from gcbench.knobs import Checked
-from gcbench.settings import EpochSteps, Penalty
+from gcbench.settings.estimator import EpochSteps, Penalty
 from gcbench.train.estimators import EveryStep, batch_of
 from gcbench.train.optimizers import options_by_group
 from gcbench.train.replica import is_recurrent

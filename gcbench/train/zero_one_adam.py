@@ -13,7 +13,7 @@ from gcbench.compressors import Compressor, Grads, parts_of, unflatten
 from gcbench.compressors.wrappers import NormClipping
 from gcbench.data import Data
 from gcbench.knobs import Checked
-from gcbench.settings import DoubleSteps, MaxEvery
+from gcbench.settings.estimator import DoubleSteps, MaxEvery
 from gcbench.train.local_steps import InnerSteps, refuse_momentum
 from gcbench.train.optimizers import FrozenAdam
 from gcbench.train.replica import Replica
