@@ -63,7 +63,7 @@ class GcbenchSteps:
         own_control = LocalControl() if mirrored or workers == 1 else control
         connections = Connections(comm, side_comm, own_control, CPU)
         with tempfile.TemporaryDirectory() as folder:
-            self._run, _ = build_run(
+            self._run = build_run(
                 config, make_plan(config, Machine.detect()), connections, data, Path(folder)
             )
         self._progress = Progress.start(self._run)

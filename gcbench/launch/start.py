@@ -16,7 +16,6 @@ from gcbench.compressors import MethodError
 from gcbench.config import Config, ConfigError, RunFailed
 from gcbench.console import console
 from gcbench.data import Data
-from gcbench.identity import fingerprint
 from gcbench.launch import slurm
 from gcbench.launch.checks import check
 from gcbench.launch.directory import extends, refuse_other_run, result_in
@@ -215,9 +214,7 @@ def _check_latest(config: Config, data: Data, checkpoints: Path) -> None:
     trainer = config["trainer"]
     steps_per_epoch = data.steps_per_epoch(trainer["gpus"], trainer["batch_size"])
     try:
-        Checkpoints(checkpoints, trainer["checkpoint_keep"], fingerprint(config)).check(
-            config, steps_per_epoch
-        )
+        Checkpoints.of(config, checkpoints).check(config, steps_per_epoch)
     except CheckpointError as error:
         raise ConfigError(str(error)) from error
 
@@ -226,7 +223,7 @@ def _run(
     config: Config, plan: Plan, files: RunFiles, rank: int, begun: Begun, lock: Lock | None
 ) -> str | None:
     """Run the workers; return the name of the signal that stopped them, or None."""
-    arguments = (config, plan, str(files.directory), begun)
+    arguments = (config, plan, files.directory, begun)
     received: list[str] = []
     try:
         if plan.launcher == "local" and plan.processes > 1:

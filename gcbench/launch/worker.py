@@ -29,7 +29,6 @@ from gcbench.comm import (
 from gcbench.config import Config, emulated_link
 from gcbench.console import console
 from gcbench.data import Data
-from gcbench.identity import fingerprint
 from gcbench.launch.compilation import BackgroundCompilation
 from gcbench.launch.instantiate import (
     make,
@@ -69,7 +68,7 @@ log = logging.getLogger("gcbench")
 def work(
     config: Config,
     plan: Plan,
-    directory: str,
+    directory: Path,
     begun: Begun,
     received: Sequence[str] | None = None,
 ) -> None:
@@ -84,9 +83,10 @@ def work(
     signals = collect_signals() if received is None else nullcontext(received)
     with signals as received, join_workers(config, plan) as connections:
         data = make_data(config).to(connections.device)
-        run, checkpoints = build_run(config, plan, connections, data, Path(directory), received)
+        run = build_run(config, plan, connections, data, directory, received)
         progress = Progress.start(run)
-        files = RunFiles(Path(directory))
+        files = RunFiles(directory)
+        checkpoints = Checkpoints.of(config, files.checkpoints)
         latest = checkpoints.latest()
         if latest is not None:
             checkpoints.load(latest, run, progress)
@@ -125,7 +125,7 @@ def work(
             result = result.model_copy(update={"logged": logger.logged})
             files.write_result(result)
             logger.finish(result)
-            print_summary(result, Path(directory), output)
+            print_summary(result, directory, output)
 
 
 def _continue_metrics(files: RunFiles, progress: Progress) -> None:
@@ -214,8 +214,8 @@ def build_run(
     data: Data,
     directory: Path,
     received: Sequence[str] = (),
-) -> tuple[Run, Checkpoints]:
-    """Return this process's part of the run before its first step, and its checkpoints."""
+) -> Run:
+    """Return this process's part of the run before its first step."""
     trainer = to_dataclass(TrainerSettings, config["trainer"])
     comm, side_comm, control, device = connections
     replica = _make_replica(config, connections, data, trainer)
@@ -233,7 +233,7 @@ def build_run(
     comm.clock = clock
     compressor = make_compressor(config["compressor"], quiet=True)  # the parent has warned
     may_overlap = overlap_obstacle(compressor, estimator, plan.every_worker_alone) is None
-    run = Run(
+    return Run(
         data=data,
         replica=replica,
         estimator=estimator,
@@ -252,9 +252,6 @@ def build_run(
         steps_per_epoch=steps_per_epoch,
         total_steps=steps,
         stop_requested=lambda: bool(received),
-    )
-    return run, Checkpoints(
-        RunFiles(directory).checkpoints, trainer.checkpoint_keep, fingerprint(config)
     )
 
 

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from gcbench.identity import Config
+from gcbench.identity import Config, fingerprint
 from gcbench.train.resharding import (
     merge_workers,
     other_epochs_reason,
@@ -59,6 +59,10 @@ class Checkpoints:
     directory: Path
     keep: int
     fingerprint: str
+
+    @staticmethod
+    def of(config: Config, directory: Path) -> Checkpoints:
+        return Checkpoints(directory, config["trainer"]["checkpoint_keep"], fingerprint(config))
 
     def save(self, run: Run, progress: Progress) -> None:
         """Write a checkpoint: every process its workers' files, process 0 the rest.

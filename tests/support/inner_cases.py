@@ -31,7 +31,7 @@ def build(folder: Path, *overrides: str) -> tuple[Run, Progress]:
     config = config_of(*SMALL, *VIRTUAL, "trainer.max_steps=40", *typed)
     joined = Connections(Comm(W), None, LocalControl(), torch.device("cpu"))
     plan, data = make_plan(config, Machine.detect()), make_data(config)
-    built, _ = build_run(config, plan, joined, data, folder)
+    built = build_run(config, plan, joined, data, folder)
     return built, Progress.start(built)
 
 

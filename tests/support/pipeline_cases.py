@@ -40,7 +40,7 @@ def train_steps(process: Process, config: Config, steps: int) -> Trained:
         beside = Comm(workers, GlooTransport(group))
     joined = Connections(process.comm(workers), beside, process.control, CPU)
     with tempfile.TemporaryDirectory() as directory:
-        run, _ = build_run(
+        run = build_run(
             config,
             make_plan(config, Machine.detect()),
             joined,

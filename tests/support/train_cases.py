@@ -14,6 +14,7 @@ from gcbench.config import Config
 from gcbench.launch.instantiate import make_data
 from gcbench.launch.plan import Machine, make_plan
 from gcbench.launch.worker import Connections, build_run
+from gcbench.train.checkpoints import Checkpoints
 from gcbench.train.drift import ReplicasDrifted, refuse_drift
 from gcbench.train.loop import train
 from gcbench.train.run import Progress
@@ -40,7 +41,8 @@ def drift_error_at_the_end(process: Process, config: Config) -> str | None:
     joined = Connections(process.comm(workers), None, process.control, torch.device("cpu"))
     plan, data = make_plan(config, Machine.detect()), make_data(config)
     with tempfile.TemporaryDirectory() as folder:
-        run, checkpoints = build_run(config, plan, joined, data, Path(folder))
+        run = build_run(config, plan, joined, data, Path(folder))
+        checkpoints = Checkpoints.of(config, Path(folder))
 
         def record(line: dict[str, Any]) -> None:
             if process.rank == 1 and line["step"] == run.total_steps:

@@ -29,7 +29,7 @@ def test_a_step_applies_its_own_learning_rate(tmp_path: Path) -> None:
     )
     joined = Connections(Comm(4), None, LocalControl(), torch.device("cpu"))
     plan, data = make_plan(config, Machine.detect()), make_data(config)
-    run, _ = build_run(config, plan, joined, data, tmp_path)
+    run = build_run(config, plan, joined, data, tmp_path)
     progress = Progress.start(run)
     for rate in (0.5, 0.5 * 0.8535534, 0.25, 0.5 * 0.1464466):  # a half cosine over 4 steps
         before = {k: p.detach().clone() for k, p in run.replica.parameters.items()}
@@ -68,7 +68,7 @@ def begin(tmp_path: Path, *overrides: str) -> tuple[Run, Progress]:
     workers = config["trainer"]["gpus"]
     joined = Connections(Comm(workers), None, LocalControl(), torch.device("cpu"))
     plan, data = make_plan(config, Machine.detect()), make_data(config)
-    run, _ = build_run(config, plan, joined, data, tmp_path)
+    run = build_run(config, plan, joined, data, tmp_path)
     progress = Progress.start(run)
     train_step(run, progress)
     return run, progress
