@@ -23,11 +23,10 @@ from omegaconf.errors import OmegaConfBaseException
 from gcbench.config import (
     ConfigError,
     RunFailed,
-    budget_notice,
     conf_directory,
     help_of,
-    learning_rate_notice,
     near,
+    notices_of,
     open_nodes,
     refuse_empty_sweep,
     register,
@@ -80,7 +79,7 @@ def _run(composed: DictConfig) -> None:
     in_sweep = hydra_config.mode is RunMode.MULTIRUN
     if not in_sweep and _is_first_rank():
         _log.info(start_notice(config, hydra_config.runtime.output_dir))
-    for notice in filter(None, (budget_notice(config), learning_rate_notice(config))):
+    for notice in notices_of(config):
         _log.warning(notice)
     # This imports torch, which is slow: the mistakes above are reported before it.
     from gcbench.launch.start import start

@@ -19,9 +19,7 @@ from sentence import compose, config_of
 from gcbench.config import (
     Config,
     ConfigError,
-    budget_notice,
     conf_directory,
-    learning_rate_notice,
     open_nodes,
     resolve,
     resolve_overrides,
@@ -31,6 +29,7 @@ from gcbench.config import (
 )
 from gcbench.config.checks import SCHEMAS
 from gcbench.config.help import list_choices
+from gcbench.config.notices import budget_notice, learning_rate_notice
 from gcbench.config.sentences import unknown_key
 from gcbench.identity import fingerprint, identify
 from gcbench.knobs import knobs_of

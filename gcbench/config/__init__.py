@@ -29,7 +29,7 @@ from gcbench.config.directory import choices_in, conf_directory, read_yaml
 from gcbench.config.errors import Config, ConfigError, IdleKeyError, RunFailed
 from gcbench.config.help import method_keys
 from gcbench.config.links import emulated_link
-from gcbench.config.notices import budget_notice, learning_rate_notice, start_notice
+from gcbench.config.notices import notices_of, start_notice
 from gcbench.config.register import register
 from gcbench.config.resolve import resolve, resolve_benchmark
 from gcbench.config.run_name import bench_name, run_directory, run_name
@@ -44,7 +44,6 @@ __all__ = [
     "RunFailed",
     "bench_name",
     "budget_names",
-    "budget_notice",
     "choices_in",
     "compose_methods",
     "compose_overrides",
@@ -52,10 +51,10 @@ __all__ = [
     "emulated_link",
     "help_of",
     "key",
-    "learning_rate_notice",
     "method_keys",
     "method_node",
     "near",
+    "notices_of",
     "open_nodes",
     "option",
     "read_arguments",

@@ -16,6 +16,11 @@ def start_notice(config: Config, directory: str) -> str:
     return f"{made_of}: {workers} worker{'s' * (workers > 1)} on {where}, in {directory}"
 
 
+def notices_of(config: Config) -> list[str]:
+    """Return the notices of what a user may not expect of a run."""
+    return [*filter(None, (budget_notice(config), learning_rate_notice(config)))]
+
+
 def learning_rate_notice(config: Config) -> str | None:
     """Return a notice if the learning rate is far from the one that the method's paper used."""
     published = config.get("recommended", {}).get("lr")

@@ -12,8 +12,7 @@ from gcbench.config import (
     Config,
     ConfigError,
     RunFailed,
-    budget_notice,
-    learning_rate_notice,
+    notices_of,
     resolve_overrides,
     to_overrides,
 )
@@ -84,7 +83,7 @@ def _points(keys: Mapping[str, Any], grid: list[Any]) -> list[dict[str, Any]]:
 
 
 def _run(config: Config, directory: str) -> Result:
-    for notice in filter(None, (budget_notice(config), learning_rate_notice(config))):
+    for notice in notices_of(config):
         log.warning(notice)
     start(config, directory)
     return _read(directory)
