@@ -213,7 +213,7 @@ def describe_choices(choices: Mapping[str, str]) -> str:
     return " ".join(choices[group] for group in CHOICE_GROUPS)
 
 
-def label_run(config: Config, knobs: Iterable[str] = ()) -> str:
+def label_run(config: Config, knobs: Iterable[str]) -> str:
     """Return a label for a run: its name, its experiment or its choices, and then `knobs`.
 
     Args:

@@ -244,7 +244,7 @@ def flatten(grads: Grads) -> Tensor:
     return torch.cat(flatten_each(grads), dim=1)
 
 
-def flatten_sum(tensors: Grads, others: Grads, alpha: float = 1) -> Tensor:
+def flatten_sum(tensors: Grads, others: Grads, alpha: float) -> Tensor:
     """Return x + alpha y for all tensors, concatenated to `[w, n]`; a CPU reads them only once."""
     first = next(iter(tensors.values()))
     if first.device.type != "cpu":

@@ -84,7 +84,7 @@ def check_nesterov(optimizer: Config) -> None:
         )
 
 
-def refuse_empty_sweep(arguments: Sequence[str], config_dir: str | None = None) -> None:
+def refuse_empty_sweep(arguments: Sequence[str], config_dir: str | None) -> None:
     """Raise ConfigError for a `group=glob(pattern)` that no choice of the group matches.
 
     Hydra would end such an empty sweep without an error.

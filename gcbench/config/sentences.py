@@ -32,7 +32,7 @@ GROUPS = (
 )
 
 
-def unknown_key(key: str, value: str, benchmark: bool = False) -> str:
+def unknown_key(key: str, value: str, benchmark: bool) -> str:
     """Return the sentence for `key=value` where the choices of a run have no such key.
 
     It names the choices that have the key, or the key that was probably meant. `benchmark` says

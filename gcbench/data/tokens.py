@@ -45,14 +45,10 @@ class TokenData:
         share = self.train_samples // workers
         return _window(self.train.narrow(0, worker * share, share), step, batch_size, self.bptt)
 
-    def test_batches(self, batch_size: int = 10) -> int:
-        """Return the number of test batches.
-
-        Ten columns are those of PyTorch's word-language example and of the code based on it.
-        """
+    def test_batches(self, batch_size: int) -> int:
         return -(-max(0, len(self.test) // batch_size - 1) // self.bptt)
 
-    def test_batch(self, index: int, batch_size: int = 10) -> tuple[Tensor, Tensor]:
+    def test_batch(self, index: int, batch_size: int) -> tuple[Tensor, Tensor]:
         return _window(self.test, index, batch_size, self.bptt)
 
 

@@ -223,7 +223,7 @@ def _compile(match: str) -> re.Pattern[str]:
 
 
 def parameter_groups(
-    model: nn.Module, lr: float, groups: Sequence[Mapping[str, Any]] = ()
+    model: nn.Module, lr: float, groups: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
     """Return the parameters of a model in groups, in the form that torch's optimizers take.
 

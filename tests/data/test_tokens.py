@@ -48,7 +48,7 @@ def test_test_split_ends_with_a_short_window() -> None:
 
 def test_too_few_tokens_give_no_steps() -> None:
     assert count_up(train=5).steps_per_epoch(3, 2) == 0
-    assert count_up(test=5).test_batches() == 0
+    assert count_up(test=5).test_batches(10) == 0
 
 
 def test_token_data_is_data() -> None:

@@ -73,7 +73,7 @@ def test_frozen_parameters_are_in_no_gradient_and_stay() -> None:
     assert replica.numel == sum(p.numel() for p in model.parameters()) - sum(
         p.numel() for p in frozen.values()
     )
-    optimizer = torch.optim.SGD(parameter_groups(model, lr=0.1))
+    optimizer = torch.optim.SGD(parameter_groups(model, 0.1, []))
     replica.begin()
     replica.backward(0, (torch.randn(8, 3, 16, 16), torch.arange(8) % 4), (1, 0), Clock(CPU))
     for name, p in replica.parameters.items():
