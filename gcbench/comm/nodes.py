@@ -40,12 +40,8 @@ class Nodes:
 
     def mean(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Return the mean of each node's workers, `[w, ...] -> [nodes here, ...]`."""
-        by_node = [
-            inside.mean([t[i : i + len(inside.local)] for t in tensors])
-            for inside, i in zip(
-                self.inside, range(0, len(tensors[0]), len(self.inside[0].local)), strict=True
-            )
-        ]
+        rows = (t.split(len(self.inside[0].local)) for t in tensors)
+        by_node = [inside.mean(part) for inside, *part in zip(self.inside, *rows, strict=True)]
         return [torch.cat(means) for means in zip(*by_node, strict=True)]
 
     def gather(self, tensors: Sequence[Tensor]) -> list[Tensor]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import accumulate, zip_longest
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
@@ -204,10 +204,7 @@ class Step:
 
     def worker_noise(self, site: str, n: int, device: torch.device) -> Noise:
         """Return random draws for n values that belong to a worker, such as those of its shard."""
-        per_row = [
-            mix(self.seed, site_number(site), self.number, 1 + worker) for worker in self.workers
-        ]
-        return Noise(keys(per_row, device), _canonical_index(((0, n),), device))
+        return replace(self, offsets={"values": 0}).noise(site, {"values": n}, device)
 
 
 @lru_cache(maxsize=64)

@@ -11,7 +11,15 @@ from torch import Tensor
 from gcbench.codecs.indices import largest
 from gcbench.codecs.noise import site_number
 from gcbench.comm import Comm
-from gcbench.compressors.base import Aggregated, Grads, Properties, State, Step, sizes_of
+from gcbench.compressors.base import (
+    Aggregated,
+    Grads,
+    Properties,
+    State,
+    Step,
+    flatten_each,
+    sizes_of,
+)
 from gcbench.compressors.powersgd import matrix_shape
 from gcbench.knobs import Checked
 from gcbench.seeds import mix
@@ -47,9 +55,8 @@ class RandomK(Checked):
         ).uniform()
         parts = zip(grads.values(), draws.split(list(sizes.values()), dim=1), strict=True)
         chosen = [largest(part, _budget(g, self.rank))[0] for g, part in parts]
-        rows = [
-            _rows(g).index_select(1, index) for g, index in zip(grads.values(), chosen, strict=True)
-        ]
+        flat = zip(flatten_each(grads), chosen, strict=True)
+        rows = [row.index_select(1, index) for row, index in flat]
 
         def decode(values: list[Tensor]) -> Grads:
             """Return the values at their positions, and zeros elsewhere."""
@@ -81,18 +88,16 @@ class RandomBlock(Checked):
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         base = (step.seed, site_number("random_block"), step.number)
-        starts = {k: mix(*base, step.offsets[k]) % n for k, n in sizes_of(grads).items()}
-        rows = [_rows(g).roll(-starts[k], 1)[:, : _budget(g, self.rank)] for k, g in grads.items()]
+        sizes = sizes_of(grads)
+        starts = {k: mix(*base, step.offsets[k]) % n for k, n in sizes.items()}
+        flat = zip(grads.items(), flatten_each(grads), strict=True)
+        rows = [x.roll(-starts[k], 1)[:, : _budget(g, self.rank)] for (k, g), x in flat]
 
         def decode(values: list[Tensor]) -> Grads:
             """Return the values at their block's place, and zeros elsewhere."""
-            padded = [
-                F.pad(v, (0, g[0].numel() - v.shape[1]))
-                for g, v in zip(grads.values(), values, strict=True)
-            ]
             return {
-                k: x.roll(starts[k], 1).view(-1, *g.shape[1:])
-                for (k, g), x in zip(grads.items(), padded, strict=True)
+                k: F.pad(v, (0, sizes[k] - v.shape[1])).roll(starts[k], 1).view(-1, *g.shape[1:])
+                for (k, g), v in zip(grads.items(), values, strict=True)
             }
 
         return Aggregated(decode(comm.mean(rows)), lambda: decode(rows), state)
@@ -102,7 +107,3 @@ def _budget(g: Tensor, rank: int) -> int:
     """Return how many values PowerSGD of this rank sends for `g`, at most all of them."""
     n, m = matrix_shape(g)
     return min(min(rank, n, m) * (n + m), n * m)
-
-
-def _rows(g: Tensor) -> Tensor:
-    return g.reshape(g.shape[0], -1)

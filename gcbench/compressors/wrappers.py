@@ -26,6 +26,7 @@ from gcbench.compressors.base import (
     Step,
     add_scaled,
     flatten,
+    flatten_each,
     merge,
     refuse_other_tensors,
     sizes_of,
@@ -85,7 +86,7 @@ class NormClipping(Checked):
         return Properties(scope="global")
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
-        norms = torch.stack([norm(g.flatten(1)) for g in map(_with_values, grads.values())], dim=1)
+        norms = torch.stack([norm(x) for x in flatten_each(grads)], dim=1)
         factor = (self.clip_norm / norm(norms)).clamp_max(1).float()
         clipped = {k: g * _per_row(factor, g) for k, g in grads.items()}
         return self.inner.aggregate(clipped, state, comm, step)
@@ -213,8 +214,8 @@ class SigmaClipping(Checked):
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         clipped = {}
-        for name, g in grads.items():
-            sigma = standard_deviation(_with_values(g).flatten(1))
+        for (name, g), x in zip(grads.items(), flatten_each(grads), strict=True):
+            sigma = standard_deviation(x)
             limit = _per_row(
                 torch.where(sigma == 0, torch.inf, self.clip_sigma * sigma).to(g.dtype), g
             )
@@ -244,11 +245,6 @@ class BucketsThroughGradient:
             update=unflatten(out.update["gradient"], grads),
             sent=lambda: unflatten(out.sent()["gradient"], grads),
         )
-
-
-def _with_values(g: Tensor) -> Tensor:
-    """Return `[w, ...]`, or `[w, 1]` for the gradient `[w]` of a scalar parameter."""
-    return g if g.dim() > 1 else g.unsqueeze(1)
 
 
 def _per_row(x: Tensor, like: Tensor) -> Tensor:
