@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils._pytree import tree_map_only
 
 from gcbench.codecs.noise import site_number
 from gcbench.comm import hook_buckets
@@ -236,7 +237,7 @@ class Replica:
                 outputs: Tensor = self._forward(self._to_layout(inputs))
                 return outputs
             outputs, carry = self._forward(inputs, self.carries[row])
-        self.carries[row] = _detach(carry)
+        self.carries[row] = tree_map_only(Tensor, Tensor.detach, carry)
         return outputs
 
     def _to_layout(self, inputs: Tensor) -> Tensor:
@@ -256,9 +257,3 @@ def is_recurrent(model: nn.Module) -> bool:
 def _micro_batches(batch: tuple[Tensor, Tensor], count: int) -> list[tuple[Tensor, Tensor]]:
     inputs, targets = batch
     return list(zip(inputs.chunk(count), targets.chunk(count), strict=True))
-
-
-def _detach(carry: Any) -> Any:
-    if isinstance(carry, Tensor):
-        return carry.detach()
-    return tuple(_detach(part) for part in carry)

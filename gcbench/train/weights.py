@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from gcbench.records.files import replacing
 from gcbench.train.checkpoints import CheckpointError, Checkpoints
@@ -47,8 +48,4 @@ def _state_bytes(run: Run, progress: Progress) -> int:
 
 def _bytes(value: Any) -> int:
     """Return the bytes of all tensors in a value."""
-    if isinstance(value, Tensor):
-        return value.numel() * value.element_size()
-    if isinstance(value, dict):
-        return sum(map(_bytes, value.values()))
-    return sum(map(_bytes, value)) if isinstance(value, (list, tuple)) else 0
+    return sum(leaf.nbytes for leaf in tree_leaves(value) if isinstance(leaf, Tensor))
