@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -48,16 +47,16 @@ class ACPSGD(Checked):
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         matrices = {k: g.reshape(-1, *matrix_shape(g)) for k, g in grads.items()}  # [w, n, m]
-        ranks = {k: min(self.rank, *m.shape[1:]) for k, m in matrices.items()}
         # The state has the factor that was sent last, and its shape tells which one that is: P
         # `[1, n, r]` or Q^T `[1, r, m]`. If n = m = r, the shapes are equal, and either reading
         # will do.
         turned = {
-            k: bool(state.shared) and state.shared[k].shape[1:] == (m.shape[1], ranks[k])
+            k: bool(state.shared)
+            and state.shared[k].shape[1:] == (m.shape[1], min(self.rank, *m.shape[1:]))
             for k, m in matrices.items()
         }
         ms = {k: m.mT if turned[k] else m for k, m in matrices.items()}
-        bases = self._bases(ms, ranks, turned, state, step)
+        bases = self._bases(ms, turned, state, step)
         worker_factors = {k: m @ bases[k] for k, m in ms.items()}
         factors = dict(zip(ms, comm.mean(list(worker_factors.values())), strict=True))
 
@@ -71,12 +70,10 @@ class ACPSGD(Checked):
         kept = {k: f.mT.contiguous() if turned[k] else f for k, f in factors.items()}
         return Aggregated(decode(factors), lambda: decode(worker_factors), State(shared=kept))
 
-    def _bases(
-        self, ms: Grads, ranks: dict[str, int], turned: dict[str, bool], state: State, step: Step
-    ) -> Grads:
+    def _bases(self, ms: Grads, turned: dict[str, bool], state: State, step: Step) -> Grads:
         """Return the orthonormal factor `[1, m, r]` to multiply each matrix `[w, n, m]` with."""
         bases: dict[str, Tensor] = {}
-        for k, drawn in draw_sketches(ms, ranks, step).items():
+        for k, drawn in draw_sketches(ms, self.rank, step).items():
             last = drawn
             if state.shared:
                 last = state.shared[k] if turned[k] else state.shared[k].mT.contiguous()
@@ -84,12 +81,13 @@ class ACPSGD(Checked):
         return bases
 
 
-def draw_sketches(ms: Grads, ranks: Mapping[str, int], step: Step) -> Grads:
+def draw_sketches(ms: Grads, rank: int, step: Step) -> Grads:
     """Return a standard normal `[1, m, r]` per matrix `[w, n, m]`, the same on all workers.
 
-    ACP-SGD and `UnbiasedLowRank`, a variant of which is ACP-SGD, draw the same sketches.
+    r = min(rank, n, m). ACP-SGD and `UnbiasedLowRank`, a variant of which is ACP-SGD, draw the same
+    sketches.
     """
-    like = {k: m.new_empty(1, m.shape[2], ranks[k]) for k, m in ms.items()}
+    like = {k: m.new_empty(1, m.shape[2], min(rank, *m.shape[1:])) for k, m in ms.items()}
     device = next(iter(like.values())).device
     noise = step.noise("unbiased_lowrank", sizes_of(like), device, shared=True)
     return unflatten(noise.normal(), like)

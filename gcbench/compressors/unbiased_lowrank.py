@@ -52,7 +52,8 @@ class UnbiasedLowRank(Checked):
         if self.variant == "alternating":
             return ACPSGD(self.rank).aggregate(grads, state, comm, step)
         ms = {k: g.reshape(-1, *matrix_shape(g)) for k, g in grads.items()}  # [w, n, m]
-        us = self._sketches(ms, step)  # [1, m, r]
+        sketches = draw_sketches(ms, self.rank, step)
+        us = {k: u / u.shape[2] ** 0.5 for k, u in sketches.items()}  # [1, m, r]
         worker_ps = {k: m @ us[k] for k, m in ms.items()}
         ps = dict(zip(ms, comm.mean(list(worker_ps.values())), strict=True))
 
@@ -60,7 +61,3 @@ class UnbiasedLowRank(Checked):
             return {k: (p @ us[k].mT).reshape(-1, *grads[k].shape[1:]) for k, p in factors.items()}
 
         return Aggregated(decode(ps), lambda: decode(worker_ps), state)
-
-    def _sketches(self, ms: Grads, step: Step) -> Grads:
-        ranks = {k: min(self.rank, *m.shape[1:]) for k, m in ms.items()}
-        return {k: u / u.shape[2] ** 0.5 for k, u in draw_sketches(ms, ranks, step).items()}
