@@ -119,9 +119,7 @@ def unpack_indices(packed: Tensor, n: int, k: int) -> Tensor:
         return marked[:, 1].view(-1, k)
     whole, rest = divmod(width_of(n), 8)
     index = torch.zeros(packed.shape[0], k, dtype=torch.int64, device=packed.device)
-    for i, plane in enumerate(
-        packed[:, : whole * k].unflatten(1, (whole, k)).unbind(1) if whole else ()
-    ):
+    for i, plane in enumerate(packed[:, : whole * k].unflatten(1, (whole, k)).unbind(1)):
         index += plane.to(torch.int64) << (8 * i)
     if rest:
         index += unpack(packed[:, whole * k :], k, rest).to(torch.int64) << (8 * whole)
