@@ -6,6 +6,7 @@ import logging
 import os
 import shutil
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from importlib import import_module
@@ -19,10 +20,12 @@ from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from gcbench.config import (
     ConfigError,
     RunFailed,
+    compose_overrides,
     conf_directory,
     help_of,
     near,
@@ -182,14 +185,25 @@ def _start_hydra(command: Callable[[], None], config: str, arguments: Sequence[s
     else:
         if {"-c", "--cfg"} & set(arguments) and {"-m", "--multirun"} & set(arguments):
             raise ConfigError("--cfg shows one run; type it without -m, with one value per key")
-        _refuse_options(arguments)
+        options = _read_options(arguments)
+        if config == "config" and options.cfg == "job" and not options.package:
+            _print_config(options.overrides, options.config_dir)
+            return
         quiet = [] if _is_first_rank() else ["hydra.output_subdir=null"]
         sys.argv[1:] = [*open_nodes(arguments), *quiet]
         command()
 
 
-def _refuse_options(arguments: Sequence[str]) -> None:
-    """Raise ConfigError for an option that Hydra lacks, and for a sweep without rows."""
+def _print_config(overrides: Sequence[str], config_dir: str | None) -> None:
+    """Print what a run is made of, with its budget applied, which Hydra would not do."""
+    composed = compose_overrides(overrides, config_dir)
+    config = resolve(composed)
+    shown = {str(key): config[str(key)] for key in composed if key not in ("budget", "hydra")}
+    print(OmegaConf.to_yaml(OmegaConf.create(shown)), end="")
+
+
+def _read_options(arguments: Sequence[str]) -> Namespace:
+    """Return Hydra's options; raise ConfigError for one it lacks, and for a sweep without rows."""
     from hydra._internal.utils import get_args_parser
 
     parser = get_args_parser()
@@ -201,6 +215,7 @@ def _refuse_options(arguments: Sequence[str]) -> None:
         meant = likely[0] if likely else f"{key}=VALUE, as keys have no dashes"
         raise ConfigError(f"{flag}: there is no such option; type {meant}")
     refuse_empty_sweep(options.overrides, options.config_dir)
+    return options
 
 
 def _list_subcommands() -> str:
@@ -237,10 +252,17 @@ def _command(
         sys.exit(INTERRUPTED)
     except BrokenPipeError:  # the reader has closed the pipe, as in `gcbench runs | head -1`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (ConfigError, RunFailed, HydraException, OmegaConfBaseException, OSError) as error:
+    except (
+        ConfigError,
+        RunFailed,
+        HydraException,
+        OmegaConfBaseException,
+        YAMLError,
+        OSError,
+    ) as error:
         if full_error:
             raise
-        sentence = sentence_of(error, benchmark=name == "gcbench bench")
+        sentence = sentence_of(error, name, arguments)
         print(f"{name}: {sentence}", file=sys.stderr)
         sys.exit(1)
 

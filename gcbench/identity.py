@@ -179,6 +179,7 @@ def tell_apart(peers: Sequence[Flat], fewest: bool = False) -> list[list[str]]:
     many keys as it takes to distinguish all.
     """
     keys = sort_knobs({key for flat in peers for key in flat})
+    keys.sort(key=lambda key: key not in CHOICE_GROUPS)  # which say more than any knob of theirs
     differing = drop_copies(
         key
         for key in keys

@@ -138,7 +138,14 @@ def refusal(name: str, value: Any, hint: Any) -> str | None:
     kinds = list(kinds_of(hint))
     if any(kind.admits(value) for kind in kinds):
         return None
-    return f"{name}={format_value(value)}: type {_wanted(name, kinds)}"
+    return f"{name}={_format_refused(value, kinds)}: type {_wanted(name, kinds)}"
+
+
+def _format_refused(value: Any, kinds: Sequence[Kind]) -> str:
+    """Return a value as text in which 4.0 and "4" do not look like the whole number 4."""
+    types = {kind.type for kind in kinds}
+    alike = isinstance(value, float) or (isinstance(value, str) and value.isdigit())
+    return repr(value) if alike and int in types and float not in types else format_value(value)
 
 
 @cache

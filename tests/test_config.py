@@ -207,6 +207,12 @@ def test_help_names_every_choice() -> None:
         ),
         ("optimizer._target_=my.pkg.Lion", "type its learning rate too"),
         ("name=a/b", "name='a/b': type a name of printable characters"),
+        ("bits=4.0", "bits=4.0: type a number of bits from 2 to 8, as in bits=4"),
+        ("bits='4'", "bits='4': type a number of bits from 2 to 8, as in bits=4"),
+        (
+            "model=resnet20 model._target_=my.pkg.Net",
+            "model=resnet20 model._target_=my.pkg.Net: the class has no keys of the choice",
+        ),
     ],
 )
 def test_mistakes_are_refused_by_key_and_value(sentence: str, says: str) -> None:
@@ -214,6 +220,16 @@ def test_mistakes_are_refused_by_key_and_value(sentence: str, says: str) -> None
         config_of(*sentence.split())
     assert says in str(error.value)
     assert "\n" not in str(error.value), "one clear message"
+
+
+def test_a_sweep_is_told_which_of_its_methods_lack_a_key() -> None:
+    sentence = unknown_key("bits", "2", benchmark=False, overrides=["compressor=none,qsgd,top_k"])
+    assert sentence == (
+        "bits=2: compressor=none,top_k has no such key; type compressor=qsgd with it, and "
+        "compressor=none,top_k in a second command without it"
+    )
+    alone = unknown_key("bits", "2", benchmark=False, overrides=["compressor=none"])
+    assert "bits belongs to compressor=ecqsgd" in alone
 
 
 def test_a_typed_kind_is_the_choice_whose_schedule_a_recipe_leaves_alone() -> None:
@@ -257,6 +273,31 @@ def test_an_unknown_key_is_answered_with_what_was_meant(sentence: str, says: str
     typed = sentence.split()[-1]
     assert str(error.value).startswith(f"{typed}: no such key with these choices; ")
     assert says in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("sentence", "says"),
+    [
+        ("name=größe", "name=größe: letters and signs beyond ASCII need quotes"),
+        ("+bits=2", "+bits: a run has this key already; type it without the +"),
+        ("+compressor=none", "+compressor: a run has this choice already; type it without the +"),
+        ("~seed", "~seed: every run needs this key; leave this out"),
+        ("compressor=", "compressor=: there is no such choice; type compressor=acpsgd, "),
+        ("-m", "-m: this is not a readable key=value"),
+        (
+            "compressor=none min_size=0",
+            "min_size belongs to every compressor= except bf16, demo, dion, fp16, none, signum",
+        ),
+    ],
+)
+def test_refusals_of_hydra_are_said_in_our_words(sentence: str, says: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        resolve_overrides(sentence.split())
+    assert says in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_key_may_be_typed_with_two_signs() -> None:
+    assert config_of("++bits=2")["bits"] == 2
 
 
 def test_a_mapping_of_python_is_the_keys_below_it() -> None:

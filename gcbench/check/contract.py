@@ -16,7 +16,7 @@ from gcbench.check.steps import (
     shapes_of,
     trace,
 )
-from gcbench.compressors import Aggregated, Compressor, State, parts_of
+from gcbench.compressors import Aggregated, Codec, Compressor, State, parts_of
 from gcbench.compressors.virtual import aggregate
 
 
@@ -37,7 +37,13 @@ def check_parts(compressor: Compressor) -> None:
         if hasattr(method, "aggregate")
         else ["encode", "encode_each", "decode_add", "decode_mean"]
     )
-    missing = [name for name in ("properties", *verbs) if not hasattr(method, name)]
+    # A codec without its own inherits these, which return nothing.
+    stubs = {name: getattr(Codec, name) for name in ("properties", "encode", "decode_add")}
+    missing = [
+        name
+        for name in ("properties", *verbs)
+        if not hasattr(method, name) or getattr(type(method), name, None) is stubs.get(name, method)
+    ]
     demand(
         not missing,
         f"{type(method).__name__} has no {' and no '.join(missing)}: a compressor has properties "

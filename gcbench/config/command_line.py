@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from gcbench.config.compose import compose_overrides
 from gcbench.config.errors import Config, ConfigError
@@ -24,5 +25,5 @@ def resolve_overrides(overrides: Sequence[str]) -> tuple[Config, str]:
     try:
         composed = compose_overrides(overrides)
         return resolve(composed), run_directory(composed)
-    except (HydraException, OmegaConfBaseException) as error:
-        raise ConfigError(sentence_of(error)) from error
+    except (HydraException, OmegaConfBaseException, YAMLError) as error:
+        raise ConfigError(sentence_of(error, overrides=overrides)) from error

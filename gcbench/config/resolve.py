@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -23,7 +24,7 @@ from gcbench.config.links import emulated_link
 from gcbench.config.names import refuse_name
 from gcbench.config.sentences import hints_of_keys, parse_value, unknown_key
 from gcbench.config.typed import WITH_TARGETS, choices_of, experiment_of, typed_keys, typed_knobs
-from gcbench.knobs import kinds_of, refusal
+from gcbench.knobs import kinds_of, knobs_of, refusal
 from gcbench.settings import BenchSettings, MethodSettings, RunSettings
 from gcbench.settings.compressor import Levels
 
@@ -67,6 +68,8 @@ def settle(composed: DictConfig) -> Config:
     OmegaConf.set_struct(tree, True)
     typed = typed_keys(composed)
     choices, experiment = choices_of(composed), experiment_of(composed)
+    _refuse_removed_keys(composed)
+    _refuse_names_for_nodes(tree, choices)
     if "budget" in tree:
         apply_budget(tree, choices, typed)
     _settle_bits(tree, typed)
@@ -81,6 +84,22 @@ def settle(composed: DictConfig) -> Config:
         for group in ("optimizer", "estimator"):
             to_floats(config[group], SCHEMAS[group])
     return config
+
+
+def _refuse_removed_keys(composed: DictConfig) -> None:
+    for override in composed.hydra.overrides.task:
+        if override.startswith("~") and override[1:].partition("=")[0] in knobs_of(RunSettings):
+            raise ConfigError(f"{override}: every run needs this key; leave this out")
+
+
+def _refuse_names_for_nodes(tree: DictConfig, choices: Mapping[str, str]) -> None:
+    """Refuse a file's `compressor: qsgd`, which is not how a file makes a choice."""
+    for group in choices:
+        if isinstance(name := tree.get(group), str):
+            raise ConfigError(
+                f"{group}: {name}: a file makes a choice in its list of defaults; write "
+                f"'- override /{group}: {name}' there"
+            )
 
 
 def _check_rate(optimizer: Config) -> None:
@@ -131,14 +150,15 @@ def _refuse_added_keys(composed: DictConfig, config: Config) -> None:
     Keys that are added to a node with a `_target_` are left to its class to refuse.
     """
     groups = {k.split("@")[0] for k in composed.hydra.runtime.choices}
-    optimizers = keys_by_choice("optimizer")
+    optimizers, methods = keys_by_choice("optimizer"), keys_by_choice("compressor")
+    own = {*methods.get(config["choices"].get("compressor"), ()), *knobs_of(RunSettings)}
     known = {group: {field.name for field in fields(schema)} for group, schema in SCHEMAS.items()}
     known["optimizer"] = set(optimizers.get(config["choices"].get("optimizer"), ()))
     for override in composed.hydra.overrides.task:
         key, _, value = override.lstrip("+").partition("=")
         group, _, leaf = key.partition(".")
         node = config.get(group) if leaf else None
-        if not override.startswith("+") or key in groups or (node and "_target_" in node):
+        if not override.startswith("+") or key in own | groups or (node and "_target_" in node):
             continue
         if not leaf or (group in known and leaf not in known[group]):
             raise ConfigError(unknown_key(key, value, benchmark="trainer" not in config))

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
+from errno import ENOSPC
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import QuotedString
+from yaml import YAMLError
 
 from gcbench.config.checks import SCHEMAS
 from gcbench.config.directory import conf_directory
@@ -32,12 +34,22 @@ GROUPS = (
 )
 
 
-def unknown_key(key: str, value: str, benchmark: bool) -> str:
+MANY = 8  # choices; of more, those are listed that lack a key
+
+
+def unknown_key(key: str, value: str, benchmark: bool, overrides: Sequence[str] = ()) -> str:
     """Return the sentence for `key=value` where the choices of a run have no such key.
 
     It names the choices that have the key, or the key that was probably meant. `benchmark` says
-    that the command is gcbench bench, which has its own keys.
+    that the command is gcbench bench, which has its own keys; `overrides` are its arguments.
     """
+    if lacking := _methods_without(key, overrides):
+        without, having = lacking
+        return (
+            f"{key}={value}: compressor={','.join(without)} has no such key; type "
+            f"compressor={','.join(having)} with it, and compressor={','.join(without)} in a "
+            "second command without it"
+        )
     groups = ("compressor",) if benchmark else GROUPS
     owners, hints = _owners(groups), hints_of_keys(benchmark)
     group, _, leaf = key.rpartition(".")
@@ -55,6 +67,23 @@ def unknown_key(key: str, value: str, benchmark: bool) -> str:
         advice.append(f"{group} has {', '.join(knobs_of(SCHEMAS[group]))}")
     advice = advice or ["type gcbench --help or gcbench --cfg job to see the keys"]
     return f"{key}={value}: no such key with these choices; {'; '.join(advice)}"
+
+
+def _unknown_key_in_file(group: str, key: str) -> str:
+    known = list(knobs_of(SCHEMAS[group])) if group in SCHEMAS else []
+    likely = get_close_matches(key, known, n=1)
+    advice = f"did you mean {group}.{likely[0]}?" if likely else f"{group} has {', '.join(known)}"
+    return f"{group}.{key}: no such key, in a file of the configuration; {advice}"
+
+
+def _methods_without(key: str, overrides: Sequence[str]) -> tuple[list[str], list[str]] | None:
+    """Return the methods of a sweep that lack a key, and those that have it, if there are both."""
+    swept = [o.partition("=")[2].split(",") for o in overrides if o.startswith("compressor=")]
+    keys = keys_by_choice("compressor")
+    methods = [name for names in swept for name in names if name in keys]
+    having = [name for name in methods if key in keys[name]]
+    without = [name for name in methods if key not in keys[name]]
+    return (without, having) if having and without else None
 
 
 def _likely(leaf: str, keys: Sequence[str], hints: Mapping[str, Any]) -> list[str]:
@@ -104,24 +133,42 @@ def _owners(groups: Sequence[str]) -> dict[str, list[str]]:
     owners: dict[str, list[str]] = {group: [] for group in groups}
     for group in groups:
         having: dict[str, list[str]] = {}
-        for choice, keys in keys_by_choice(group).items():
+        choices = keys_by_choice(group)
+        for choice, keys in choices.items():
             for key in keys:
                 full = key if group == "compressor" else f"{group}.{key}"
                 having.setdefault(full, []).append(choice)
-        for key, choices in having.items():
-            owners.setdefault(key, []).append(f"{group}={', '.join(choices)}")
+        for key, owning in having.items():
+            others = [choice for choice in choices if choice not in owning]
+            owners.setdefault(key, []).append(
+                f"every {group}= except {', '.join(others)}"
+                if 0 < len(others) < len(owning) and len(owning) > MANY
+                else f"{group}={', '.join(owning)}"
+            )
     return owners
 
 
-def sentence_of(error: BaseException, benchmark: bool = False) -> str:
-    """Return the sentence for an error that ends a command: ours, Hydra's, or one of a file."""
+def sentence_of(
+    error: BaseException, command: str = "gcbench", overrides: Sequence[str] = ()
+) -> str:
+    """Return the sentence for an error that ends a command: ours, Hydra's, or one of a file.
+
+    `overrides` are the arguments of `command`.
+    """
+    benchmark = command == "gcbench bench"
+    if isinstance(error, OSError) and error.errno == ENOSPC:
+        return f"{error.filename or 'a file'}: the disk is full; make room and type this again"
     if isinstance(error, OSError) and error.filename:
+        usable = "a folder that can be used"
+        advice = f"outputs=DIR, directory=DIR or data.root=DIR with {usable}"
         return (
-            f"{error.filename}: {error.strerror}; type outputs=DIR, directory=DIR or "
-            "data.root=DIR with a folder that can be used"
+            f"{error.filename}: {error.strerror}; type "
+            f"{advice if command in ('gcbench', 'gcbench bench') else usable}"
         )
     if mistake := _config_error_in(error):
         return str(mistake)
+    if isinstance(error, YAMLError):
+        return f"a file of the configuration is not valid YAML: {' '.join(str(error).split())}"
     cause = "" if isinstance(error, ConfigError) else str(error.__cause__ or "")
     lines = [*str(error).splitlines(), *(cause.splitlines() if cause not in str(error) else [])]
     said_by_omegaconf = ("object_type=", "full_key: hydra.")
@@ -131,10 +178,19 @@ def sentence_of(error: BaseException, benchmark: bool = False) -> str:
     # This prefix comes from the interpolation in the run's name.
     text = text.removeprefix("ConfigError raised while resolving interpolation: ")
     text = text.partition("\nConfig search path")[0]
-    if missing := re.search(r"Could not find '(.+)/(.+?)'\nAvailable options in .*\n", text):
+    if missing := re.search(r"Could not find '(.+)/(.*?)'\nAvailable options in .*\n", text):
         return _unknown_choice(missing[1], missing[2], text[missing.end() :].split())
     if missing := re.search(r"Could not find 'experiment/(.+?)'", text):
         return _unknown_experiment(missing[1])
+    if twice := re.match(r"Could not append to config\. An item is already at '(.+?)'", text):
+        return f"+{twice[1]}: a run has this key already; type it without the +"
+    if twice := re.match(r"Multiple values for (.+?)\. To override", text):
+        return f"+{twice[1]}: a run has this choice already; type it without the +"
+    if quoted := re.match(r"LexerNoViableAltException: (.+?)=(.*)", text):
+        return (
+            f"{quoted[1]}={quoted[2]}: letters and signs beyond ASCII need quotes; type "
+            f"\"{quoted[1]}='{quoted[2]}'\""
+        )
     if absent := re.match(r"Could not override '.+'\. No match.*\n.* \+(.+)$", text):
         return f"{absent[1]}: a run has no such choice by default; type +{absent[1]} to add it"
     if several := re.match(r"Ambiguous value for argument '((.+?)=(.+))'", text):
@@ -142,7 +198,10 @@ def sentence_of(error: BaseException, benchmark: bool = False) -> str:
             f"{several[1]}: several values are a sweep; type gcbench -m {several[1]}, or "
             f"{several[2]}=[{several[3]}] for one value that is a list"
         )
-    if unread := re.search(r"(?:parsing override|alternative at input) '(.+?)'", text):
+    not_read = (
+        r"(?:parsing override '|alternative at input '|LexerNoViableAltException: )(.+?)('|$)"
+    )
+    if unread := re.search(not_read, text, re.MULTILINE):
         return (
             f"{unread[1]}: this is not a readable key=value; close its brackets and quotes, "
             "and quote a value with spaces or commas, as in 'name=\"a, b\"'"
@@ -151,7 +210,9 @@ def sentence_of(error: BaseException, benchmark: bool = False) -> str:
         said = refusal(wrong[1], parse_value(wrong[2]), hints_of_keys(benchmark).get(wrong[1], Any))
         return said or text
     if unknown := re.match(r"Could not override '.+?'\.\s.* \+(.+?)=(.*)", text):
-        return unknown_key(unknown[1], unknown[2], benchmark)
+        return unknown_key(unknown[1], unknown[2], benchmark, overrides)
+    if absent := re.search(r"Key '(\w+)' not in '.*'\s+full_key: (\w+)\.", text):
+        return _unknown_key_in_file(absent[2], absent[1])
     return text
 
 

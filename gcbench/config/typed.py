@@ -39,6 +39,11 @@ def choices_of(composed: DictConfig) -> dict[str, str]:
     choices = {k: v for k, v in chosen if "/" not in k and k != "experiment" and isinstance(v, str)}
     typed = typed_keys(composed)
     for group in WITH_TARGETS:
+        if {group, f"{group}._target_"} <= typed:
+            raise ConfigError(
+                f"{group}={choices[group]} {group}._target_={composed[group]['_target_']}: the "
+                "class has no keys of the choice; type only one of them"
+            )
         if f"{group}._target_" in typed:
             choices[group] = composed[group]["_target_"]
     for group in WITH_KINDS:
@@ -52,7 +57,7 @@ def experiment_of(composed: DictConfig) -> str | None:
     """Return paper/table/row of the experiment that was chosen, or None.
 
     It may be typed as +experiment=PAPER/TABLE/ROW or +experiment/PAPER/TABLE=ROW. Raises
-    ConfigError for more than one.
+    ConfigError for more than one, and for one whose keys Hydra has put below `experiment`.
     """
     choices = composed.hydra.runtime.choices.items()
     chosen = {k: v for k, v in choices if k.partition("/")[0] == "experiment"}
@@ -61,6 +66,12 @@ def experiment_of(composed: DictConfig) -> str | None:
             f"{' and '.join(f'+{k}={v}' for k, v in chosen.items())}: a run is one row; "
             "type only one of them"
         )
-    return next(
+    experiment = next(
         (f"{group}/{row}".removeprefix("experiment/") for group, row in chosen.items()), None
     )
+    if "experiment" in composed:
+        raise ConfigError(
+            f"+experiment={experiment}: nothing reads its keys where they are; begin its file with "
+            "the line # @package _global_"
+        )
+    return experiment

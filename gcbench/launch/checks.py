@@ -15,7 +15,7 @@ from gcbench.compressors import Compressor, compressed_share
 from gcbench.compressors.build import dense_steps_of, parts_of
 from gcbench.compressors.dion import Dion
 from gcbench.compressors.onebit_adam import MomentumCoding
-from gcbench.config import Config, ConfigError
+from gcbench.config import PAPER, Config, ConfigError
 from gcbench.data import Data
 from gcbench.launch.instantiate import (
     is_user_code,
@@ -83,6 +83,7 @@ def check(config: Config, plan: Plan, data: Data, directory: Path) -> None:
         plan.every_worker_alone,
     )
     _check_recordings(config["trainer"], data)
+    _warn_of_long_warmup(config, data)
     _warn_of_little_compression(config, compressor, estimator, model, data)
     _check_memory(plan, sum(p.numel() for p in model.parameters()), compressor, estimator)
 
@@ -168,6 +169,19 @@ def _check_label_smoothing(config: Config, data: Data) -> None:
         raise ConfigError(
             f"trainer.label_smoothing={smoothing:g}: dataset={config['choices']['dataset']} has "
             "numbers to predict, no labels; type trainer.label_smoothing=0"
+        )
+
+
+def _warn_of_long_warmup(config: Config, data: Data) -> None:
+    """Warn of a run that ends in its warm-up; the few steps of a small budget are meant to."""
+    trainer, warmup_epochs = config["trainer"], config["schedule"].get("warmup_epochs", 0)
+    per_epoch = data.steps_per_epoch(trainer["gpus"], trainer["batch_size"])
+    epochs = steps_of_run(trainer, data) / per_epoch
+    if config["choices"]["budget"] == PAPER and warmup_epochs >= epochs:
+        log.warning(
+            f"schedule.warmup_epochs={warmup_epochs:g}: the run ends after {epochs:.2g} epochs, "
+            f"before the learning rate reaches optimizer.lr={config['optimizer']['lr']:g}; type "
+            "more trainer.epochs, or schedule.warmup_epochs=0"
         )
 
 

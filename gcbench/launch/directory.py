@@ -15,6 +15,7 @@ from gcbench.identity import (
     Differences,
     differences,
     format_differences,
+    format_value,
 )
 from gcbench.launch.optimization import fits_one_length
 from gcbench.records import RunFiles
@@ -61,6 +62,13 @@ def _refuse_other_result(config: Config, files: RunFiles, result: Result) -> Non
     differs = differences(before, config, BOOKKEEPING)
     if extended:
         differs = _differences(before, config, MAY_CHANGE | LENGTH)
+    if differs and result.extended and not _differences(before, config, BOOKKEEPING | LENGTH):
+        longer = ", ".join(f"{key}={format_value(a)}" for key, (a, _) in differs.items())
+        raise ConfigError(
+            f"{directory} holds this run, which was extended to {longer}; type that to see it, or "
+            "rerun=true to run the shorter one there (the files keep their content under other "
+            "names)"
+        )
     if differs:
         raise ConfigError(
             f"{directory} holds a finished run with another configuration "

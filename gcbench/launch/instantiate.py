@@ -149,6 +149,13 @@ def _check(node: Config, key: str, arguments: int = 0) -> None:
 
 
 def _target(node: Config, key: str) -> Any:
+    if "_target_" not in node:
+        raise ConfigError(
+            f"{key} has no _target_, which names what it makes; a file of a method begins with the "
+            "line # @package _global_ and has compressor._target_: gcbench.compressors.build"
+            if key == "compressor"
+            else f"{key} has no _target_, which names what it makes; type {key}._target_=CLASS"
+        )
     try:
         return get_object(node["_target_"])
     except Exception as error:

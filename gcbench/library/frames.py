@@ -33,6 +33,8 @@ def load_runs(*folders: str | Path) -> RunsFrame:
     """
     places = folders or ("outputs",)
     for folder in places:
+        if not isinstance(folder, (str, Path)):
+            raise TypeError(f"{folder!r}: type folders, as in load_runs('outputs', 'older')")
         if not Path(folder).exists():
             raise ConfigError(
                 f"{folder}: there is no such folder; type one that has runs, as in "

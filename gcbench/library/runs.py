@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,7 @@ def run(*overrides: str, **keys: Any) -> Result:
         RunFailed: if the run failed or diverged.
         KeyboardInterrupt: if it was interrupted; the same call continues it.
     """
-    config, directory = resolve_overrides([*overrides, *to_overrides(keys)])
+    config, directory = resolve_overrides(_join(overrides, keys))
     return _run(config, directory)
 
 
@@ -69,13 +69,23 @@ def sweep(*overrides: str, **keys: Any) -> list[Result]:
         KeyboardInterrupt: if it was interrupted; the same call continues it.
     """
     grid = [value if isinstance(value, (list, range)) else [value] for value in keys.values()]
-    points = [
-        resolve_overrides([*overrides, *to_overrides(point)]) for point in _points(keys, grid)
-    ]
+    points = [resolve_overrides(_join(overrides, point)) for point in _points(keys, grid)]
     if not points:
         empty = next(key for key, values in zip(keys, grid, strict=True) if not values)
         raise ConfigError(f"{empty}=[]: type at least one value")
     return [_run_or_read(config, directory) for config, directory in points]
+
+
+def _join(overrides: Sequence[str], keys: Mapping[str, Any]) -> list[str]:
+    """Return all overrides as on the command line; raise an error for what is typed twice."""
+    for override in overrides:
+        if not isinstance(override, str):
+            raise TypeError(
+                f"{override!r}: type overrides as texts ('bits=4') or keywords (bits=4)"
+            )
+        if (key := override.partition("=")[0]) in keys:
+            raise ConfigError(f"{override} {key}={keys[key]}: type only one of them")
+    return [*overrides, *to_overrides(keys)]
 
 
 def _points(keys: Mapping[str, Any], grid: list[Any]) -> list[dict[str, Any]]:

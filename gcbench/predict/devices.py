@@ -86,10 +86,11 @@ class Device:
         """
         entry = self._codec(compressor)
         if entry is None:
-            others = f"type one of {', '.join(self.codecs)}" if self.codecs else "it has none"
+            others = f"type one of {', '.join(self.codecs)}, or measure it: " if self.codecs else ""
             raise ConfigError(
-                f"device={self.name} has no codec seconds of compressor={compressor}; {others}, or "
-                "add it with gcbench predict measure"
+                f"device={self.name} has no codec seconds of compressor={compressor}; {others}type "
+                f"gcbench bench compressor={compressor}, and then gcbench predict measure outputs "
+                "device=FILE"
             )
         return CodecSeconds(
             self._seconds(entry.aggregate_seconds, entry.aggregate_copies or 0.0, values),

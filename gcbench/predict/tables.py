@@ -211,8 +211,14 @@ def _measure(arguments: Predict) -> TextTable:
             f"device={arguments.device}: it is read from a yaml file; type "
             f"device={arguments.device}.yaml"
         )
-    node = measure_device(arguments.paths, arguments.title or Path(arguments.device).stem)
-    write_device(node, Path(arguments.device))
+    file = Path(arguments.device)
+    if file.exists():
+        raise ConfigError(
+            f"device={file}: there is such a file, which may have been edited; type another name, "
+            "or delete it first"
+        )
+    node = measure_device(arguments.paths, arguments.title or file.stem)
+    write_device(node, file)
     rows = [
         ["codec", name, _sizes(entry["aggregate_seconds"])]
         for name, entry in node["codecs"].items()

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gcbench.identity import (
+    CHOICE_GROUPS,
     EXECUTION,
     Config,
     Flat,
@@ -79,6 +80,11 @@ class RecordedRun:
         """
         made_of = describe_choices(self.result.choices)
         return self.experiment or self.config.get("name") or made_of
+
+    @property
+    def choices(self) -> dict[str, str]:
+        """Return its model, data set and compressor."""
+        return {group: self.result.choices[group] for group in CHOICE_GROUPS}
 
     @property
     def name(self) -> str:

@@ -46,6 +46,12 @@ class Source(Arguments):
     source: str = key("files", "files, or wandb", choices=("files", "wandb"))
     project: str | None = key(None, "entity/project, with source=wandb")
 
+    @property
+    def folder(self) -> Path:
+        """Return the first folder of results, where pictures and pages are written by default."""
+        first = Path(self.results[0])
+        return first.parent if first.is_file() else first
+
 
 @dataclass
 class Report(Source):
@@ -71,8 +77,8 @@ gcbench report diff A B                        two runs or trees: configuration,
     table: str | None = key(None, "powersgd/table4, or powersgd for all of a paper, or all")
     figure: str | None = key(
         None,
-        "a table or paper, a study, which_method, runs, or all: as svg and png below keep=, "
-        "or outputs/figures",
+        "a table or paper, a study, which_method, runs, or all: as svg and png in figures/ below "
+        "keep=, or below the first folder of results=",
     )
     budget: str = key(
         PAPER, f"whose runs to read: {', '.join(budget_names())}", choices=budget_names()
@@ -96,7 +102,9 @@ gcbench report html                        outputs/report.html
 gcbench report html results=old,new file=both.html
 """
 
-    file: str = key("outputs/report.html", "where to write it")
+    file: str | None = key(
+        None, "where to write it; by default report.html in the first folder of results="
+    )
 
 
 @dataclass

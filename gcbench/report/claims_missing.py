@@ -118,9 +118,9 @@ def steps_of(answered: AnsweredClaim, evidence: Evidence) -> list[NextCommands]:
         cost = describe_cost(answered.claim, runs, evidence.runs)
         steps.append(NextCommands(command_lines(rows, budget, seeds), cost))
     steps += [
-        NextCommands([f"gcbench study {part.name}"], "minutes of one core")
-        for part in answered.claim.check.study
-        if evidence.study(part.name) is None
+        NextCommands([f"gcbench study {name}"], "minutes of one core")
+        for name in dict.fromkeys(part.name for part in answered.claim.check.study)
+        if evidence.study(name) is None
     ]
     if answered.claim.check.tests and not evidence.passed(answered.claim.check.tests):
         steps.append(NextCommands(["scripts/claims_tests"], "minutes of one core"))

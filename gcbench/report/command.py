@@ -120,7 +120,7 @@ def _tables(arguments: Report) -> None:
 def _figures(arguments: Report) -> None:
     from gcbench.report.figures.draw import draw  # imports matplotlib
 
-    folder = Path(arguments.keep or arguments.results[0]) / "figures"
+    folder = Path(arguments.keep or arguments.folder) / "figures"
     for line in draw(
         str(arguments.figure),
         _load_runs(arguments),
@@ -142,10 +142,10 @@ def _html(typed: Sequence[str]) -> None:
         )
     from gcbench.report.page import build_page  # imports torch
 
-    path = Path(arguments.file)
+    path = Path(arguments.file or arguments.folder / "report.html")
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, build_page(runs).encode())
-    print(f"{path}: {len(runs)} runs; open it in a browser")
+    print(f"{path}: {len(runs)} run{'s' * (len(runs) != 1)}; open it in a browser")
 
 
 def _show(

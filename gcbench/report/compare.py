@@ -11,6 +11,7 @@ from gcbench.identity import flat_differences, format_value
 from gcbench.records.store import FoundRuns, RecordedRun, find_runs, newest
 from gcbench.report.claims_relations import PairedDifferences
 from gcbench.report.document import EMPTY, Heading, Summary, format_signed, format_summary
+from gcbench.report.listing import add_overrides, overrides_by_run
 from gcbench.report.measures import MEASURES, SCORES, measure_by_seed
 
 SHOWN = [name for name in MEASURES if name != "error_rate"]  # accuracy says the same
@@ -66,9 +67,10 @@ def compare(a: str, b: str) -> Comparisons:
         (x, y) for x in left for y in right if x.title == y.title and _match(x, y, left, right)
     ]
     paired = [group for pair in pairs for group in pair]
+    overrides = overrides_by_run({group.runs[0]: group.title for group in [*left, *right]})
     alone = [
-        f"{group.title}, seed{'s' * (len(group.runs) > 1)} {_list_seeds(group, ', ')}, "
-        f"only in {where}"
+        f"{add_overrides(group.title, overrides[group.runs[0]])}, "
+        f"seed{'s' * (len(group.runs) > 1)} {_list_seeds(group, ', ')}, only in {where}"
         for where, groups in ((a, left), (b, right))
         for group in groups
         if group not in paired

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gcbench.config import budget_names
 from gcbench.console import TextTable
-from gcbench.identity import CHOICE_GROUPS, all_knobs, drop_copies, tell_apart
+from gcbench.identity import all_knobs, drop_copies, tell_apart
 from gcbench.records.store import RecordedRun
 from gcbench.report.document import DIRTY, DIRTY_NOTE, EMPTY, format_number
 from gcbench.report.measures import MEASURES, main_score, measure
@@ -41,26 +41,38 @@ def list_tables(runs: Sequence[RecordedRun], folders: Sequence[str | Path]) -> T
 def list_runs(runs: Sequence[RecordedRun]) -> TextTable:
     """Return a row for every run, in the order of `runs`."""
     headings = ["run", "what", "budget", "seed", "status", "score", "ratio", "ms per step"]
-    called_alike: dict[str, list[RecordedRun]] = {}
-    for run in runs:
-        called_alike.setdefault(run.title, []).append(run)
-    overrides = {
-        run: overrides
-        for peers in called_alike.values()
-        for run, overrides in zip(peers, tell_apart([peer.flat for peer in peers]), strict=True)
-    }
+    overrides = overrides_by_run({run: run.title for run in runs})
     rows = [_texts(run, overrides[run]) for run in runs]
     note = [f"{DIRTY} {DIRTY_NOTE}"] if any(run.dirty for run in runs) else []
     return TextTable([*headings, "finished"], rows, left=(0, 1, 2, 4, 5, 8), notes=note)
 
 
+def overrides_by_run(titles: Mapping[RecordedRun, str]) -> dict[RecordedRun, list[str]]:
+    """Return the overrides that distinguish each run from others of its title, null ones last."""
+    called_alike: dict[str, list[RecordedRun]] = {}
+    for run, title in titles.items():
+        called_alike.setdefault(title, []).append(run)
+    return {
+        run: sorted(overrides, key=lambda override: override.endswith("=null"))
+        for peers in called_alike.values()
+        for run, overrides in zip(
+            peers, tell_apart([{**peer.choices, **peer.flat} for peer in peers]), strict=True
+        )
+    }
+
+
+def add_overrides(title: str, overrides: Sequence[str]) -> str:
+    """Return a title with at most `MOST` of these overrides."""
+    more = ["..."] if len(overrides) > MOST else []
+    return " ".join([title, *overrides[:MOST], *more])
+
+
 def _texts(run: RecordedRun, overrides: Sequence[str]) -> list[str]:
     """Return the cells of a run; `overrides` distinguish it from other runs of its title."""
     result = run.result
-    more = ["..."] if len(overrides) > MOST else []
-    what = " ".join([run.title, *overrides[:MOST], *more])
+    what = add_overrides(run.title, overrides)
     if run.title != run.experiment:
-        what += f", {result.workers or '?'} workers"
+        what += f", {result.workers or '?'} worker{'s' * (result.workers != 1)}"
     reason = f": {result.reason}" if result.reason else ""
     scored = main_score(result)
     return [
@@ -91,11 +103,10 @@ def runs_frame(runs: Sequence[RecordedRun]) -> DataFrame:
 
 
 def _record(run: RecordedRun) -> dict[str, Any]:
-    choices = {name: run.result.choices[name] for name in CHOICE_GROUPS}
     return {
         "run": run.place,
         "experiment": run.experiment,
-        **choices,
+        **run.choices,
         "workers": run.result.workers,
         "budget": run.budget,
         "seed": run.seed,

@@ -35,6 +35,7 @@ from gcbench.compressors import Compressor, build
 
 RULES: list[tuple[type, Callable[[Compressor], object], str]] = [
     (broken.NotAMethod, check_parts, "has no properties and no encode"),
+    (broken.WithoutProperties, check_parts, "WithoutProperties has no properties and no decode_ad"),
     (broken.WithoutMean, check_shapes, "all workers agree on one row"),
     (broken.InPlace, check_shapes, "changed in place"),
     (broken.MomentumInPlace, check_state_is_pure, "never changed in place"),

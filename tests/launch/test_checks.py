@@ -300,3 +300,15 @@ def test_a_run_says_how_much_of_the_gradient_it_compresses(
     warned = [record.message for record in caplog.records if "compressed" in record.message]
     assert len(warned) == (says is not None)
     assert says is None or (says in warned[0] and says in facts["compressed"])
+
+
+@pytest.mark.parametrize(
+    ("warmup", "budget", "warned"), [("0.2", "paper", 1), ("0.01", "paper", 0), ("9", "smoke", 0)]
+)
+def test_a_run_that_ends_in_its_warmup_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, warmup: str, budget: str, warned: int
+) -> None:
+    steps = ["trainer.launcher=virtual", "trainer.max_steps=2", f"budget={budget}"]
+    run(tmp_path, *steps, f"schedule.warmup_epochs={warmup}")
+    said = [r.message for r in caplog.records if "before the learning rate reaches" in r.message]
+    assert len(said) == warned

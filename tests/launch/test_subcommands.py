@@ -13,6 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+import yaml
 from needed import patience
 from processes import command
 from results import result_of, write
@@ -173,6 +174,44 @@ def test_what_hydra_takes_is_a_run(typed: Typed) -> None:
     ):
         status, stdout, stderr = typed(*arguments)
         assert status == 0 and "compressor:" in stdout, stderr
+
+
+def test_the_configuration_that_is_shown_is_the_one_that_runs(typed: Typed) -> None:
+    status, stdout, stderr = typed("budget=cpu", "levels=7", "--cfg", "job")
+    shown = yaml.safe_load(stdout)
+    assert status == 0 and "budget" not in shown, stderr
+    assert shown["trainer"]["epochs"] == 5 and (shown["bits"], shown["levels"]) == (4, 7)
+    status, _, stderr = typed("bits=99", "--cfg", "job")
+    assert status == 1 and stderr.startswith("gcbench: bits=99: type a number of bits")
+
+
+@pytest.mark.parametrize(
+    ("group", "content", "says"),
+    [
+        ("experiment", "bits: 2", "begin its file with the line # @package _global_"),
+        ("experiment", "# @package _global_\nbits: [2", "is not valid YAML"),
+        ("experiment", "# @package _global_\ncompressor: qsgd", "- override /compressor: qsgd"),
+        (
+            "experiment",
+            "# @package _global_\ntrainer: {max_stepz: 2}",
+            "trainer.max_stepz: no such key, in a file of the configuration; did you mean trainer",
+        ),
+        (
+            "compressor",
+            "# @package _global_\ncompressor: {method: {_target_: my.Method}}",
+            "compressor has no _target_, which names what it makes",
+        ),
+    ],
+)
+def test_slips_in_a_file_of_ones_own_are_refused_before_a_step(
+    typed: Typed, tmp_path: Path, group: str, content: str, says: str
+) -> None:
+    (tmp_path / "own" / group).mkdir(parents=True)
+    (tmp_path / "own" / group / "mine.yaml").write_text(content)
+    choice = f"{'+' * (group == 'experiment')}{group}=mine"
+    status, stdout, stderr = typed("--config-dir", "own", choice, "logger=none")
+    assert status == 1 and not stdout and says in stderr.splitlines()[-1], stderr
+    assert "Traceback" not in stderr and not list(tmp_path.glob("outputs/*"))
 
 
 def test_a_configuration_is_shown_of_one_run(typed: Typed, tmp_path: Path) -> None:

@@ -42,6 +42,15 @@ def test_a_script_needs_no_main_guard(tmp_path: Path) -> None:
     assert lines.count("the script") == 1 and lines[-1] == "done 2 1"
 
 
+def test_slips_of_scripts_are_answered(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match=r"3: type overrides as texts \('bits=4'\) or keywords"):
+        gcbench.run(3)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="bits=4 bits=2: type only one of them"):
+        gcbench.run("bits=4", bits=2)
+    with pytest.raises(TypeError, match=r"type folders, as in load_runs\('outputs', 'older'\)"):
+        gcbench.load_runs(["a", "b"])  # type: ignore[arg-type]
+
+
 def test_a_grid_of_runs_and_their_frame(tmp_path: Path) -> None:
     results = gcbench.sweep("compressor=qsgd", outputs=tmp_path, bits=[2, 8], seed=[1, 2], **SMALL)
     assert [(r.config["bits"], r.config["seed"]) for r in results] == [

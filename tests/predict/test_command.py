@@ -250,8 +250,16 @@ def test_a_measured_device_is_read_again(here: Path) -> None:
 def test_a_device_without_codecs_has_none_to_type(here: Path) -> None:
     Path("result.json").write_text(json.dumps(result()))
     predict_steps(["measure", ".", "device=made.yaml"])
-    with pytest.raises(ConfigError, match="compressor=qsgd; it has none, or add it with gcbench"):
+    with pytest.raises(ConfigError, match="compressor=qsgd; type gcbench bench compressor=qsgd"):
         predict_steps(["shapes=mine.yaml", "device=made.yaml", "compressor=qsgd"])
+
+
+def test_a_device_file_is_not_written_over(here: Path) -> None:
+    Path("result.json").write_text(json.dumps(result()))
+    Path("made.yaml").write_text("title: edited")
+    with pytest.raises(ConfigError, match="device=made.yaml: there is such a file, which may"):
+        predict_steps(["measure", ".", "device=made.yaml"])
+    assert Path("made.yaml").read_text() == "title: edited"
 
 
 def test_a_device_has_one_line_for_a_method(here: Path) -> None:

@@ -123,6 +123,19 @@ def test_runs_lists_everything(said) -> None:
     assert "outputs/b" not in said("runs", "outputs/deep")
 
 
+def test_runs_of_one_experiment_are_told_apart_by_their_methods_first(said) -> None:
+    for number, choices in enumerate((["compressor=top_k"], ["compressor=qsgd", "bits=2"])):
+        write(OUT / str(number), result_of(SGD, *choices))
+    lines = said("runs").splitlines()
+    assert any(f"{SGD} compressor=top_k" in line for line in lines)
+    assert any(f"{SGD} compressor=qsgd" in line for line in lines)
+
+
+def test_a_page_is_written_beside_the_results(here: Path, said) -> None:
+    write(here / "other" / "a", result_of(SGD))
+    assert said("html", "results=other").startswith("other/report.html: 1 run; open it")
+
+
 def test_it_starts_without_torch() -> None:
     """Importing torch or wandb would delay every report by seconds."""
     code = (

@@ -61,6 +61,14 @@ def test_rows_are_paired_by_name(said) -> None:
     assert "The same configuration." in text and "B, seed 2: failed: out of memory" in text
 
 
+def test_what_only_one_tree_has_is_told_apart(said) -> None:
+    write(Path("a") / "sgd", result_of(SGD))
+    for rank in (3, 5):
+        write(Path("b") / str(rank), result_of(RANK, f"rank={rank}"))
+    text = said("diff", "a", "b")
+    assert f"{RANK} rank=3, seed 1, only in b" in text and f"{RANK} rank=5, seed 1, only in" in text
+
+
 def test_seeds_that_differ_are_compared_by_their_ranges(said) -> None:
     """Ranges that overlap count as equal, even if all of one is above the mean of the other."""
     tree("a", SGD, accuracies=(94.0, 94.2, 94.4))

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from gcbench.codecs.noise import Noise
 from gcbench.comm import Comm
-from gcbench.compressors import Aggregated, Grads, Properties, State, Step
+from gcbench.compressors import Aggregated, Codec, Grads, Properties, State, Step
+from gcbench.compressors.codec import Message
 
 NONE = Properties()
 
@@ -171,6 +172,11 @@ class NothingIsShared(Mean):
         return Aggregated(
             {k: g.mean(0, keepdim=True) for k, g in grads.items()}, lambda: grads, state
         )
+
+
+class WithoutProperties(Codec):
+    def encode(self, x: Tensor, segments: tuple[int, ...], noise: Noise) -> Message:
+        return [x]
 
 
 class NotAMethod:

@@ -111,6 +111,13 @@ def test_nothing_else_may_change_when_a_run_is_extended(tmp_path: Path) -> None:
         run(tmp_path, *OVERRIDES, "trainer.max_steps=4", "rank=1")
 
 
+def test_the_shorter_command_of_an_extended_run_is_told_so(tmp_path: Path) -> None:
+    for steps in (2, 4):
+        run(tmp_path, *OVERRIDES, f"trainer.max_steps={steps}")
+    with pytest.raises(ConfigError, match=r"was extended to trainer.max_steps=4; type that to see"):
+        run(tmp_path, *OVERRIDES, "trainer.max_steps=2")
+
+
 def test_a_run_whose_state_was_not_kept_is_not_extended(tmp_path: Path) -> None:
     result = run(tmp_path, *OVERRIDES, "trainer.max_steps=2", "trainer.keep_weights=false")
     assert (
