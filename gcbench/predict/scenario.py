@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from gcbench.config import ConfigError, compose_overrides, resolve
+from gcbench.config import ConfigError, choices_in, compose_overrides, near, resolve
 from gcbench.predict.command import Predict
 from gcbench.predict.devices import Device, interpolate, read_device
 from gcbench.predict.links import read_link
@@ -116,6 +116,12 @@ def find_model(arguments: Predict, device: Device) -> ModelOnDevice:
         compute = device.compute(model.title, batch, taken)
         samples = arguments.samples or ASSUMED_SAMPLES
         return ModelOnDevice(model.title, model.tensors, samples, compute)
+    if arguments.model not in (models := choices_in("model")):
+        likely = near(arguments.model, models)
+        raise ConfigError(
+            f"model={arguments.model}: there is no such choice; type model="
+            f"{likely or ', '.join(models)}, or shapes=FILE for a model of your own"
+        )
     dataset = arguments.dataset or dataset_of(arguments.model)
     facts = facts_of(arguments.model, dataset)
     usual = dataset_of(arguments.model)

@@ -180,7 +180,7 @@ def refuse_unknown_knobs(names: Sequence[str], overrides: Sequence[str]) -> None
         if not any(override.partition("=")[0] in keys[name] for name in names):
             raise ConfigError(
                 f"{override}: no such key with compressor={','.join(names)}; type gcbench predict "
-                "--help to see the keys"
+                "--help to see the keys, or shapes=FILE for a model of your own"
             )
 
 

@@ -254,6 +254,12 @@ def test_a_device_without_codecs_has_none_to_type(here: Path) -> None:
         predict_steps(["shapes=mine.yaml", "device=made.yaml", "compressor=qsgd"])
 
 
+@pytest.mark.parametrize("typed", ["model=mynet.Net", "model._target_=mynet.Net"])
+def test_a_model_of_ones_own_is_predicted_by_its_shapes(typed: str) -> None:
+    with pytest.raises(ConfigError, match="or shapes=FILE for a model of your own"):
+        predict_steps([typed])
+
+
 def test_a_device_file_is_not_written_over(here: Path) -> None:
     Path("result.json").write_text(json.dumps(result()))
     Path("made.yaml").write_text("title: edited")
