@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import yaml
-from hydra.errors import MissingConfigException
 from results import CONFIG, plain_result
 
 from gcbench.comm.network import Link, Network
@@ -118,8 +117,7 @@ def test_a_slip_in_the_file_of_a_device_is_named(here: Path, change: Any, says: 
 
 
 def test_a_model_that_does_not_exist_is_named_before_its_seconds(here: Path) -> None:
-    # The command line turns the exception into one sentence.
-    with pytest.raises(MissingConfigException, match="model/resnet19"):
+    with pytest.raises(ConfigError, match="model=resnet19: there is no such choice; type model=r"):
         predict_steps(["model=resnet19", "network=1gbit"])
 
 
