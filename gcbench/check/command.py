@@ -6,7 +6,15 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gcbench.config import Arguments, Config, compose_methods, key, option, read_arguments
+from gcbench.config import (
+    Arguments,
+    Config,
+    ConfigError,
+    compose_methods,
+    key,
+    option,
+    read_arguments,
+)
 
 
 @dataclass
@@ -47,7 +55,13 @@ class Methods(Arguments):
     """Lists all methods, or those named: what they are, their knobs, what they promise and,
     if measured, what they send."""
 
-    usage = "gcbench methods [NAME ...] [measure=true] [--config-dir DIR]"
+    usage = "gcbench methods [NAME ... [key=value ...]] [measure=true] [--config-dir DIR]"
+    examples = """
+gcbench methods
+gcbench methods powersgd rank=4
+gcbench methods qsgd ecqsgd bits=2 bucket_size=128
+"""
+    takes_other_keys = True
 
     measure: bool = key(
         False, "true: also what each sends, measured in a step; with names it always is"
@@ -87,4 +101,10 @@ def methods(typed: Sequence[str]) -> None:
     arguments = read_arguments(Methods, typed)
     from gcbench.check.methods import list_methods
 
-    list_methods(arguments.plain, arguments.measure or bool(arguments.plain), arguments.config_dir)
+    if arguments.others and not arguments.plain:
+        raise ConfigError(
+            f"{arguments.others[0]}: no such key; type the names of methods before their knobs, as "
+            "in gcbench methods powersgd rank=4"
+        )
+    measure = arguments.measure or bool(arguments.plain)
+    list_methods(arguments.plain, measure, arguments.config_dir, arguments.others)

@@ -13,7 +13,14 @@ from gcbench.compressors.build import Feedback
 from gcbench.compressors.ef21 import EF21
 from gcbench.compressors.loco import LoCo
 from gcbench.compressors.wrappers import ErrorFeedback
-from gcbench.config import ConfigError, compose_methods, conf_directory, near
+from gcbench.config import (
+    ConfigError,
+    compose_methods,
+    compose_overrides,
+    conf_directory,
+    near,
+    resolve,
+)
 from gcbench.config.directory import top_comment
 from gcbench.console import TextTable, print_table
 from gcbench.launch.instantiate import make_compressor
@@ -40,9 +47,12 @@ def choices(config_dir: str | None = None) -> dict[str, Path]:
 
 
 def read_methods(
-    names: Sequence[str], measure: bool, config_dir: str | None = None
+    names: Sequence[str],
+    measure: bool,
+    config_dir: str | None = None,
+    overrides: Sequence[str] = (),
 ) -> Iterator[ListedMethod]:
-    """Yield the methods of these names, or all methods if there are no names.
+    """Yield the methods of these names with `overrides`, or all methods if there are no names.
 
     Raises ConfigError for an unknown name.
     """
@@ -53,6 +63,9 @@ def read_methods(
                 f"{name}: there is no such method; type {near(name, files) or ', '.join(files)}"
             )
     for name, (node, knobs) in compose_methods(names or list(files), config_dir).items():
+        if overrides:
+            config = resolve(compose_overrides([f"compressor={name}", *overrides], config_dir))
+            node = config["compressor"]
         compressor = make_compressor(node, quiet=True)
         yield ListedMethod(
             name,
@@ -82,19 +95,23 @@ def _promises(compressor: Compressor) -> list[str]:
 
 
 def list_methods(
-    names: Sequence[str] = (), measure: bool = False, config_dir: str | None = None
+    names: Sequence[str] = (),
+    measure: bool = False,
+    config_dir: str | None = None,
+    overrides: Sequence[str] = (),
 ) -> None:
     """Print the methods of these names, or all; with `measure`, also what they send."""
     measured = ["bits per value", "x fewer than fp32"] if measure else []
     rows = []
-    for method in read_methods(names, measure, config_dir):
+    for method in read_methods(names, measure, config_dir, overrides):
         about = f"{method.about}\n{' '.join(method.knobs)}".rstrip()
         wire = method.wire
         sent = ["\n".join(wire.lines), f"{wire.ratio:.1f}"] if wire else []
         rows.append([method.name, about, *sent, "\n".join(method.promises)])
     shapes = ", ".join(" x ".join(map(str, shape)) for shape in REFERENCE.values())
     measured_note = (
-        f"Measured with all knobs as they are, in the first step of {WORKERS} workers, on "
+        f"Measured with {' '.join(overrides) or 'all knobs as they are'}, in the first step of "
+        f"{WORKERS} workers, on "
         f"{VALUES:,} values ({shapes})."
     )
     not_measured_note = (

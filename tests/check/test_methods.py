@@ -72,3 +72,18 @@ def test_methods_that_are_composed_together_are_those_of_runs() -> None:
             "recommended",
             "seed",
         } & set(knobs)
+
+
+def test_a_method_is_measured_with_the_knobs_that_are_typed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    register()
+    listed_by(["powersgd", "rank=4"])
+    said = capsys.readouterr().out
+    listed_by(["powersgd"])
+    assert "0.588 fp32" in said and "Measured with rank=4," in said
+    assert "0.309 fp32" in capsys.readouterr().out, "rank 2; vectors are sent whole by both"
+    with pytest.raises(ConfigError, match="rank=4: no such key; type the names of methods before"):
+        listed_by(["rank=4"])
+    with pytest.raises(ConfigError, match="bits=99: type a number of bits"):
+        listed_by(["qsgd", "bits=99"])
