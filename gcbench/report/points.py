@@ -11,6 +11,7 @@ from matplotlib import rc_context
 from gcbench.console import TextTable
 from gcbench.drawing import RC, save
 from gcbench.records.store import RecordedRun
+from gcbench.records.summary import advice_on_share, share_in_words
 from gcbench.report.document import EMPTY, Heading, Summary, format_summary
 from gcbench.report.figures.curves import draw_curves
 from gcbench.report.figures.series import Drawn, Series, Workload, series_by_workload
@@ -44,8 +45,20 @@ def _table(workload: Workload, drawn: Drawn) -> TextTable:
         ["point", *(heading.text for heading in shown)],
         [[series.label, *(_cell(series, heading) for heading in shown)] for series in drawn.series],
         title=workload.title,
-        notes=drawn.notes,
+        notes=[*drawn.notes, *_barely_compressed(drawn.series)],
     )
+
+
+def _barely_compressed(series: Sequence[Series]) -> Iterator[str]:
+    """Yield a note for each reason why points sent most of the gradient as it was."""
+    by_reason: dict[str, list[str]] = {}
+    for one in series:
+        result = one.runs[0].result
+        share = result.compressed_share
+        if share is not None and (advice := advice_on_share(share, result.config)):
+            by_reason.setdefault(f"{share_in_words(share)} {advice}", []).append(one.label)
+    for reason, labels in by_reason.items():
+        yield f"{', '.join(labels)}: compressed {reason}."
 
 
 def _cell(series: Series, heading: Heading) -> str:

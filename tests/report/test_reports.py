@@ -601,6 +601,19 @@ def test_points_of_a_sweep_of_times_stay_apart() -> None:
     assert [row[0] for row in table.rows] == ["none trainer.threads=1", "none trainer.threads=2"]
 
 
+def test_points_that_compress_little_say_so() -> None:
+    sizes = {20_000: 0.1, 0: 1.0}
+    results = [
+        result_of(RANK, f"min_size={size}") | {"compressed_share": share}
+        for size, share in sizes.items()
+    ]
+    (table,) = compare_points([RecordedRun(Result.parse(one), "", list) for one in results])
+    assert table.notes == [
+        "powersgd min_size=20000: compressed 10 % of the gradient's values (tensors of fewer than "
+        "20,000 values are sent whole; type min_size=0)."
+    ]
+
+
 def test_an_override_is_not_for_rows_in_which_it_means_nothing(said, here: Path) -> None:
     quantizer = "ecqsgd/figure5/terngrad"  # has the key alpha, but no error feedback
     table = here.parent / "table" / "small" / "one.yaml"
