@@ -105,6 +105,11 @@ def _notes(arguments: Predict, scenario: Scenario) -> list[str]:
             f"Codec seconds are those of device {arguments.device}, which do not depend on the "
             f"knobs ({', '.join(arguments.others)}); what is sent does."
         )
+    if whole := _sent_whole(arguments, scenario):
+        notes.append(
+            f"No fewer bits than fp32: {', '.join(whole)}. Tensors of fewer than min_size values "
+            "are sent whole; type min_size=0 to compress them, too."
+        )
     if scenario.guessed:
         notes.append(
             f"Codec seconds are the device's guess for any method ({OTHER}), and may be far off, "
@@ -119,6 +124,17 @@ def _notes(arguments: Predict, scenario: Scenario) -> list[str]:
         reasons = "; ".join(f"{name} ({why})" for name, why in scenario.left_out.items())
         notes.append(f"Left out, as they cannot be predicted there: {reasons}")
     return notes
+
+
+def _sent_whole(arguments: Predict, scenario: Scenario) -> list[str]:
+    """Return the methods that compress nothing of this model between nodes."""
+    workers = max(2, *arguments.workers)
+    sent = {
+        method: sum(m.bits for m in method.messages(workers) if m.level != "inside")
+        for method in scenario.methods
+        if method.family != "none"
+    }
+    return [method.title for method, bits in sent.items() if bits >= 8 * method.dense_bytes]
 
 
 def _rank_methods(arguments: Predict) -> TextTable:

@@ -144,6 +144,17 @@ def test_a_model_without_code(here: Path) -> None:
     )
 
 
+def test_methods_that_compress_nothing_are_named(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("small.yaml").write_text("shapes: [[64, 64], [64]]\nseconds: {32: 0.01}")
+    typed = ["shapes=small.yaml", "compressor=none,qsgd,top_k", "workers=2", "network=1gbit"]
+    predict_steps(typed)
+    assert "No fewer bits than fp32: qsgd. Tensors of fewer" in capsys.readouterr().out
+    predict_steps([*typed, "min_size=0"])
+    assert "No fewer bits" not in capsys.readouterr().out
+
+
 def test_every_number_of_local_steps_is_a_method(here: Path) -> None:
     arguments = read_predict(
         ["shapes=mine.yaml", "compressor=powersgd,none", "every=1,8", "workers=4", "network=1gbit"]
