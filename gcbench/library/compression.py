@@ -95,7 +95,7 @@ class Compression(ABC):
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Restore what `state_dict` returned. Raises ConfigError if it is not this worker's."""
         expected = {**self._identity, "parts": list(self._exchanges)}
-        saved = {**state_dict, "parts": list(state_dict["steps"])}
+        saved = {**state_dict, "parts": list(state_dict.get("steps", ()))}
         for key, value in expected.items():
             if saved.get(key) != value:
                 raise ConfigError(

@@ -15,7 +15,7 @@ from library_cases import (
     backward_under_autocast,
     join,
     refusal,
-    refused_state,
+    refused_states,
     remove,
     skip_infinite,
     train_as_people_do,
@@ -179,5 +179,5 @@ def test_mistakes_are_refused_in_one_sentence(case: str, says: str) -> None:
 
 
 def test_a_state_of_another_compressor_is_refused() -> None:
-    for sentence in pool(2).run(refused_state):
-        assert "load what this worker saved" in sentence
+    for sentences in pool(2).run(refused_states):
+        assert ["load what this worker saved" in sentence for sentence in sentences] == [True] * 2

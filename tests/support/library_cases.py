@@ -276,16 +276,18 @@ def refusal(process: Process, case: str) -> str:
     return ""
 
 
-def refused_state(process: Process) -> str:
-    """Return the error message for a state that another compressor saved."""
+def refused_states(process: Process) -> list[str]:
+    """Return the error messages for a state that another compressor saved, and for none at all."""
     compressions = [
         gcbench.compress(DistributedDataParallel(Net()), "powersgd", rank=rank) for rank in (1, 2)
     ]
-    try:
-        compressions[0].load_state_dict(compressions[1].state_dict())
-    except ValueError as error:
-        return str(error)
-    return ""
+    sentences = []
+    for state in (compressions[1].state_dict(), {"model": {}}):
+        try:
+            compressions[0].load_state_dict(state)
+        except ValueError as error:
+            sentences.append(str(error))
+    return sentences
 
 
 def join(process: Process, name: str | None, knobs: dict[str, Any]) -> dict[str, Any]:
