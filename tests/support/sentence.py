@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -32,3 +33,9 @@ def run(directory: Path, *overrides: str, in_sweep: bool = False) -> dict[str, A
     result = RunFiles(directory).read_result()
     assert result is not None
     return result.model_dump()
+
+
+def untimed_metrics(directory: Path) -> list[dict[str, Any]]:
+    """Return the metrics of a run without times, which only real workers have."""
+    lines = map(json.loads, (directory / "metrics.jsonl").read_text().splitlines())
+    return [{k: v for k, v in line.items() if k != "seconds"} for line in lines]

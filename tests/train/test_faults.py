@@ -17,7 +17,7 @@ import pytest
 import torch
 from gloo_pool import pool
 from needed import patience, skip
-from sentence import SMALL, config_of, run
+from sentence import SMALL, config_of, run, untimed_metrics
 from train_cases import drift_error, drift_error_at_the_end
 
 from gcbench.config import RunFailed
@@ -209,12 +209,7 @@ def test_a_full_disk_leaves_the_checkpoint_before_usable(small_disk: Path, tmp_p
     run(folder, *overrides, "trainer.checkpoint_steps=null")
     whole = run(tmp_path / "whole", *overrides)
     assert result_of(folder)["bits_sent"] == whole["bits_sent"]
-    assert metrics(folder)[-1] == metrics(tmp_path / "whole")[-1]
-
-
-def metrics(folder: Path) -> list[dict[str, Any]]:
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in line.items() if k != "seconds"} for line in lines]
+    assert untimed_metrics(folder)[-1] == untimed_metrics(tmp_path / "whole")[-1]
 
 
 def test_replicas_that_drift_are_named() -> None:

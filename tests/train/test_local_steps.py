@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import math
 from copy import deepcopy
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from inner_cases import VIRTUAL, N, W, build, shared, take_steps, train_losses
 from nightly import slow_but
-from sentence import run
+from sentence import run, untimed_metrics
 from torch import Tensor, nn
 
 from gcbench.comm import Comm
@@ -232,19 +230,13 @@ def test_virtual_and_real_workers_are_equal_to_the_bit(
     }
     assert [result["processes"] for result in results.values()] == [1, 2, 4]
     kept = [torch.load(tmp_path / str(p) / "weights.pt", weights_only=True) for p in results]
-    lines = [metrics(tmp_path / str(p)) for p in results]
+    lines = [untimed_metrics(tmp_path / str(p)) for p in results]
     for one, other in pairwise(results.values()):
         for key in ("test", "bits_sent", "bits_received", "estimator", "compression_error"):
             assert one[key] == other[key]
     assert lines[0] == lines[1] == lines[2] and len(lines[0]) > 13
     for weights in kept[1:]:
         assert all(torch.equal(weights[name], kept[0][name]) for name in kept[0])
-
-
-def metrics(folder: Path) -> list[dict[str, Any]]:
-    """Return the metrics without times, which only real workers have."""
-    lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
-    return [{k: v for k, v in line.items() if k != "seconds"} for line in lines]
 
 
 def test_the_result_says_what_an_exchange_sends(tmp_path: Path) -> None:
@@ -263,7 +255,7 @@ def test_the_result_says_what_an_exchange_sends(tmp_path: Path) -> None:
     # Both exchanges are sampled, as each is the first after a multiple of five steps.
     assert result["compression_error"]["samples"] == 2
     assert result["compression_error"]["relative"] < 1e-6
-    rates = [line["lr"] for line in metrics(tmp_path) if line["event"] == "train"]
+    rates = [line["lr"] for line in untimed_metrics(tmp_path) if line["event"] == "train"]
     assert rates != [0.7], "the rate of the workers' own steps is logged"
 
 

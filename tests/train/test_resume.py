@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from nightly import slow_but
-from sentence import run
+from sentence import run, untimed_metrics
 
 from gcbench.compressors.dense import Dense
 from gcbench.config import ConfigError, RunFailed
@@ -78,12 +78,6 @@ def final_weights(folder: Path, step: int) -> dict[str, torch.Tensor]:
     return weights
 
 
-def metrics(folder: Path) -> list[dict[str, Any]]:
-    """Return the metrics without times, which only real workers have."""
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in line.items() if k != "seconds"} for line in lines]
-
-
 def cut_back(folder: Path, step: int) -> None:
     """Leave the directory as if the run had been killed after the checkpoint of `step`."""
     (folder / "result.json").unlink()
@@ -97,7 +91,7 @@ def cut_back(folder: Path, step: int) -> None:
 def same(
     one: Path, other: Path, step: int, result: dict[str, Any], expected: dict[str, Any]
 ) -> None:
-    assert metrics(one) == metrics(other)
+    assert untimed_metrics(one) == untimed_metrics(other)
     a, b = final_weights(one, step), final_weights(other, step)
     assert all(torch.equal(a[k], b[k]) for k in a)
     for key in ("test", "bits_sent", "bits_received", "compression_error", "steps"):
@@ -302,7 +296,7 @@ def test_resume_never_starts_anew(tmp_path: Path) -> None:
     first = run(tmp_path, *overrides)
     (tmp_path / "result.json").unlink()
     again = run(tmp_path, *overrides, "resume=never")
-    assert again["test"] == first["test"] and metrics(tmp_path)[0]["step"] > 0
+    assert again["test"] == first["test"] and untimed_metrics(tmp_path)[0]["step"] > 0
 
 
 def make_update_infinite(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
@@ -382,7 +376,7 @@ def test_a_run_that_is_resumed_samples_no_error_twice(tmp_path: Path) -> None:
     run(tmp_path / "cut", *typed)
     cut_back(tmp_path / "cut", 5)
     assert run(tmp_path / "cut", *typed)["compression_error"] == whole["compression_error"]
-    assert metrics(tmp_path / "cut") == metrics(tmp_path / "whole")
+    assert untimed_metrics(tmp_path / "cut") == untimed_metrics(tmp_path / "whole")
 
 
 def test_a_checkpoint_between_two_lines_has_all_seconds_until_then(
