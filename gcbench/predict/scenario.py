@@ -60,6 +60,9 @@ def build_scenario(arguments: Predict) -> Scenario:
         )
         for name in arguments.network
     }
+    for cluster in clusters.values():
+        for workers in arguments.workers:
+            cluster.network(workers)  # refuses nodes that are not full, before steps are metered
     names = _choose_methods(arguments)
     untimed = [] if arguments.compressor != ("all",) else [n for n in names if not device.times(n)]
     model = find_model(arguments, device)
