@@ -284,6 +284,7 @@ def test_an_unknown_key_is_answered_with_what_was_meant(sentence: str, says: str
         ("~seed", "~seed: every run needs this key; leave this out"),
         ("compressor=", "compressor=: there is no such choice; type compressor=acpsgd, "),
         ("-m", "-m: this is not a readable key=value"),
+        ("name='a", "name='a: this is not a readable key=value; close its brackets and quotes"),
         (
             "compressor=none min_size=0",
             "min_size belongs to every compressor= except bf16, demo, dion, fp16, none, signum",

@@ -70,6 +70,7 @@ def unknown_key(key: str, value: str, benchmark: bool, overrides: Sequence[str] 
 
 
 def _unknown_key_in_file(group: str, key: str) -> str:
+    """Return the sentence for a key of a group's schema that a file misspells."""
     known = list(knobs_of(SCHEMAS[group])) if group in SCHEMAS else []
     likely = get_close_matches(key, known, n=1)
     advice = f"did you mean {group}.{likely[0]}?" if likely else f"{group} has {', '.join(known)}"
@@ -186,10 +187,11 @@ def sentence_of(
         return f"+{twice[1]}: a run has this key already; type it without the +"
     if twice := re.match(r"Multiple values for (.+?)\. To override", text):
         return f"+{twice[1]}: a run has this choice already; type it without the +"
-    if quoted := re.match(r"LexerNoViableAltException: (.+?)=(.*)", text):
+    unquoted = re.match(r"LexerNoViableAltException: (.+?)=(.*)", text)
+    if unquoted and not unquoted[0].isascii():
         return (
-            f"{quoted[1]}={quoted[2]}: letters and signs beyond ASCII need quotes; type "
-            f"\"{quoted[1]}='{quoted[2]}'\""
+            f"{unquoted[1]}={unquoted[2]}: letters and signs beyond ASCII need quotes; type "
+            f"\"{unquoted[1]}='{unquoted[2]}'\""
         )
     if absent := re.match(r"Could not override '.+'\. No match.*\n.* \+(.+)$", text):
         return f"{absent[1]}: a run has no such choice by default; type +{absent[1]} to add it"
@@ -198,12 +200,10 @@ def sentence_of(
             f"{several[1]}: several values are a sweep; type gcbench -m {several[1]}, or "
             f"{several[2]}=[{several[3]}] for one value that is a list"
         )
-    not_read = (
-        r"(?:parsing override '|alternative at input '|LexerNoViableAltException: )(.+?)('|$)"
-    )
-    if unread := re.search(not_read, text, re.MULTILINE):
+    not_read = r"(?:parsing override|alternative at input) '(.+?)'|LexerNoViableAltException: (.+)"
+    if unread := re.search(not_read, text):
         return (
-            f"{unread[1]}: this is not a readable key=value; close its brackets and quotes, "
+            f"{unread[1] or unread[2]}: this is not a readable key=value; close its brackets and quotes, "
             "and quote a value with spaces or commas, as in 'name=\"a, b\"'"
         )
     if wrong := re.match(r"Error merging override \+*(.+?)=(.*)", text):
