@@ -203,8 +203,8 @@ def sentence_of(
     not_read = r"(?:parsing override|alternative at input) '(.+?)'|LexerNoViableAltException: (.+)"
     if unread := re.search(not_read, text):
         return (
-            f"{unread[1] or unread[2]}: this is not a readable key=value; close its brackets and quotes, "
-            "and quote a value with spaces or commas, as in 'name=\"a, b\"'"
+            f"{unread[1] or unread[2]}: this is not a readable key=value; close its brackets and "
+            "quotes, and quote a value with spaces or commas, as in 'name=\"a, b\"'"
         )
     if wrong := re.match(r"Error merging override \+*(.+?)=(.*)", text):
         said = refusal(wrong[1], parse_value(wrong[2]), hints_of_keys(benchmark).get(wrong[1], Any))
