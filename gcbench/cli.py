@@ -16,13 +16,11 @@ from typing import NamedTuple
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
-from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
 
 from gcbench.config import (
+    COMPOSITION_ERRORS,
     ConfigError,
     RunFailed,
     compose_overrides,
@@ -252,14 +250,7 @@ def _command(
         sys.exit(INTERRUPTED)
     except BrokenPipeError:  # the reader has closed the pipe, as in `gcbench runs | head -1`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (
-        ConfigError,
-        RunFailed,
-        HydraException,
-        OmegaConfBaseException,
-        YAMLError,
-        OSError,
-    ) as error:
+    except (ConfigError, RunFailed, OSError, *COMPOSITION_ERRORS) as error:
         if full_error:
             raise
         sentence = sentence_of(error, name, arguments)

@@ -15,12 +15,17 @@ from typing import Any
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.utils import JobReturn, JobStatus
-from hydra.errors import HydraException
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
-from omegaconf.errors import OmegaConfBaseException
 
-from gcbench.config import Config, ConfigError, RunFailed, resolve, run_directory
+from gcbench.config import (
+    COMPOSITION_ERRORS,
+    Config,
+    ConfigError,
+    RunFailed,
+    resolve,
+    run_directory,
+)
 from gcbench.console import print_table
 from gcbench.identity import digest
 from gcbench.launch.same import find_same_run, is_final_result, name_suffix, read_result_or_warn
@@ -65,8 +70,8 @@ class SweepProgress(Callback):
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
         try:
             self.rows = [_make_row(job) for job in _jobs(config)]
-        except (HydraException, OmegaConfBaseException):
-            return  # a key that does not exist: the first row ends the sweep with this error
+        except COMPOSITION_ERRORS:
+            return  # a key that does not exist, say: the first row ends the sweep with this error
         self.one_by_one = config.hydra.launcher._target_.endswith("BasicLauncher")
         _mark_same(self.rows)
         _estimate([row for row in self.rows if row.config and not row.done], Path(config.outputs))

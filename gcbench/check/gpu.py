@@ -41,12 +41,7 @@ def check_gpu(methods: Mapping[str, Config], kernels: Collection[str] = ()) -> b
         name: observe_step(make_compressor(node, quiet=True), SHAPES)
         for name, node in methods.items()
     }
-    called = {call.name for step in steps.values() for call in step.kernel_calls}
-    if unknown := set(kernels) - called:
-        raise ConfigError(
-            f"kernel={','.join(sorted(unknown))}: no step of {', '.join(methods)} calls it; type "
-            f"{', '.join(sorted(called))}"
-        )
+    _refuse_unknown(kernels, steps)
     rows: list[list[str]] = []
     groups: list[str] = []
     problems: list[str] = []
@@ -91,6 +86,16 @@ def check_gpu(methods: Mapping[str, Config], kernels: Collection[str] = ()) -> b
     for problem in problems:
         print(f"FAILED  {problem}", flush=True)
     return not problems
+
+
+def _refuse_unknown(kernels: Collection[str], steps: Mapping[str, ObservedStep]) -> None:
+    """Raise ConfigError for the name of a kernel that no step calls."""
+    called = {call.name for step in steps.values() for call in step.kernel_calls}
+    if unknown := set(kernels) - called:
+        raise ConfigError(
+            f"kernel={','.join(sorted(unknown))}: no step of {', '.join(steps)} calls it; type "
+            f"{', '.join(sorted(called))}"
+        )
 
 
 def largest_calls(calls: list[KernelCall], kernels: Collection[str] = ()) -> list[KernelCall]:

@@ -16,10 +16,9 @@ from gcbench.compressors.wrappers import ErrorFeedback
 from gcbench.config import (
     ConfigError,
     compose_methods,
-    compose_overrides,
     conf_directory,
     near,
-    resolve,
+    resolve_method,
 )
 from gcbench.config.directory import top_comment
 from gcbench.console import TextTable, print_table
@@ -64,8 +63,7 @@ def read_methods(
             )
     for name, (node, knobs) in compose_methods(names or list(files), config_dir).items():
         if overrides:
-            config = resolve(compose_overrides([f"compressor={name}", *overrides], config_dir))
-            node = config["compressor"]
+            node = resolve_method([f"compressor={name}", *overrides], config_dir)
         compressor = make_compressor(node, quiet=True)
         yield ListedMethod(
             name,
@@ -111,8 +109,7 @@ def list_methods(
     shapes = ", ".join(" x ".join(map(str, shape)) for shape in REFERENCE.values())
     measured_note = (
         f"Measured with {' '.join(overrides) or 'all knobs as they are'}, in the first step of "
-        f"{WORKERS} workers, on "
-        f"{VALUES:,} values ({shapes})."
+        f"{WORKERS} workers, on {VALUES:,} values ({shapes})."
     )
     not_measured_note = (
         "What they send is measured with gcbench methods measure=true, or gcbench methods NAME."

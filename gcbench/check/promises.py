@@ -184,8 +184,8 @@ def _updates(compressor: Compressor, names: Sequence[str]) -> list[Grads]:
 
 def check_error_feedback(compressor: Compressor) -> None:
     """Check that sent + residual' = grad + beta residual, with error feedback around any method."""
-    beta = 0.9
-    around, state = ErrorFeedback(compressor, 0.7, beta), State()
+    alpha, beta = 0.7, 0.9
+    around, state = ErrorFeedback(compressor, alpha, beta), State()
     for number in range(3):
         grads = gradients(range(4), number)
         out = aggregate(around, grads, number=number, state=state)

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from gcbench.config import Config, ConfigError, compose_overrides, method_node, resolve
+from gcbench.config import (
+    Config,
+    ConfigError,
+    compose_overrides,
+    method_node,
+    resolve,
+    resolve_method,
+)
 
 # Settings with which every method is tried, as far as it has the keys. Buckets are smaller than the
 # gradients of the checks.
@@ -48,9 +55,7 @@ def _of_choice(overrides: Sequence[str], config_dir: str | None) -> Subject:
     cases = {}
     for change in _changes({k: v for k, v in config.items() if k not in typed}):
         label = _overrides(change)
-        cases[label] = resolve(compose_overrides([*overrides, *label.split()], config_dir))[
-            "compressor"
-        ]
+        cases[label] = resolve_method([*overrides, *label.split()], config_dir)
     return Subject(config["compressor"], cases)
 
 

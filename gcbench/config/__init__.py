@@ -17,7 +17,7 @@ from gcbench.config.arguments import (
 )
 from gcbench.config.budget import PAPER, budget_names
 from gcbench.config.checks import refuse_empty_sweep
-from gcbench.config.command_line import resolve_overrides
+from gcbench.config.command_line import resolve_method, resolve_overrides
 from gcbench.config.compose import (
     compose_methods,
     compose_overrides,
@@ -26,7 +26,7 @@ from gcbench.config.compose import (
     open_nodes,
 )
 from gcbench.config.directory import choices_in, conf_directory, read_yaml
-from gcbench.config.errors import Config, ConfigError, IdleKeyError, RunFailed
+from gcbench.config.errors import COMPOSITION_ERRORS, Config, ConfigError, IdleKeyError, RunFailed
 from gcbench.config.help import method_keys
 from gcbench.config.links import emulated_link
 from gcbench.config.notices import notices_of, start_notice
@@ -36,6 +36,7 @@ from gcbench.config.run_name import bench_name, run_directory, run_name
 from gcbench.config.sentences import sentence_of
 
 __all__ = [
+    "COMPOSITION_ERRORS",
     "Arguments",
     "Config",
     "ConfigError",
@@ -65,6 +66,7 @@ __all__ = [
     "register",
     "resolve",
     "resolve_benchmark",
+    "resolve_method",
     "resolve_overrides",
     "run_directory",
     "run_name",

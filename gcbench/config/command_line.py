@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hydra.errors import HydraException
-from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
-
 from gcbench.config.compose import compose_overrides
-from gcbench.config.errors import Config, ConfigError
+from gcbench.config.errors import COMPOSITION_ERRORS, Config, ConfigError
 from gcbench.config.register import register
 from gcbench.config.resolve import resolve
 from gcbench.config.run_name import run_directory
@@ -25,5 +21,14 @@ def resolve_overrides(overrides: Sequence[str]) -> tuple[Config, str]:
     try:
         composed = compose_overrides(overrides)
         return resolve(composed), run_directory(composed)
-    except (HydraException, OmegaConfBaseException, YAMLError) as error:
+    except COMPOSITION_ERRORS as error:
         raise ConfigError(sentence_of(error, overrides=overrides)) from error
+
+
+def resolve_method(overrides: Sequence[str], config_dir: str | None = None) -> Config:
+    """Return the checked `compressor` node of a command line like `compressor=qsgd bits=2`.
+
+    Files in `config_dir` count like those in conf/.
+    """
+    node: Config = resolve(compose_overrides(overrides, config_dir))["compressor"]
+    return node

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from hydra.errors import HydraException
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
 from gcbench.identity import Config as Config
+
+COMPOSITION_ERRORS = HydraException, OmegaConfBaseException, YAMLError
+"""What composing a configuration raises for a mistake; `sentence_of` says it in our words."""
 
 
 class ConfigError(ValueError):

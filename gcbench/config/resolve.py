@@ -87,6 +87,7 @@ def settle(composed: DictConfig) -> Config:
 
 
 def _refuse_removed_keys(composed: DictConfig) -> None:
+    """Refuse ~seed and the like, without which no directory could be named."""
     for override in composed.hydra.overrides.task:
         if override.startswith("~") and override[1:].partition("=")[0] in knobs_of(RunSettings):
             raise ConfigError(f"{override}: every run needs this key; leave this out")

@@ -32,9 +32,7 @@ GROUPS = (
     "logger",
     "resume",
 )
-
-
-MANY = 8  # choices; of more, those are listed that lack a key
+MANY = 8  # choices that have a key; if more do, those are listed that lack it
 
 
 def unknown_key(key: str, value: str, benchmark: bool, overrides: Sequence[str] = ()) -> str:
@@ -156,16 +154,8 @@ def sentence_of(
 
     `overrides` are the arguments of `command`.
     """
-    benchmark = command == "gcbench bench"
-    if isinstance(error, OSError) and error.errno == ENOSPC:
-        return f"{error.filename or 'a file'}: the disk is full; make room and type this again"
-    if isinstance(error, OSError) and error.filename:
-        usable = "a folder that can be used"
-        advice = f"outputs=DIR, directory=DIR or data.root=DIR with {usable}"
-        return (
-            f"{error.filename}: {error.strerror}; type "
-            f"{advice if command in ('gcbench', 'gcbench bench') else usable}"
-        )
+    if isinstance(error, OSError) and (error.filename or error.errno == ENOSPC):
+        return _sentence_of_a_file(error, command)
     if mistake := _config_error_in(error):
         return str(mistake)
     if isinstance(error, YAMLError):
@@ -179,6 +169,20 @@ def sentence_of(
     # This prefix comes from the interpolation in the run's name.
     text = text.removeprefix("ConfigError raised while resolving interpolation: ")
     text = text.partition("\nConfig search path")[0]
+    return _in_our_words(text, command == "gcbench bench", overrides)
+
+
+def _sentence_of_a_file(error: OSError, command: str) -> str:
+    if error.errno == ENOSPC:
+        return f"{error.filename or 'a file'}: the disk is full; make room and type this again"
+    usable = "a folder that can be used"
+    if command in ("gcbench", "gcbench bench"):
+        usable = f"outputs=DIR, directory=DIR or data.root=DIR with {usable}"
+    return f"{error.filename}: {error.strerror}; type {usable}"
+
+
+def _in_our_words(text: str, benchmark: bool, overrides: Sequence[str]) -> str:
+    """Return the sentence for an error message of Hydra or OmegaConf; the message if unknown."""
     if missing := re.search(r"Could not find '(.+)/(.*?)'\nAvailable options in .*\n", text):
         return _unknown_choice(missing[1], missing[2], text[missing.end() :].split())
     if missing := re.search(r"Could not find 'experiment/(.+?)'", text):

@@ -71,7 +71,7 @@ def experiment_of(composed: DictConfig) -> str | None:
     )
     if "experiment" in composed:
         raise ConfigError(
-            f"+experiment={experiment}: nothing reads its keys where they are; begin its file with "
-            "the line # @package _global_"
+            f"+experiment={experiment}: its keys are those of a group, which nothing reads; begin "
+            "its file with the line # @package _global_"
         )
     return experiment

@@ -18,11 +18,10 @@ from gcbench.config import (
     ConfigError,
     choices_in,
     compose_methods,
-    compose_overrides,
     conf_directory,
     method_keys,
     read_yaml,
-    resolve,
+    resolve_method,
 )
 from gcbench.config.checked import CHECKED, build_checked
 from gcbench.launch.instantiate import make_compressor, parameter_shapes
@@ -197,7 +196,7 @@ def make_methods(
     for combination in product(*map(_values, knobs)):
         title = " ".join([name, *combination])
         if combination:
-            node = resolve(compose_overrides([f"compressor={name}", *combination]))["compressor"]
+            node = resolve_method([f"compressor={name}", *combination])
         else:
             node = _defaults()[name][0]
         compressor = make_compressor(node, quiet=True)

@@ -247,8 +247,7 @@ class Result(Environment):
             raise ValueError("not the result of a gcbench run")
         if (version := data["schema_version"]) != SCHEMA_VERSION:
             raise ValueError(
-                f"schema_version {version} is not the one that this gcbench reads "
-                f"({SCHEMA_VERSION})"
+                f"schema_version {version} is not what this gcbench reads ({SCHEMA_VERSION})"
             )
         try:
             _ReadByName.model_validate(data)

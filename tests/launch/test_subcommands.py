@@ -214,6 +214,21 @@ def test_slips_in_a_file_of_ones_own_are_refused_before_a_step(
     assert "Traceback" not in stderr and not list(tmp_path.glob("outputs/*"))
 
 
+def test_a_broken_file_ends_a_sweep_in_one_sentence(
+    typed: Typed, tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    (tmp_path / "own" / "experiment").mkdir(parents=True)
+    for name, content in (("good", "min_size: 0"), ("broken", "bits: [2")):
+        text = f"# @package _global_\n{content}"
+        (tmp_path / "own" / "experiment" / f"{name}.yaml").write_text(text)
+    sweep = ("-m", "+experiment=good,broken", "logger=none", "trainer.launcher=virtual")
+    status, stdout, stderr = typed("--config-dir", "own", *sweep)
+    assert status == 1 and not stdout
+    assert stderr.startswith("gcbench: a file of the configuration is not valid YAML"), stderr
+    # Hydra warns of what a callback of ours raises.
+    assert not [one for one in recwarn if "Callback" in str(one.message)]
+
+
 def test_a_configuration_is_shown_of_one_run(typed: Typed, tmp_path: Path) -> None:
     status, stdout, stderr = typed("-m", "compressor=none,qsgd", "--cfg", "job")
     assert (status, stdout) == (1, "") and not list(tmp_path.iterdir())
