@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from gcbench.config.compose import compose_overrides
 from gcbench.config.errors import COMPOSITION_ERRORS, Config, ConfigError
-from gcbench.config.register import register
 from gcbench.config.resolve import resolve
 from gcbench.config.run_name import run_directory
 from gcbench.config.sentences import sentence_of
@@ -17,7 +16,6 @@ def resolve_overrides(overrides: Sequence[str]) -> tuple[Config, str]:
 
     Raises ConfigError in place of all errors of Hydra and OmegaConf.
     """
-    register()
     try:
         composed = compose_overrides(overrides)
         return resolve(composed), run_directory(composed)

@@ -15,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from gcbench.config.directory import conf_directory
 from gcbench.config.errors import Config, ConfigError
 from gcbench.config.help import NO_KNOBS, sort_keys
+from gcbench.config.register import register
 from gcbench.config.typed import WITH_TARGETS
 
 
@@ -55,6 +56,7 @@ def open_nodes(overrides: Sequence[str]) -> list[str]:
 @contextmanager
 def _open_conf() -> Iterator[None]:
     """Open conf/ for composing, also within an application that uses Hydra itself."""
+    register()
     outer, GlobalHydra.instance().hydra = GlobalHydra.instance().hydra, None
     try:
         with initialize_config_dir(str(conf_directory()), version_base="1.3"):

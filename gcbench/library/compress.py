@@ -23,7 +23,6 @@ from gcbench.config import (
     method_keys,
     near,
     read_yaml,
-    register,
     resolve_overrides,
     to_overrides,
 )
@@ -221,7 +220,6 @@ def _name_carried(
 
 @cache
 def _carried_choices(between_nodes: bool) -> list[str]:
-    register()
     nodes = compose_methods(list(method_keys()))
     return [
         name

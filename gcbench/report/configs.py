@@ -14,7 +14,6 @@ from gcbench.config import (
     ConfigError,
     IdleKeyError,
     compose_overrides,
-    register,
     resolve,
 )
 from gcbench.identity import ABSENT, Flat, flatten_config, identify
@@ -58,21 +57,18 @@ def compose_experiment(experiment: str, budget: str, overrides: tuple[str, ...])
 
 @cache
 def _tree(experiment: str, overrides: tuple[str, ...]) -> Any:
-    register()
     return compose_overrides([experiment_override(experiment), *overrides])
 
 
 @cache
 def _budget_node(budget: str) -> Any:
     """Return the budget's node, which is composed once for all experiments."""
-    register()
     return compose_overrides([f"budget={budget}"]).budget
 
 
 @cache
 def data_folder() -> Path:
     """Return the folder of the data sets: data.root without any override."""
-    register()
     return Path(compose_overrides([]).data.root).expanduser()
 
 

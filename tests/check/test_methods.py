@@ -8,7 +8,7 @@ from method_cases import CHOICES
 from gcbench.check import methods
 from gcbench.check.command import methods as listed_by
 from gcbench.check.methods import list_methods
-from gcbench.config import ConfigError, compose_methods, compose_overrides, register, resolve
+from gcbench.config import ConfigError, compose_methods, compose_overrides, resolve
 
 
 def rows(lines: list[str]) -> dict[str, str]:
@@ -18,7 +18,6 @@ def rows(lines: list[str]) -> dict[str, str]:
 def test_every_choice_is_listed_with_what_it_sends_and_promises(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    register()
     list_methods(measure=True)
     lines = capsys.readouterr().out.splitlines()
     listed = rows(lines)
@@ -39,7 +38,6 @@ def test_a_list_takes_no_steps(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Steps are taken only to measure methods: all on request, or those that are named."""
-    register()
     measured = []
     monkeypatch.setattr(
         methods,
@@ -63,7 +61,6 @@ def test_a_list_takes_no_steps(
 
 
 def test_methods_that_are_composed_together_are_those_of_runs() -> None:
-    register()
     for choice, (node, knobs) in compose_methods(["qsgd", "powersgd", "unbiased_lowrank"]).items():
         config = resolve(compose_overrides([f"compressor={choice}"]))
         assert node == config["compressor"]
@@ -77,7 +74,6 @@ def test_methods_that_are_composed_together_are_those_of_runs() -> None:
 def test_a_method_is_measured_with_the_knobs_that_are_typed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    register()
     listed_by(["powersgd", "rank=4"])
     said = capsys.readouterr().out
     listed_by(["powersgd"])

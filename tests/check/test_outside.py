@@ -19,7 +19,7 @@ from gcbench.check.command import check
 from gcbench.check.methods import read_methods
 from gcbench.check.report import check_method
 from gcbench.check.subject import subject_of
-from gcbench.config import Config, ConfigError, register
+from gcbench.config import Config, ConfigError
 from gcbench.launch.local import WorkerFailed
 
 FOLDER = Path(outside.__file__).parent
@@ -35,7 +35,6 @@ def command(*arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.usefixtures("copied_workers")
 def test_it_passes_all_checks(capsys: pytest.CaptureFixture[str]) -> None:
     """The command runs in this process, and its workers are forked from it."""
-    register()
     # It would raise SystemExit if a check failed.
     check(["--config-dir", str(CONF), "compressor=powers"])
     told = capsys.readouterr().out
@@ -130,7 +129,6 @@ def test_settings_of_a_target_are_typed_after_it() -> None:
 
 
 def test_what_was_typed_is_not_changed() -> None:
-    register()
     subject = subject_of([], ["compressor=qsgd", "min_size=5"])
     assert {node["min_size"] for node in subject.cases.values()} == {5}
     assert list(subject.cases) == ["", "bucket_size=16", "error_feedback=true bucket_size=16"]
@@ -166,7 +164,6 @@ def test_an_unknown_folder_ends_in_one_sentence() -> None:
 
 
 def test_it_is_listed_with_the_others() -> None:
-    register()
     (found,) = read_methods(["powers"], measure=True, config_dir=str(CONF))
     assert found.about.startswith("Natural compression (Horvath et al., 2019)") and found.knobs == [
         "min_size",

@@ -15,7 +15,7 @@ import pytest
 import yaml
 from nightly import slow_but
 
-from gcbench.config import compose_methods, conf_directory, register
+from gcbench.config import compose_methods, conf_directory
 from gcbench.identity import ABSENT, clear_folders
 from gcbench.report.claims import read_claims
 from gcbench.report.configs import compose, compose_experiment, compose_row, read_key
@@ -51,7 +51,6 @@ def leaves(node: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
 @pytest.fixture(scope="module")
 def knobs() -> dict[str, set[str]]:
     """Return the keys that each compressor's file adds to a configuration."""
-    register()
     choices = sorted(path.stem for path in (CONF / "compressor").glob("*.yaml"))
     return {choice: set(keys) for choice, (_, keys) in compose_methods(choices).items()}
 

@@ -338,7 +338,9 @@ def test_the_process_ends_with_the_run_and_with_its_parent() -> None:
     compiler = Compiler(rehearsal_of())
     start = time.monotonic()
     compiler.end()
-    assert time.monotonic() - start < 5 and compiler._process.returncode == -signal.SIGTERM
+    assert (
+        time.monotonic() - start < patience(5) and compiler._process.returncode == -signal.SIGTERM
+    )
     orphan = Compiler(rehearsal_of())
     assert orphan._process.stdin is not None
     orphan._process.stdin.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from needed import patience
 from sentence import run
 
 from gcbench.predict.measure import compare
@@ -29,7 +30,7 @@ def test_times_are_the_models_and_flagged(tmp_path: Path) -> None:
         "link": None,
     }
     expected = 32 * N / 1e6 + 2 * 0.100
-    assert expected <= result["seconds"]["exchange"]["mean"] < 2 * expected
+    assert expected <= result["seconds"]["exchange"]["mean"] < patience(2 * expected)
 
 
 @pytest.mark.usefixtures("copied_workers")
@@ -42,4 +43,4 @@ def test_local_steps_take_the_time_that_is_predicted(tmp_path: Path, fragments: 
     comparison = compare(str(tmp_path))
     assert comparison.exchange_seconds == pytest.approx(expected)
     assert comparison.measured_exchange_seconds == result["seconds"]["exchange"]["mean"]
-    assert expected <= comparison.measured_exchange_seconds < 1.5 * expected
+    assert expected <= comparison.measured_exchange_seconds < patience(1.5 * expected)

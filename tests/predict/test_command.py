@@ -12,7 +12,7 @@ import yaml
 from results import CONFIG, plain_result
 
 from gcbench.comm.network import Link, Network
-from gcbench.config import ConfigError, compose_overrides, conf_directory, register, resolve
+from gcbench.config import ConfigError, compose_overrides, conf_directory, resolve
 from gcbench.launch.instantiate import make_compressor
 from gcbench.predict.command import predict_steps, read_predict
 from gcbench.predict.links import read_link
@@ -26,7 +26,6 @@ OWN = "title: mine\nshapes: [[64, 32, 3, 3], [128, 160], [160]]\nseconds: {16: 0
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    register()
     monkeypatch.chdir(tmp_path)
     Path("mine.yaml").write_text(OWN)
     return tmp_path

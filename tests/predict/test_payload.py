@@ -10,7 +10,7 @@ from sentence import compose
 
 from gcbench.comm import Comm
 from gcbench.compressors import Compressor, State, Step
-from gcbench.config import register, resolve
+from gcbench.config import resolve
 from gcbench.launch.instantiate import make_compressor
 from gcbench.predict.payload import LATE, Payload
 
@@ -63,7 +63,6 @@ def test_counts_are_those_of_the_meter(overrides: list[str], workers: int, share
 
 
 def test_lanes_widen_with_the_workers_and_gathers_do_not() -> None:
-    register()
     summed, gathered = (Payload(method(f"compressor={c}"), SHAPES) for c in ("maxnorm", "signum"))
     assert summed.at(100_000)[0].bits > 2 * summed.at(4)[0].bits
     assert gathered.at(100_000) == gathered.at(2)
@@ -71,7 +70,6 @@ def test_lanes_widen_with_the_workers_and_gathers_do_not() -> None:
 
 
 def test_one_node_has_nothing_between_nodes() -> None:
-    register()
     by_node, gathered = (
         Payload(method("compressor=qsgd", f"exchange={e}"), SHAPES, 8)
         for e in ("hierarchical", "gather")

@@ -24,7 +24,6 @@ from gcbench.config import (
     conf_directory,
     method_keys,
     read_arguments,
-    register,
     resolve_benchmark,
     resolve_overrides,
 )
@@ -140,7 +139,6 @@ READERS: dict[str, Callable[[Sequence[str]], object]] = {
 
 @pytest.mark.parametrize("page", slow_but(["README.md"], PAGES))
 def test_every_command_of_a_page_resolves(page: str) -> None:
-    register()
     for typed in commands((ROOT / page).read_text(encoding="utf-8")):
         if "--config-dir my_conf" in typed and typed.split()[0] not in READERS:
             continue  # needs the reader's own files, which a test below makes
@@ -153,7 +151,6 @@ def test_every_command_of_a_page_resolves(page: str) -> None:
 
 def test_every_subcommand_is_read_and_mistakes_are_seen() -> None:
     assert READERS.keys() == SUBCOMMANDS.keys()
-    register()
     text = "`gcbench runs`\n\n    srun -n2 gcbench -m bits=2,4 # two\n    pip install gcbench\n"
     assert commands(text) == ["-m bits=2,4", "runs"]
     for wrong in (

@@ -103,7 +103,6 @@ def test_tables_are_drawn_from_what_benchmarks_wrote(
 
 def test_every_command_of_the_list_resolves(script: ModuleType) -> None:
     """Without this test a mistake in one would be found only on the machine with the GPU."""
-    script.register()
     for dry in (False, True):
         commands = script.list_commands(script.find_place(dry))
         assert len({c.name for c in commands}) == len(commands)
@@ -114,7 +113,6 @@ def test_every_command_of_the_list_resolves(script: ModuleType) -> None:
 
 
 def test_a_run_with_times_says_how_far_it_came(script: ModuleType) -> None:
-    script.register()
     place = script.find_place(True)
     command = next(script.training(place))
     _, directory = script.resolve_overrides(command.arguments[1:])

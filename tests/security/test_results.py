@@ -18,7 +18,7 @@ from sentence import config_of
 from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
 from gcbench.codecs.kernels import kernels_are_compiled, use_backend
-from gcbench.config import ConfigError, register
+from gcbench.config import ConfigError
 from gcbench.launch.same import read_result_or_warn
 from gcbench.predict.command import predict_steps
 from gcbench.private import COMPILER_CACHE, private_folder, use_own_compiler_cache
@@ -32,7 +32,6 @@ SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    register()
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -1,4 +1,4 @@
-"""Fixtures for studies: the configuration, and gradients that are recorded once."""
+"""Gradients for studies, which are recorded once."""
 
 from __future__ import annotations
 
@@ -6,14 +6,6 @@ from pathlib import Path
 
 import pytest
 from sentence import run
-
-from gcbench.config import register
-
-
-@pytest.fixture(autouse=True)
-def registered() -> None:
-    """Register the configuration, as the command does first."""
-    register()
 
 
 @pytest.fixture(scope="session")

@@ -116,14 +116,17 @@ def test_memories_are_bounded_below_lambda_1_and_grow_far_above() -> None:
 
 
 def test_decoding_grows_with_the_workers_only_where_codes_are_gathered() -> None:
-    """powersgd-16: decoding time and payload of one of 16 workers, relative to one of 2."""
-    found = rows(DecodeScaling(workers=[2, 16], model="resnet8", rounds=15))
+    """powersgd-16: decoding time and payload of one of 32 workers, relative to one of 2.
+
+    Gathered codes take four times as long or more, and sums as long; a busy machine adds noise.
+    """
+    found = rows(DecodeScaling(workers=[2, 32], model="resnet20", rounds=15))
     for name in ("signum", "qsgd"):
-        assert found[f"{name}, W=16"]["received_over_first"] == 15
-        assert found[f"{name}, W=16"]["decode_over_first"] > 2
-    assert found["powersgd, W=16"]["received_over_first"] == 1
-    assert found["powersgd, W=16"]["decode_over_first"] < 2
-    assert 1 < found["qsgd_sum, W=16"]["received_over_first"] < 2  # the sum of 16 codes is wider
+        assert found[f"{name}, W=32"]["received_over_first"] == 31
+        assert found[f"{name}, W=32"]["decode_over_first"] > 2
+    assert found["powersgd, W=32"]["received_over_first"] == 1
+    assert found["powersgd, W=32"]["decode_over_first"] < 2
+    assert 1 < found["qsgd_sum, W=32"]["received_over_first"] < 2  # the sum of 32 codes is wider
 
 
 def test_an_svd_costs_a_multiple_of_a_step_of_powersgd() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from gcbench.config import register
 from gcbench.predict.model import Message
 from gcbench.studies.throughput_model import rows_of, through_servers
 from gcbench.studies.time_model import TimeModel
@@ -19,7 +18,6 @@ def test_servers_are_pushed_to_and_pulled_from() -> None:
 @pytest.mark.slow
 def test_ecq_sgd_on_512_gpus() -> None:
     """In the paper: 2.43 times the images per second at 40 Gbit/s, and more on slower networks."""
-    register()
     speeds = {row["row"]: row["images_per_second"] for row in rows_of("ecqsgd/figure6")}
     gains = [
         speeds[f"ECQ-SGD{at}"] / speeds[f"SGD{at}"] for at in ("", " at 10 Gbit/s", " at 1 Gbit/s")
@@ -31,7 +29,6 @@ def test_ecq_sgd_on_512_gpus() -> None:
 @pytest.mark.slow
 def test_powersgds_times_agree_by_construction() -> None:
     """The device and link are derived from SGD and Signum on 16 workers with NCCL."""
-    register()
     times = TimeModel(tables=("powersgd/figure3",)).rows()
     printed = [row for row in times if row["printed"] and "Rank" not in row["row"]]
     assert len(printed) == 2

@@ -8,7 +8,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from gcbench.config import Config, compose_overrides, register, resolve
+from gcbench.config import Config, compose_overrides, resolve
 from gcbench.launch.start import start
 from gcbench.records import RunFiles
 
@@ -16,7 +16,6 @@ SMALL = ("trainer.threads=1", "trainer.batch_size=16", "trainer.epochs=1", "logg
 
 
 def compose(*overrides: str) -> DictConfig:
-    register()
     return compose_overrides(overrides)
 
 

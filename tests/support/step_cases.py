@@ -13,7 +13,6 @@ from torch import nn
 
 from gcbench.bench.steps import BASELINE, make_contenders, message_seconds, time_rows
 from gcbench.comm import ProcessGroupControl
-from gcbench.config import register
 
 
 def step_rows(
@@ -23,7 +22,6 @@ def step_rows(
     mirrored: Sequence[str],
 ) -> tuple[list[dict[str, Any]], bool]:
     """Return the rows, and whether all share one set of weights that has moved."""
-    register()
     contenders = make_contenders(overrides, methods, process.control, mirrored)
     start = [p.detach().clone() for p in contenders[BASELINE].model.parameters()]
     measured = time_rows(contenders, process.control, rounds=1)
