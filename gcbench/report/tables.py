@@ -11,7 +11,7 @@ from typing import Any, Literal
 from pydantic.dataclasses import dataclass
 
 from gcbench.config import ConfigError, budget_names, conf_directory, near, read_yaml
-from gcbench.config.checked import CHECKED, build_checked
+from gcbench.config.checked import CHECKED, Texts, build_checked
 from gcbench.identity import format_value
 from gcbench.report.measures import LOWER, MEASURES, SCORES
 
@@ -94,6 +94,25 @@ MADE_OF = ("experiment", "overrides", "at")  # attributes that determine what a 
 
 
 @dataclass(frozen=True, config=CHECKED)
+class TableFigure:
+    """What the paper's figure shows, and on which cluster if a study computes it."""
+
+    # null: the scores over the compression ratio, their curves, and the time to reach them
+    kind: Literal["curves", "breakdown", "scaling", "histograms"] | None = None
+    panels: Literal["group"] | None = None  # one panel per group of rows
+    x: Texts = ()  # of curves: epoch, bits or seconds
+    y: Texts = ()  # of curves: scores, errors, or train_loss
+    caption: str | None = None  # of a breakdown: the measure behind the name of each row
+    gpus: tuple[int, ...] = ()
+    gpus_per_node: int | None = None
+    bandwidth_gbps: tuple[int, ...] = ()  # between nodes; the first is that of the table's rows
+
+    @property
+    def by_group(self) -> bool:
+        return self.panels == "group"
+
+
+@dataclass(frozen=True, config=CHECKED)
 class Table:
     """One table or figure of a paper."""
 
@@ -105,7 +124,7 @@ class Table:
     spread: Literal["range", "deviation", "none"] = "range"  # how the paper prints the spread
     seeds: int | None = None  # number of seeds that the paper averages over
     notes: tuple[str, ...] = ()
-    figure: Mapping[str, Any] | None = None  # kind, x and y, if the paper has a picture
+    figure: TableFigure = TableFigure()
     study: str | None = None  # the study with the numbers, if not from training runs
 
     @property
@@ -201,6 +220,8 @@ def _read_row(node: Mapping[str, Any], typed: Mapping[str, Any]) -> dict[str, An
 
 
 def _check(table: Table, path: Path) -> None:
+    if table.figure.kind == "curves" and not (table.figure.x and table.figure.y):
+        raise ConfigError(f"{path}: figure.kind=curves draws y over x; type both below figure:")
     keys = {column.key for column in table.columns}
     for column in table.columns:
         if not table.study and column.measure not in MEASURES:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from gcbench.config import ConfigError
 from gcbench.predict.devices import read_device
 from gcbench.predict.links import read_link
 from gcbench.predict.model import Cluster, Message, Method, predict
@@ -80,10 +81,16 @@ class ThroughputModel(Study):
 
 
 def rows_of(name: str) -> Iterator[Row]:
-    """Yield the rows of a table whose figure has the GPUs, the GPUs per node, and the rates."""
+    """Yield the rows of a table whose figure has the GPUs, the GPUs per node, and the rates.
+
+    Raises ConfigError if it lacks one of them.
+    """
     table, scene = read_table(name), SCENES[name]
-    figure, device = table.figure or {}, read_device(scene.device)
-    rates = [figure["bandwidth_gbps"], *figure.get("also_gbps", [])]
+    figure, device = table.figure, read_device(scene.device)
+    if not (figure.gpus and figure.gpus_per_node and figure.bandwidth_gbps):
+        raise ConfigError(
+            f"{name}: type gpus, gpus_per_node and bandwidth_gbps below figure: in its file"
+        )
     full_precision: dict[float, float] = {}  # images per second of the first row, by rate
     for row in table.rows:
         config = config_of(row)
@@ -94,20 +101,22 @@ def rows_of(name: str) -> Iterator[Row]:
         batch = scene.batch_size or config["trainer"]["batch_size"]
         compute = device.compute(config["choices"]["model"], batch)
         inside = read_link("inside", scene.inside)
-        for rate in rates:
+        for rate in figure.bandwidth_gbps:
             between = read_link("network", f"{rate}gbit")
-            cluster = Cluster(between, inside, figure["gpus_per_node"])
-            predictions = [predict(method, gpus, cluster, compute) for gpus in figure["gpus"]]
+            cluster = Cluster(between, inside, figure.gpus_per_node)
+            predictions = [predict(method, gpus, cluster, compute) for gpus in figure.gpus]
             speeds = [round(p.samples_per_second, 1) for p in predictions]
             last = predictions[-1]
             yield {
-                "row": row.label if rate == rates[0] else f"{row.label} at {rate} Gbit/s",
+                "row": row.label
+                if rate == figure.bandwidth_gbps[0]
+                else f"{row.label} at {rate} Gbit/s",
                 "table": name,
                 "images_per_second": speeds[-1],
                 "speed_up": speeds[-1] / full_precision.setdefault(rate, speeds[-1]),
                 "step_milliseconds": 1e3 * last.step_seconds,
                 "exchange_milliseconds": 1e3 * last.exchange_seconds,
                 "of_bound": last.of_bound,
-                "gpus": figure["gpus"],
+                "gpus": list(figure.gpus),
                 "images_per_second_by_gpus": speeds,
             }

@@ -18,7 +18,7 @@ from gcbench.report.figures.studies import (
     draw_predicted_throughput,
     draw_quantizer_bounds,
 )
-from gcbench.report.tables import Table, TableRow
+from gcbench.report.tables import Table, TableFigure, TableRow
 
 SETTINGS = {"model": "resnet20", "dataset": "cifar10", "clip_sigma": 2.5}
 
@@ -119,8 +119,24 @@ def test_predicted_throughput_takes_the_rows_of_its_own_table(tmp_path: Path) ->
 
 def test_a_figure_of_rows_is_refused_where_a_study_has_none() -> None:
     row = TableRow("SGD")
-    table = Table("orq/table1", "t", "s", [], [row], figure={"kind": "scaling"}, study="svd_cost")
+    table = Table(
+        "orq/table1", "t", "s", [], [row], figure=TableFigure(kind="scaling"), study="svd_cost"
+    )
     with pytest.raises(ConfigError, match="orq/table1: study svd_cost has no figure"):
+        list(figures_of_table(table, [], "paper", (), []))
+
+
+@pytest.mark.parametrize(
+    ("figure", "says"),
+    [
+        (TableFigure(kind="histograms"), "orq/table2: figure.kind=histograms is for tables of a"),
+        (TableFigure(kind="curves", x=("epochs",), y=("loss",)), "is called epochs; type epoch"),
+        (TableFigure(kind="breakdown", caption="los"), "nothing is called los; type loss"),
+    ],
+)
+def test_a_figure_of_what_runs_lack_is_refused(figure: TableFigure, says: str) -> None:
+    table = Table("orq/table2", "t", "s", [], [TableRow("SGD")], figure=figure)
+    with pytest.raises(ConfigError, match=says):
         list(figures_of_table(table, [], "paper", (), []))
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import matplotlib
 from matplotlib.figure import Figure
@@ -12,6 +11,7 @@ from matplotlib.figure import Figure
 from gcbench.config import PAPER, ConfigError, near
 from gcbench.drawing import RC, save
 from gcbench.records.store import RecordedRun
+from gcbench.report.figures.axes import LABELS
 from gcbench.report.figures.bars import draw_breakdown
 from gcbench.report.figures.curves import draw_curves
 from gcbench.report.figures.reach import draw_time_to_score, target_of
@@ -142,25 +142,31 @@ def figures_of_table(
     """Yield a table's figures: of the kind that its file asks for, by default those of its score.
 
     The latter are its trade-off with the compression ratio, its curves, and the time to reach it.
-    Raises ConfigError if the kind is unknown.
+    Raises ConfigError if the kind does not fit the table, or it shows what no run has.
     """
-    spec: Mapping[str, Any] = table.figure or {}
-    kind, by_group = spec.get("kind"), spec.get("panels") == "group"
+    asked = table.figure
     if table.study:
-        if kind:
-            yield from _figure_of_study_table(table, kind, results)
+        if asked.kind:
+            yield from _figure_of_study_table(table, asked.kind, results)
         return
-    drawn = series_of_rows(group_runs(table, runs, budget, overrides), by_group)
-    if kind == "curves":
-        yield from _curves(table.name, drawn, _list(spec["y"]), _list(spec["x"]), by_group)
-    elif kind == "breakdown":
-        yield f"{table.name}/breakdown", draw_breakdown(drawn, by_group, spec.get("caption"))
-    elif kind == "scaling":
-        yield f"{table.name}/scaling", draw_scaling(drawn)
-    elif kind in ("accuracy_ratio", None):
-        yield from _of_scores(table, drawn, by_group)
-    else:
-        raise ConfigError(f"{table.name}: figure kind {kind} is not known")
+    drawn = series_of_rows(group_runs(table, runs, budget, overrides), asked.by_group)
+    for name in (*asked.x, *asked.y, *filter(None, [asked.caption])):
+        if name not in LABELS:
+            raise ConfigError(
+                f"{table.name}: figure: nothing is called {name}; type "
+                f"{near(name, LABELS) or ', '.join(LABELS)}"
+            )
+    match asked.kind:
+        case "curves":
+            yield from _curves(table.name, drawn, asked.y, asked.x, asked.by_group)
+        case "breakdown":
+            yield f"{table.name}/breakdown", draw_breakdown(drawn, asked.by_group, asked.caption)
+        case "scaling":
+            yield f"{table.name}/scaling", draw_scaling(drawn)
+        case "histograms":
+            raise ConfigError(f"{table.name}: figure.kind=histograms is for tables of a study")
+        case None:
+            yield from _of_scores(table, drawn, asked.by_group)
 
 
 def _of_scores(table: Table, drawn: Drawn, by_group: bool) -> Pictures:
@@ -193,10 +199,6 @@ def _curves(
 def _time_to_score(drawn: Drawn, score: str) -> Figure | None:
     goal = target_of(drawn, score)
     return None if goal is None else draw_time_to_score(drawn, score, goal)
-
-
-def _list(value: Any) -> list[str]:
-    return value if isinstance(value, list) else [value]
 
 
 def _study(name: str, results: Sequence[str]) -> StudyResult | None:
