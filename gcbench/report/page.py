@@ -21,7 +21,7 @@ from gcbench.predict.devices import Device, device_names, read_device
 from gcbench.predict.links import PAYLOAD, read_presets
 from gcbench.predict.measure import COMPUTATION
 from gcbench.predict.model import codec_seconds, exchange_seconds
-from gcbench.records.schema import Result
+from gcbench.records.schema import SHOWN_SCORES, Result
 from gcbench.records.store import RecordedRun
 from gcbench.report.configs import compose_row
 from gcbench.report.figures.axes import LABELS, label_of
@@ -39,8 +39,7 @@ from gcbench.report.listing import knobs_of
 from gcbench.report.measures import LOWER, MEASURES, measure, seconds
 from gcbench.report.tables import Table, read_table, table_names
 
-PAGE_SCORES = ("accuracy", "top5_accuracy", "perplexity", "distance", "loss")
-CURVES = (*PAGE_SCORES, "train_loss", "relative_error")
+CURVES = (*SHOWN_SCORES, "train_loss", "relative_error")
 AXES = ("step", "epoch", "bits", "seconds")
 POINTS = 100  # at most, per curve; longer curves are subsampled
 DIGITS = 5  # significant digits of every number on the page
@@ -86,7 +85,7 @@ def collect(runs: Sequence[RecordedRun]) -> dict[str, Any]:
         "ratio_label": LABELS["ratio"],
         "lower": sorted(LOWER | {"train_loss"}),
         "curves": CURVES,
-        "scores": PAGE_SCORES,
+        "scores": SHOWN_SCORES,
         "payload": PAYLOAD,
         "links": [
             {
@@ -151,7 +150,7 @@ def _setting(
         "workers": workload.workers,
         "knobs": {key: format_value(value) for key, value in common.items()},
         "labels": {y: label_of(y, goals.series) for y in CURVES},
-        "goals": {y: target_of(goals, y) for y in PAGE_SCORES},
+        "goals": {y: target_of(goals, y) for y in SHOWN_SCORES},
         "compute": {
             **({"measured": _round(median(computed))} if computed else {}),
             **_predicted_computation(workload, devices),
