@@ -97,12 +97,16 @@ def _gradients_of(bucket: Any) -> dict[nn.Parameter, Tensor]:
     """Return the gradients of a bucket by parameter, as views of its buffer.
 
     They have the strides of their parameters (for example channels last), unlike the views that
-    DDP hands out.
+    DDP hands out; a parameter with gaps, such as a slice of another tensor, has a contiguous one.
     """
     return {
-        p: g.as_strided(p.shape, p.stride())
+        p: g.as_strided(p.shape, p.stride()) if _is_dense(p) else g
         for p, g in zip(bucket.parameters(), bucket.gradients(), strict=True)
     }
+
+
+def _is_dense(p: Tensor) -> bool:
+    return torch.empty_like(p, device="meta").stride() == p.stride()
 
 
 def _register(

@@ -13,6 +13,7 @@ from library_cases import (
     STEPS,
     accumulate,
     backward_under_autocast,
+    gradients_of_slices,
     join,
     refusal,
     refused_states,
@@ -181,3 +182,8 @@ def test_mistakes_are_refused_in_one_sentence(case: str, says: str) -> None:
 def test_a_state_of_another_compressor_is_refused() -> None:
     for sentences in pool(2).run(refused_states):
         assert ["load what this worker saved" in sentence for sentence in sentences] == [True] * 2
+
+
+def test_a_parameter_with_gaps_gets_its_own_gradient() -> None:
+    for seen in pool(2).run(gradients_of_slices):
+        assert close(seen[True], seen[False])

@@ -248,6 +248,31 @@ def skip_infinite(process: Process) -> tuple[list[Tensor], bool]:
     return gradients(ddp), finite
 
 
+class Slices(nn.Module):
+    """A model whose first parameter has gaps: it is a part of the columns of another tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.part = nn.Parameter(torch.randn(6, 10)[:, :5])
+        self.rest = nn.Parameter(torch.randn(100))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return (self.part * inputs[:6, :5]).square().sum() + (self.rest * inputs.sum()).sum()
+
+
+def gradients_of_slices(process: Process) -> dict[bool, list[Tensor]]:
+    """Return the gradients of Slices, by whether a compressor averaged them."""
+    seen = {}
+    for compressed in (False, True):
+        ddp = DistributedDataParallel(Slices())
+        if compressed:
+            gcbench.compress(ddp, "none")
+        ddp(batch(process.rank, 0)[0]).backward()
+        seen[compressed] = gradients(ddp)
+    return seen
+
+
 def refusal(process: Process, case: str) -> str:
     """Return the error message of `compress`."""
     model = Net()
