@@ -145,6 +145,18 @@ def refuse_other_tensors(returned: Grads, grads: Grads) -> None:
     )
 
 
+def refuse_other_update(update: Grads, grads: Grads) -> None:
+    """Raise MethodError unless `update` has one row in the shape of each tensor of `grads`."""
+    refuse_other_tensors(update, grads)
+    for name, g in grads.items():
+        if update[name].shape[1:] != g.shape[1:] or update[name].shape[0] != 1:
+            raise MethodError(
+                f"the compressor returned an update of {name} with the shape "
+                f"{tuple(update[name].shape)}, not {(1, *g.shape[1:])}; type gcbench check and "
+                "its name to see what a method must return"
+            )
+
+
 class Properties(NamedTuple):
     """A method's promises, which `gcbench check` tests."""
 

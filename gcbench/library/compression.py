@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from gcbench.comm import Comm
-from gcbench.compressors import Aggregated, Compressor, Grads, State, refuse_other_tensors
+from gcbench.compressors import Aggregated, Compressor, Grads, State, refuse_other_update
 from gcbench.compressors.virtual import aggregate
 from gcbench.config import ConfigError
 from gcbench.train.finite import not_finite
@@ -117,8 +117,11 @@ class Compression(ABC):
     def remove(self) -> None:
         """Let the module average gradients without a compressor."""
 
-    def _aggregate(self, exchange: Exchange, rows: Grads) -> Aggregated:
-        """Return the aggregate of all workers' gradients; its state is not stored yet."""
+    def _aggregate(self, exchange: Exchange, rows: Grads, like: Grads | None = None) -> Aggregated:
+        """Return the aggregate of all workers' gradients; its state is not stored yet.
+
+        The update has the shapes of `rows`, or else those of `like`.
+        """
         device = next(iter(rows.values())).device
         with torch.autocast(device.type, enabled=False):  # A backward pass may run under autocast.
             out = aggregate(
@@ -129,7 +132,7 @@ class Compression(ABC):
                 state=exchange.state,
                 comm=self._comm,
             )
-        refuse_other_tensors(out.update, rows)
+        refuse_other_update(out.update, like or rows)
         exchange.step += 1
         return out
 

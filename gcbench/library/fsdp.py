@@ -82,7 +82,9 @@ class FsdpCompression(Compression):
                 "gradient; type requires_grad_(False) for those that are never used"
             )
         exchange = self._exchanges[name]
-        out = self._aggregate(exchange, {name: gradient.float().unsqueeze(0)})
+        rows = gradient.float().unsqueeze(0)
+        own = rows[:, : rows.shape[1] // self._comm.workers] if self._by_shards else rows
+        out = self._aggregate(exchange, {name: rows}, like={name: own})
         # Replicas decide by the update, which is the same on all of them. The owner of a shard sees
         # only its own update, so it checks its residual, too.
         residuals = [x for layer in out.state.layers() for x in layer.per_worker.values()]

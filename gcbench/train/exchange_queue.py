@@ -19,10 +19,9 @@ from gcbench.comm import Comm
 from gcbench.compressors import (
     Aggregated,
     Grads,
-    MethodError,
     State,
     Step,
-    refuse_other_tensors,
+    refuse_other_update,
 )
 from gcbench.records.clock import Clock, Marks
 from gcbench.train.run import Run
@@ -102,12 +101,5 @@ def aggregate_in_run(run: Run, grads: Grads, state: State, comm: Comm, number: i
     step = Step(number, run.seed, run.replica.workers, run.replica.offsets)
     with torch.no_grad():
         out = run.compressor.aggregate(grads, state, comm, step)
-    refuse_other_tensors(out.update, grads)
-    for name, g in grads.items():
-        if out.update[name].shape[1:] != g.shape[1:] or out.update[name].shape[0] != 1:
-            raise MethodError(
-                f"the compressor returned an update of {name} with the shape "
-                f"{tuple(out.update[name].shape)}, not {(1, *g.shape[1:])}; type gcbench check and "
-                "its name to see what a method must return"
-            )
+    refuse_other_update(out.update, grads)
     return out

@@ -23,6 +23,7 @@ from library_cases import (
     train_beside_torch,
     train_compiled,
     train_like_runner,
+    wrong_shape,
 )
 from method_cases import CHOICES
 from nightly import slow_but
@@ -182,6 +183,11 @@ def test_mistakes_are_refused_in_one_sentence(case: str, says: str) -> None:
 def test_a_state_of_another_compressor_is_refused() -> None:
     for sentences in pool(2).run(refused_states):
         assert ["load what this worker saved" in sentence for sentence in sentences] == [True] * 2
+
+
+def test_an_update_of_another_shape_is_refused() -> None:
+    for sentence in pool(2).run(wrong_shape):
+        assert sentence.startswith("the compressor returned an update of layers.2.bias with the ")
 
 
 def test_a_parameter_with_gaps_gets_its_own_gradient() -> None:

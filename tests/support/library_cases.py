@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from gloo_pool import Process
+from own_models import Forgetful
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.nn.functional import cross_entropy
@@ -271,6 +272,18 @@ def gradients_of_slices(process: Process) -> dict[bool, list[Tensor]]:
         ddp(batch(process.rank, 0)[0]).backward()
         seen[compressed] = gradients(ddp)
     return seen
+
+
+def wrong_shape(process: Process) -> str:
+    """Return the error message for a method that returns an update of another shape."""
+    ddp = DistributedDataParallel(Net())
+    gcbench.compress(ddp, Forgetful(wrong="shape"))
+    inputs, targets = batch(process.rank, 0)
+    try:
+        cross_entropy(ddp(inputs), targets).backward()
+    except ValueError as error:
+        return str(error)
+    return ""
 
 
 def refusal(process: Process, case: str) -> str:
