@@ -6,6 +6,7 @@ import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import cache
+from numbers import Integral
 from typing import Any
 
 import torch.distributed as dist
@@ -26,6 +27,7 @@ from gcbench.config import (
     resolve_overrides,
     to_overrides,
 )
+from gcbench.knobs import hints_of, refusal
 from gcbench.launch.instantiate import make_compressor
 from gcbench.launch.plan import Machine, choose_codec_backend
 from gcbench.library.compression import Compression
@@ -38,6 +40,7 @@ from gcbench.library.fsdp import (
     shards_of,
 )
 from gcbench.records.summary import advice_on_share, share_in_words
+from gcbench.settings.run import RunSettings
 
 
 def compress(
@@ -60,6 +63,7 @@ def compress(
     mean gradient. AdamW, for example, computes both moments from this update; error feedback acts
     on the gradients, before the optimizer. Gradients of micro-batches are compressed once, if all
     but the last run under `no_sync()` or, with FSDP2, after `set_requires_gradient_sync(False)`.
+    Methods compute in float32, so that gradients of float64 parameters are rounded to it.
 
     **DistributedDataParallel.** A method sees the whole gradient of a step. Its exchange begins
     when the last bucket of DDP is complete, so that it does not overlap with the backward pass,
@@ -117,6 +121,9 @@ def compress(
     Raises:
         ConfigError: if the module, the compressor or a knob does not fit; says what to type.
     """
+    seed = int(seed) if isinstance(seed, Integral) else seed  # also one of NumPy
+    if problem := refusal("seed", seed, hints_of(RunSettings)["seed"]):
+        raise ConfigError(problem)
     if isinstance(module, FSDPModule):
         refuse_fsdp(module, replicas)
         if shards_of(module) == 1 and replicas is None:
@@ -134,7 +141,8 @@ def compress(
     if not isinstance(module, DistributedDataParallel):
         raise ConfigError(
             f"{type(module).__name__} is not a DistributedDataParallel, and fully_shard did not "
-            "shard it; type compress(DistributedDataParallel(model), ...)"
+            "shard it; type compress(DistributedDataParallel(model), ...), or fully_shard(model) "
+            "after its layers"
         )
     if replicas is not None:
         raise ConfigError("replicas: only modules of fully_shard take them; leave them out")
@@ -165,6 +173,11 @@ def _make_compressor(
 ) -> tuple[Compressor, Config]:
     """Return the compressor and its configuration, which is empty for a given Compressor."""
     if not isinstance(compressor, str):
+        if isinstance(compressor, type) or not isinstance(compressor, Compressor):
+            raise ConfigError(
+                f"compressor={compressor!r}: this is not a compressor; type the name of a method, "
+                "as in compress(model, 'qsgd', bits=4), or gcbench.compressors.build(method)"
+            )
         if knobs:
             raise ConfigError(
                 f"{next(iter(knobs))}: a Compressor has its knobs already; type them where it is "

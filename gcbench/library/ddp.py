@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 from gcbench.comm import Comm, WholeGradient, transport_of
 from gcbench.compressors import Compressor
 from gcbench.config import ConfigError
-from gcbench.library.compression import Compression
+from gcbench.library.compression import Compression, refuse_complex
 
 
 class DdpCompression(Compression):
@@ -39,6 +39,12 @@ class DdpCompression(Compression):
         }
         exchange = self._exchanges["gradient"]
         out = self._aggregate(exchange, rows)
+        if late := [name for p, name in self._parameters.items() if p not in gradients]:
+            raise ConfigError(
+                f"{late[0]}: DDP does not exchange this parameter, as it was added, or began to "
+                "require a gradient, after the DDP was made; type DistributedDataParallel(model) "
+                "after that"
+            )
         exchange.keep(out.state, out.update.values())
         for p, name in self._parameters.items():
             gradients[p].copy_(out.update[name].view(p.shape))
@@ -58,12 +64,22 @@ def refuse_ddp(ddp: DistributedDataParallel) -> None:
         )
 
 
+    if sparse := [name for name, part in ddp.named_modules() if _is_sparse(part)]:
+        raise ConfigError(
+            f"{sparse[0]}: a compressor takes no sparse gradients; type sparse=False where this "
+            "embedding is made"
+        )
+    refuse_complex({name: p for p, name in parameters_of(ddp).items()})
 def parameters_of(ddp: DistributedDataParallel) -> dict[nn.Parameter, str]:
     """Return the names of the parameters that DDP exchanges, in the model's order."""
     return {
         p: name
         for name, p in ddp.module.named_parameters()
         if p.requires_grad and name not in ddp.parameters_to_ignore
+def _is_sparse(module: nn.Module) -> bool:
+    return isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.sparse
+
+
     }
 
 

@@ -16,7 +16,7 @@ from gcbench.compressors import Compressor, parts_of
 from gcbench.compressors.ef21 import EF21
 from gcbench.compressors.sharded import shard_exchange
 from gcbench.config import ConfigError
-from gcbench.library.compression import Compression
+from gcbench.library.compression import Compression, refuse_complex
 from gcbench.seeds import mix
 
 
@@ -109,6 +109,11 @@ def is_carried(compressor: Compressor, between_nodes: bool) -> bool:
 def refuse_fsdp(module: nn.Module, replicas: dist.ProcessGroup | None) -> None:
     """Raise ConfigError if a compressor cannot exchange the gradients of `module`."""
     meshes = {p.device_mesh for p in _sharded_parameters(module)}
+    refuse_complex(dict(module.named_parameters()))
+    if any(p.is_meta for p in module.parameters()):
+        raise ConfigError(
+            "the parameters are on the meta device; type model.to_empty(device=...) before compress"
+        )
     if len(meshes) != 1:
         raise ConfigError(
             f"the parameters are on {len(meshes)} meshes; type compress with a model whose "
@@ -123,6 +128,11 @@ def refuse_fsdp(module: nn.Module, replicas: dist.ProcessGroup | None) -> None:
             'replicas=mesh["replicate"].get_group())'
         )
     ranks = dist.get_process_group_ranks
+    if replicas is not None and not isinstance(replicas, dist.ProcessGroup):
+        raise ConfigError(
+            f"replicas={replicas}: this is not a process group; type the group of the processes "
+            'with the same shard, as in mesh["replicate"].get_group()'
+        )
     if replicas and set(ranks(replicas)) & set(ranks(mesh.get_group())) != {dist.get_rank()}:
         raise ConfigError(
             f"replicas: the processes {ranks(replicas)} hold other shards of this model "

@@ -15,6 +15,7 @@ from library_cases import (
     backward_under_autocast,
     gradients_of_slices,
     join,
+    late_parameter,
     refusal,
     refused_states,
     remove,
@@ -173,6 +174,11 @@ def test_a_step_that_overflows_leaves_no_trace_in_the_residual() -> None:
         ("momentum", "compressor=onebit_adam codes your optimizer's momentum, which compress "),
         ("twice", "this DistributedDataParallel has a communication hook"),
         ("hook", "this DistributedDataParallel has a communication hook"),
+        ("sparse", "module: a compressor takes no sparse gradients; type sparse=False"),
+        ("complex", "factor: its gradients are complex, and a compressor takes real ones; type "),
+        ("class", "compressor=<class 'gcbench.compressors.powersgd.PowerSGD'>: this is not a "),
+        ("codec", "compressor=QSGD(bucket_size=2048, "),
+        ("seed", "seed=one: type a seed of at least 0"),
     ],
 )
 def test_mistakes_are_refused_in_one_sentence(case: str, says: str) -> None:
@@ -183,6 +189,12 @@ def test_mistakes_are_refused_in_one_sentence(case: str, says: str) -> None:
 def test_a_state_of_another_compressor_is_refused() -> None:
     for sentences in pool(2).run(refused_states):
         assert ["load what this worker saved" in sentence for sentence in sentences] == [True] * 2
+
+
+def test_a_parameter_that_ddp_does_not_know_is_named() -> None:
+    for sentence in pool(2).run(late_parameter):
+        assert sentence.startswith("layers.3.weight: DDP does not exchange this parameter")
+        assert "; type " in sentence and "\n" not in sentence
 
 
 def test_an_update_of_another_shape_is_refused() -> None:

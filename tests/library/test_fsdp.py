@@ -161,11 +161,15 @@ REFUSALS = {
     "fp16": "reduce_dtype=torch.float16: ",
     "factor": "set_gradient_divide_factor: ",
     "unused": "the parameter group ",
+    "mesh": "replicas=DeviceMesh(",
+    "complex": "factor: its gradients are complex, and a compressor takes real ones",
+    "meta": "the parameters are on the meta device",
 }
 
 
 @pytest.mark.parametrize(
-    "case", slow_but(("ragged", "HSDP", "overlap", "twice", "fp16", "unused"), [*REFUSALS])
+    "case",
+    slow_but(("ragged", "HSDP", "overlap", "twice", "fp16", "unused", "complex"), [*REFUSALS]),
 )
 def test_mistakes_are_refused_in_one_sentence(case: str) -> None:
     for sentence in pool(4).run(refusal, case)[:2]:  # those of the first node

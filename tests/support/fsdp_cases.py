@@ -362,6 +362,12 @@ def refusal(process: Process, case: str) -> str:
         ours.model = shard(net(), mesh(between=True))
     if case == "overlap":
         replicas = dist.group.WORLD
+    if case == "mesh":
+        replicas = ours.mesh
+    if case == "complex":
+        ours.model.factor = nn.Parameter(torch.ones(3, dtype=torch.complex64))
+    if case == "meta":
+        ours.model.to("meta")
     if case == "twice":
         ours.compress("none")
     try:

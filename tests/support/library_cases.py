@@ -17,6 +17,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gcbench
 from gcbench.codecs.kernels import kernels_are_compiled, use_backend
+from gcbench.compressors.powersgd import PowerSGD
+from gcbench.compressors.qsgd import QSGD
 from gcbench.config import Config
 from gcbench.launch.instantiate import make_data, make_model
 from gcbench.seeds import mix
@@ -274,6 +276,12 @@ def gradients_of_slices(process: Process) -> dict[bool, list[Tensor]]:
     return seen
 
 
+class Complex(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.factor = nn.Parameter(torch.ones(3, dtype=torch.complex64))
+
+
 def wrong_shape(process: Process) -> str:
     """Return the error message for a method that returns an update of another shape."""
     ddp = DistributedDataParallel(Net())
@@ -286,9 +294,22 @@ def wrong_shape(process: Process) -> str:
     return ""
 
 
+def late_parameter(process: Process) -> str:
+    """Return the error message for a parameter that was added after the DDP was made."""
+    ddp = DistributedDataParallel(Net())
+    ddp.module.layers.append(nn.Linear(4, 4))
+    gcbench.compress(ddp, "none")
+    inputs, targets = batch(process.rank, 0)
+    try:
+        cross_entropy(ddp(inputs), targets).backward()
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
 def refusal(process: Process, case: str) -> str:
     """Return the error message of `compress`."""
-    model = Net()
+    model = {"sparse": nn.Embedding(9, 4, sparse=True), "complex": Complex()}.get(case, Net())
     ddp = DistributedDataParallel(model, find_unused_parameters=case == "unused")
     arguments: dict[str, Any] = {
         "module": {"module": model},
@@ -302,6 +323,11 @@ def refusal(process: Process, case: str) -> str:
         "momentum": {"compressor": "onebit_adam"},
         "twice": {},
         "hook": {},
+        "sparse": {},
+        "complex": {},
+        "class": {"compressor": PowerSGD},
+        "codec": {"compressor": QSGD(3)},
+        "seed": {"seed": "one"},
     }[case]
     if case == "twice":
         gcbench.compress(ddp, "none")
