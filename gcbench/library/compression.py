@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from gcbench.comm import Comm
 from gcbench.compressors import Aggregated, Compressor, Grads, State, refuse_other_update
 from gcbench.compressors.virtual import aggregate
 from gcbench.config import ConfigError
+from gcbench.identity import digest
 from gcbench.train.finite import not_finite
 
 
@@ -71,11 +73,27 @@ class Compression(ABC):
         self._device = device
         self._exchanges = {name: Exchange(seed) for name, seed in seeds.items()}
         self._identity = {
-            "compressor": repr(compressor),
+            "compressor": re.sub(r" at 0x[0-9a-f]+", "", repr(compressor)),  # without addresses
             "workers": comm.workers,
             "worker": comm.local.start,
             **place,
         }
+        self._refuse_other_workers(seeds)
+
+    def _refuse_other_workers(self, seeds: Mapping[str, int]) -> None:
+        """Raise ConfigError unless all workers have the same compressor and the same seeds."""
+        if self._comm.transport is None:
+            return
+        own = digest([self._identity["compressor"], dict(seeds)]).encode()
+        message = torch.frombuffer(bytearray(own), dtype=torch.uint8).unsqueeze(0)
+        everyone = self._comm.transport.all_gather(message.to(self._device))
+        for worker, digits in enumerate(everyone):
+            if not torch.equal(digits, everyone[0]):
+                raise ConfigError(
+                    f"worker {worker} called compress with other arguments than worker 0; worker "
+                    f"{self._identity['worker']}, this one, has {self._identity['compressor']}; "
+                    "type the same method, knobs and seed on all workers"
+                )
 
     def __repr__(self) -> str:
         return (
@@ -111,8 +129,8 @@ class Compression(ABC):
             if saved.get(key) != value:
                 raise ConfigError(
                     f"the saved state has {key}={saved.get(key)}, and this compression has "
-                    f"{value}; load what this worker saved, with the same compressor and number of "
-                    "workers"
+                    f"{value}; load what this worker saved, with the same model, "
+                    "compressor and number of workers"
                 )
         for name, exchange in self._exchanges.items():
             exchange.step = state_dict["steps"][name]

@@ -21,7 +21,13 @@ class DdpCompression(Compression):
     def __init__(self, ddp: DistributedDataParallel, compressor: Compressor, seed: int) -> None:
         self._parameters = parameters_of(ddp)
         device = next(iter(self._parameters)).device
-        super().__init__(compressor, _comm_of(ddp, device), device, {"gradient": seed})
+        super().__init__(
+            compressor,
+            _comm_of(ddp, device),
+            device,
+            {"gradient": seed},
+            values=sum(p.numel() for p in self._parameters),
+        )
         self._hook = _free_hook_of(ddp)
         self._hook.on_gradients = self._exchange
 
@@ -33,18 +39,18 @@ class DdpCompression(Compression):
     @torch.no_grad()
     def _exchange(self, gradients: Mapping[nn.Parameter, Tensor]) -> None:
         """Replace this worker's gradients by the update that all workers agree on."""
-        rows = {
-            name: gradients[p].float().contiguous().unsqueeze(0)
-            for p, name in self._parameters.items()
-        }
-        exchange = self._exchanges["gradient"]
-        out = self._aggregate(exchange, rows)
         if late := [name for p, name in self._parameters.items() if p not in gradients]:
             raise ConfigError(
                 f"{late[0]}: DDP does not exchange this parameter, as it was added, or began to "
                 "require a gradient, after the DDP was made; type DistributedDataParallel(model) "
                 "after that"
             )
+        rows = {
+            name: gradients[p].float().contiguous().unsqueeze(0)
+            for p, name in self._parameters.items()
+        }
+        exchange = self._exchanges["gradient"]
+        out = self._aggregate(exchange, rows)
         exchange.keep(out.state, out.update.values())
         for p, name in self._parameters.items():
             gradients[p].copy_(out.update[name].view(p.shape))
@@ -58,28 +64,28 @@ def refuse_ddp(ddp: DistributedDataParallel) -> None:
             "no worker used; type find_unused_parameters=False, and requires_grad_(False) for "
             "parameters that are never used"
         )
-    if len({p.device for p in parameters_of(ddp)}) > 1:
-        raise ConfigError(
-            "the parameters are on several devices; type compress with a model on one device"
-        )
-
-
     if sparse := [name for name, part in ddp.named_modules() if _is_sparse(part)]:
         raise ConfigError(
             f"{sparse[0]}: a compressor takes no sparse gradients; type sparse=False where this "
             "embedding is made"
         )
     refuse_complex({name: p for p, name in parameters_of(ddp).items()})
+    if len({p.device for p in parameters_of(ddp)}) > 1:
+        raise ConfigError(
+            "the parameters are on several devices; type compress with a model on one device"
+        )
+
+
+def _is_sparse(module: nn.Module) -> bool:
+    return isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.sparse
+
+
 def parameters_of(ddp: DistributedDataParallel) -> dict[nn.Parameter, str]:
     """Return the names of the parameters that DDP exchanges, in the model's order."""
     return {
         p: name
         for name, p in ddp.module.named_parameters()
         if p.requires_grad and name not in ddp.parameters_to_ignore
-def _is_sparse(module: nn.Module) -> bool:
-    return isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.sparse
-
-
     }
 
 

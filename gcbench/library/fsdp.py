@@ -46,6 +46,7 @@ class FsdpCompression(Compression):
             {name: mix(seed, index, shard) for index, name in enumerate(groups)},
             shard=shards.rank(),
             shards=shards.size(),
+            values=sum(n for (n,) in shapes_of_groups(module, replicas)),
         )
         self._by_shards = replicas is None
         # EF21's mean, which all keep, must stay consistent with each worker's own part of it.
@@ -108,12 +109,12 @@ def is_carried(compressor: Compressor, between_nodes: bool) -> bool:
 
 def refuse_fsdp(module: nn.Module, replicas: dist.ProcessGroup | None) -> None:
     """Raise ConfigError if a compressor cannot exchange the gradients of `module`."""
-    meshes = {p.device_mesh for p in _sharded_parameters(module)}
     refuse_complex(dict(module.named_parameters()))
     if any(p.is_meta for p in module.parameters()):
         raise ConfigError(
             "the parameters are on the meta device; type model.to_empty(device=...) before compress"
         )
+    meshes = {p.device_mesh for p in _sharded_parameters(module)}
     if len(meshes) != 1:
         raise ConfigError(
             f"the parameters are on {len(meshes)} meshes; type compress with a model whose "
@@ -127,12 +128,12 @@ def refuse_fsdp(module: nn.Module, replicas: dist.ProcessGroup | None) -> None:
             'fully_shard(model, mesh=mesh["shard"]) and compress(model, ..., '
             'replicas=mesh["replicate"].get_group())'
         )
-    ranks = dist.get_process_group_ranks
     if replicas is not None and not isinstance(replicas, dist.ProcessGroup):
         raise ConfigError(
             f"replicas={replicas}: this is not a process group; type the group of the processes "
             'with the same shard, as in mesh["replicate"].get_group()'
         )
+    ranks = dist.get_process_group_ranks
     if replicas and set(ranks(replicas)) & set(ranks(mesh.get_group())) != {dist.get_rank()}:
         raise ConfigError(
             f"replicas: the processes {ranks(replicas)} hold other shards of this model "

@@ -11,7 +11,7 @@ from fsdp_cases import (
     divide_by_own_factor,
     estimates_behind_infinity,
     refusal,
-    refused_state,
+    refused_states,
     remove,
     run_choices,
     skip_infinite,
@@ -190,6 +190,6 @@ def test_a_refusal_names_the_methods_that_are_carried() -> None:
     assert set(CHOICES) > BETWEEN_NODES
 
 
-def test_a_state_of_another_shard_is_refused() -> None:
-    for sentence in pool(4).run(refused_state):
-        assert "load what this worker saved" in sentence
+def test_states_of_another_shard_or_model_are_refused() -> None:
+    for sentences in pool(4).run(refused_states):
+        assert ["load what this worker saved" in sentence for sentence in sentences] == [True] * 2

@@ -385,12 +385,16 @@ def refusal(process: Process, case: str) -> str:
     return ""
 
 
-def refused_state(process: Process) -> str:
-    """Return the error message for the state of another shard."""
-    ours = Sharded()
-    compression = ours.compress("top_k")
-    try:
-        compression.load_state_dict({**compression.state_dict(), "shard": -1})
-    except ValueError as error:
-        return str(error)
-    return ""
+def refused_states(process: Process) -> list[str]:
+    """Return the error messages for the states of another shard, and of another model."""
+    compression = Sharded().compress("top_k")
+    sentences = []
+    for state in (
+        {**compression.state_dict(), "shard": -1},
+        Sharded(hidden=64).compress("top_k").state_dict(),
+    ):
+        try:
+            compression.load_state_dict(state)
+        except ValueError as error:
+            sentences.append(str(error))
+    return sentences

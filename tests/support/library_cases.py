@@ -328,6 +328,8 @@ def refusal(process: Process, case: str) -> str:
         "class": {"compressor": PowerSGD},
         "codec": {"compressor": QSGD(3)},
         "seed": {"seed": "one"},
+        "seeds": {"seed": process.rank},
+        "knobs": {"rank": 1 + process.rank},
     }[case]
     if case == "twice":
         gcbench.compress(ddp, "none")
@@ -341,12 +343,13 @@ def refusal(process: Process, case: str) -> str:
 
 
 def refused_states(process: Process) -> list[str]:
-    """Return the error messages for a state that another compressor saved, and for none at all."""
+    """Return the error messages for states of another compressor and model, and for none at all."""
     compressions = [
         gcbench.compress(DistributedDataParallel(Net()), "powersgd", rank=rank) for rank in (1, 2)
     ]
     sentences = []
-    for state in (compressions[1].state_dict(), {"model": {}}):
+    narrow = gcbench.compress(DistributedDataParallel(nn.Linear(12, 4)), "powersgd", rank=1)
+    for state in (compressions[1].state_dict(), narrow.state_dict(), {"model": {}}):
         try:
             compressions[0].load_state_dict(state)
         except ValueError as error:
