@@ -198,13 +198,18 @@ def _end_with(parent: int) -> None:
 
 @contextmanager
 def collect_signals() -> Iterator[list[str]]:
-    """Yield a list that collects the names of stop signals as they arrive."""
+    """Yield a list that collects the names of stop signals as they arrive.
+
+    Outside the main thread it stays empty, as only that one may handle signals.
+    """
     received: list[str] = []
+    in_main = threading.current_thread() is threading.main_thread()
 
     def note(number: int, frame: object) -> None:
         received.append(signal.Signals(number).name)
 
-    before = {number: signal.signal(number, note) for number in slurm.stop_signals(os.environ)}
+    numbers = slurm.stop_signals(os.environ) if in_main else ()
+    before = {number: signal.signal(number, note) for number in numbers}
     try:
         yield received
     finally:

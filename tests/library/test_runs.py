@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ SMALL: dict[str, Any] = {
     "min_size": 0,
 }
 
+DENSE = {key: value for key, value in SMALL.items() if key != "min_size"}
 
 def test_a_script_needs_no_main_guard(tmp_path: Path) -> None:
     """Its workers are new processes, which must not run the script again."""
@@ -80,6 +82,17 @@ def test_mistakes_are_refused_before_anything_starts(tmp_path: Path) -> None:
     for keys, says in (
         ({"bits": [4, 9]}, "bits=9: type a number of bits from 2 to 8"),
         ({"compressor": ["qsgd", "qsdg"]}, "qsdg"),
+def test_joined_frames_read_their_curves(tmp_path: Path) -> None:
+    for seed in (1, 2):
+        gcbench.run("compressor=none", directory=tmp_path / f"{seed}", seed=seed, **DENSE)
+    a, b = (gcbench.load_runs(tmp_path / f"{seed}") for seed in (1, 2))
+    both = pd.concat([a, b])
+    assert set(both.curves().run) == {*a["run"], *b["run"]}
+    assert set(both.merge(a[["run"]]).curves().run) == set(a["run"])
+    with pytest.raises(ConfigError, match="these rows have no column run"):
+        both[["seed"]].curves()
+
+
         ({"rank": 2}, "rank=2: no such key with these choices; rank belongs to"),
         ({"bits": []}, r"bits=\[\]: type at least one value"),
         ({"name": "a/b"}, "name='a/b'"),
@@ -91,17 +104,19 @@ def test_mistakes_are_refused_before_anything_starts(tmp_path: Path) -> None:
 
 def test_a_point_that_diverges_does_not_end_a_sweep(tmp_path: Path) -> None:
     rates = {"optimizer.lr": [1e30, 0.1]}
-    results = gcbench.sweep("compressor=none", outputs=tmp_path, **rates, **without("min_size"))
+    results = gcbench.sweep("compressor=none", outputs=tmp_path, **rates, **DENSE)
     assert [result.status for result in results] == ["diverged", "done"]
 
 
-def without(key: str) -> dict[str, Any]:
-    return {k: v for k, v in SMALL.items() if k != key}
+def test_a_thread_can_run(tmp_path: Path) -> None:
+    with ThreadPoolExecutor() as threads:
+        call = threads.submit(gcbench.run, "compressor=none", outputs=tmp_path, **DENSE)
+        assert call.result().status == "done"
 
 
 def test_values_of_python_are_quoted(tmp_path: Path) -> None:
     folder = tmp_path / "it's $5, {here} = [1]"
-    result = gcbench.run("compressor=none", directory=folder, **without("min_size"))
+    result = gcbench.run("compressor=none", directory=folder, **DENSE)
     assert result.config["directory"] == str(folder) and (folder / "result.json").is_file()
 
 
