@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
 from difflib import get_close_matches
 from math import inf
+from numbers import Number
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -121,16 +122,23 @@ def to_overrides(keys: Mapping[str, Any]) -> list[str]:
         if isinstance(value, Mapping):
             overrides += to_overrides({f"{name}.{inner}": below for inner, below in value.items()})
         else:
-            overrides.append(f"{name}={_quote(value)}")
+            overrides.append(f"{name}={_quote(name, value)}")
     return overrides
 
 
-def _quote(value: Any) -> str:
+def _quote(name: str, value: Any) -> str:
+    if getattr(value, "ndim", None) == 0:  # a number of NumPy or PyTorch
+        value = value.item()
     if isinstance(value, (list, tuple)):
-        return f"[{','.join(map(_quote, value))}]"
+        return f"[{','.join(_quote(name, entry) for entry in value)}]"
     if isinstance(value, (str, Path)):
         text = str(value).replace("\\", "\\\\").replace("'", "\\'")
         return f"'{text}'"
+    if value is not None and not isinstance(value, (Number, dict)):
+        raise ConfigError(
+            f"{name}: a {type(value).__name__} is no value of a key; type a number, a text, True, "
+            "False or None, or a list of them"
+        )
     return format_value(value)
 
 

@@ -78,14 +78,19 @@ def sweep(*overrides: str, **keys: Any) -> list[Result]:
 
 def _join(overrides: Sequence[str], keys: Mapping[str, Any]) -> list[str]:
     """Return all overrides as on the command line; raise an error for what is typed twice."""
+    typed = list(overrides)
     for override in overrides:
         if not isinstance(override, str):
             raise TypeError(
                 f"{override!r}: type overrides as texts ('bits=4') or keywords (bits=4)"
             )
-        if (key := override.partition("=")[0]) in keys:
-            raise ConfigError(f"{override} {key}={keys[key]}: type only one of them")
-    return [*overrides, *to_overrides(keys)]
+    for override in to_overrides(keys):
+        name = override.partition("=")[0]
+        for other in typed:
+            if other.partition("=")[0].lstrip("+") == name:
+                raise ConfigError(f"{other} {override}: type only one of them")
+        typed.append(override)
+    return typed
 
 
 def _points(keys: Mapping[str, Any], grid: list[Any]) -> list[dict[str, Any]]:
