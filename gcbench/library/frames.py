@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from pandas import DataFrame
 
@@ -57,12 +58,31 @@ class RunsFrame(DataFrame):  # type: ignore[misc]
     def _constructor(self) -> type[RunsFrame]:
         return RunsFrame
 
+    def __finalize__(self, other: Any, method: str | None = None, **options: Any) -> RunsFrame:
+        """Take the runs of all frames that pandas joined: those of a concat, or two of a merge."""
+        super().__finalize__(other, method=method, **options)
+        sides = [getattr(other, side, None) for side in ("left", "right")]
+        joined = [
+            part for part in [*getattr(other, "objs", ()), *sides] if hasattr(part, "recorded")
+        ]
+        if joined:
+            self.recorded = {k: run for part in joined for k, run in part.recorded.items()}
+        return self
+
     def curves(self) -> DataFrame:
         """Return the lines of these runs' `metrics.jsonl`, each with its `run`.
 
         Lines of `event` "train" have `step`, `loss` and bits; those of "test" have scores. Join
         them with the rows on `run`.
+
+        Raises:
+            ConfigError: if the rows have lost the column `run`.
         """
+        if "run" not in self:
+            raise ConfigError(
+                "these rows have no column run, which says whose curves to read; type curves() "
+                'where they have it, as in runs[["run", "bits"]].curves()'
+            )
         lines = [
             {"run": place, **line}
             for place in self["run"]

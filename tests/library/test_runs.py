@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from scripts_of_users import python
 
@@ -25,8 +26,8 @@ SMALL: dict[str, Any] = {
     "logger.mode": "disabled",
     "min_size": 0,
 }
-
 DENSE = {key: value for key, value in SMALL.items() if key != "min_size"}
+
 
 def test_a_script_needs_no_main_guard(tmp_path: Path) -> None:
     """Its workers are new processes, which must not run the script again."""
@@ -49,11 +50,11 @@ def test_slips_of_scripts_are_answered(tmp_path: Path) -> None:
         gcbench.run(3)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="bits=4 bits=2: type only one of them"):
         gcbench.run("bits=4", bits=2)
-    with pytest.raises(TypeError, match=r"type folders, as in load_runs\('outputs', 'older'\)"):
     with pytest.raises(ConfigError, match="trainer.gpus=3 trainer.gpus=2: type only one of them"):
         gcbench.run("trainer.gpus=3", trainer={"gpus": 2})
     with pytest.raises(ConfigError, match="bits: a set is no value of a key; type a number, a "):
         gcbench.sweep("compressor=qsgd", bits={2, 4})
+    with pytest.raises(TypeError, match=r"type folders, as in load_runs\('outputs', 'older'\)"):
         gcbench.load_runs(["a", "b"])  # type: ignore[arg-type]
 
 
@@ -81,11 +82,6 @@ def test_a_grid_of_runs_and_their_frame(tmp_path: Path) -> None:
     assert list(train.step) == [2, 4] * 2 and train.loss.notna().all()
 
 
-def test_mistakes_are_refused_before_anything_starts(tmp_path: Path) -> None:
-    common = {"outputs": tmp_path / "runs", **SMALL}
-    for keys, says in (
-        ({"bits": [4, 9]}, "bits=9: type a number of bits from 2 to 8"),
-        ({"compressor": ["qsgd", "qsdg"]}, "qsdg"),
 def test_joined_frames_read_their_curves(tmp_path: Path) -> None:
     for seed in (1, 2):
         gcbench.run("compressor=none", directory=tmp_path / f"{seed}", seed=seed, **DENSE)
@@ -97,6 +93,11 @@ def test_joined_frames_read_their_curves(tmp_path: Path) -> None:
         both[["seed"]].curves()
 
 
+def test_mistakes_are_refused_before_anything_starts(tmp_path: Path) -> None:
+    common = {"outputs": tmp_path / "runs", **SMALL}
+    for keys, says in (
+        ({"bits": [4, 9]}, "bits=9: type a number of bits from 2 to 8"),
+        ({"compressor": ["qsgd", "qsdg"]}, "qsdg"),
         ({"rank": 2}, "rank=2: no such key with these choices; rank belongs to"),
         ({"bits": []}, r"bits=\[\]: type at least one value"),
         ({"name": "a/b"}, "name='a/b'"),
