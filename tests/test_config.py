@@ -297,6 +297,12 @@ def test_refusals_of_hydra_are_said_in_our_words(sentence: str, says: str) -> No
     assert says in str(error.value) and "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("typed", ["compressor=none seed=2", "name=a=b"])
+def test_two_equal_signs_are_answered(typed: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{typed}: this has more than one =; type each"):
+        resolve_overrides([typed])
+
+
 def test_a_key_may_be_typed_with_two_signs() -> None:
     assert config_of("++bits=2")["bits"] == 2
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import QuotedString
+from hydra.errors import OverrideParseException
 from yaml import YAMLError
 
 from gcbench.config.checks import SCHEMAS
@@ -160,6 +161,11 @@ def sentence_of(
         return str(mistake)
     if isinstance(error, YAMLError):
         return f"a file of the configuration is not valid YAML: {' '.join(str(error).split())}"
+    if isinstance(error, OverrideParseException) and str(error).startswith("mismatched input '='"):
+        return (
+            f"{error.override}: this has more than one =; type each key=value by itself, or quote "
+            "the value, as in \"name='a=b'\""
+        )
     cause = "" if isinstance(error, ConfigError) else str(error.__cause__ or "")
     lines = [*str(error).splitlines(), *(cause.splitlines() if cause not in str(error) else [])]
     said_by_omegaconf = ("object_type=", "full_key: hydra.")
