@@ -31,8 +31,9 @@ def run(*overrides: str, **keys: Any) -> Result:
 
     Several workers are processes on this machine, as with the command. They do not run your script
     again, so it needs no `if __name__ == "__main__":`; but a model, data set or method of your own
-    must be in a module that they can import, not in the script or the notebook. A run whose result
-    is in `outputs` is not run again, and an interrupted one is continued.
+    must be in a module that they can import, not in the script or the notebook. Type
+    "hydra.searchpath=[file://my_conf]" before the choice of a method in `my_conf/compressor`. A run
+    whose result is in `outputs` is not run again, and an interrupted one is continued.
 
     Args:
         *overrides: overrides as on the command line of `gcbench`.
@@ -83,6 +84,11 @@ def _join(overrides: Sequence[str], keys: Mapping[str, Any]) -> list[str]:
         if not isinstance(override, str):
             raise TypeError(
                 f"{override!r}: type overrides as texts ('bits=4') or keywords (bits=4)"
+            )
+        if override.startswith("-"):
+            raise ConfigError(
+                f"{override}: options belong to the command line; type gcbench.sweep for -m, and "
+                "'hydra.searchpath=[file://my_conf]' for --config-dir my_conf"
             )
     for override in to_overrides(keys):
         name = override.partition("=")[0]

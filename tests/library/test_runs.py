@@ -52,6 +52,8 @@ def test_slips_of_scripts_are_answered(tmp_path: Path) -> None:
         gcbench.run("bits=4", bits=2)
     with pytest.raises(ConfigError, match="trainer.gpus=3 trainer.gpus=2: type only one of them"):
         gcbench.run("trainer.gpus=3", trainer={"gpus": 2})
+    with pytest.raises(ConfigError, match="--config-dir: options belong to the command line"):
+        gcbench.run("--config-dir", "my_conf", "compressor=mine")
     with pytest.raises(ConfigError, match="bits: a set is no value of a key; type a number, a "):
         gcbench.sweep("compressor=qsgd", bits={2, 4})
     with pytest.raises(TypeError, match=r"type folders, as in load_runs\('outputs', 'older'\)"):
