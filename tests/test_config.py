@@ -283,6 +283,8 @@ def test_an_unknown_key_is_answered_with_what_was_meant(sentence: str, says: str
         ("+compressor=none", "+compressor: a run has this choice already; type it without the +"),
         ("~seed", "~seed: every run needs this key; leave this out"),
         ("compressor=", "compressor=: there is no such choice; type compressor=acpsgd, "),
+        ("compressor=null", "compressor=null: there is no such choice; type compressor=acpsgd, "),
+        ("trainer=3", "trainer=3: there is no such choice; type trainer=default"),
         ("-m", "-m: this is not a readable key=value"),
         ("name='a", "name='a: this is not a readable key=value; close its brackets and quotes"),
         (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,10 +13,11 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
 
-from gcbench.config.directory import conf_directory
+from gcbench.config.directory import choices_in, conf_directory
 from gcbench.config.errors import Config, ConfigError
 from gcbench.config.help import NO_KNOBS, sort_keys
 from gcbench.config.register import register
+from gcbench.config.sentences import parse_value, unknown_choice
 from gcbench.config.typed import WITH_TARGETS
 
 
@@ -38,9 +40,12 @@ def open_nodes(overrides: Sequence[str]) -> list[str]:
     """Return overrides with `++` before keys that Hydra would refuse if the chosen files lack them.
 
     These are the keys of a group whose `_target_` was typed, as its class may take any keys, and
-    those of the model if there is a budget, which may replace the model.
+    those of the model if there is a budget, which may replace the model. Raises ConfigError for a
+    choice that is not a name, such as compressor=null.
     """
     bare = [override.lstrip("+") for override in overrides]
+    for override in bare:
+        _refuse_value_as_choice(override)
     targets = tuple(f"{group}._target_=" for group in WITH_TARGETS)
     opened = tuple(
         override.partition("_target_=")[0] for override in bare if override.startswith(targets)
@@ -51,6 +56,14 @@ def open_nodes(overrides: Sequence[str]) -> list[str]:
         f"++{override}" if override.startswith(opened) else typed
         for typed, override in zip(overrides, bare, strict=True)
     ]
+
+
+def _refuse_value_as_choice(override: str) -> None:
+    group, _, value = override.partition("=")
+    if group and (conf_directory() / group).is_dir():
+        for choice in filter(re.compile(r"[\w.+-]+").fullmatch, value.split(",")):
+            if not isinstance(parse_value(choice), str):
+                raise ConfigError(unknown_choice(group, choice, choices_in(group)))
 
 
 @contextmanager

@@ -190,7 +190,7 @@ def _sentence_of_a_file(error: OSError, command: str) -> str:
 def _in_our_words(text: str, benchmark: bool, overrides: Sequence[str]) -> str:
     """Return the sentence for an error message of Hydra or OmegaConf; the message if unknown."""
     if missing := re.search(r"Could not find '(.+)/(.*?)'\nAvailable options in .*\n", text):
-        return _unknown_choice(missing[1], missing[2], text[missing.end() :].split())
+        return unknown_choice(missing[1], missing[2], text[missing.end() :].split())
     if missing := re.search(r"Could not find 'experiment/(.+?)'", text):
         return _unknown_experiment(missing[1])
     if twice := re.match(r"Could not append to config\. An item is already at '(.+?)'", text):
@@ -238,11 +238,11 @@ def _unknown_experiment(name: str) -> str:
         )
     likely = get_close_matches(name, files, n=2, cutoff=0.8)
     if likely:
-        return _unknown_choice("+experiment", name, likely)
+        return unknown_choice("+experiment", name, likely)
     return f"+experiment={name}: there is no such choice; type one that gcbench report list names"
 
 
-def _unknown_choice(group: str, choice: str, choices: Sequence[str]) -> str:
+def unknown_choice(group: str, choice: str, choices: Sequence[str]) -> str:
     """Return the sentence for `group=choice` where the group has only `choices`."""
     known = [one for one in choices if one != "schema"]  # which is not a choice
     if likely := get_close_matches(choice, known):
