@@ -6,12 +6,14 @@ import json
 import signal
 import time
 import traceback
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from gcbench.records.files import replace_file
 
 ECHO_SECONDS = 5.0  # how long a worker that has only lost a peer waits for the peer's note
+SILENT = "it was killed, or its machine is down, as it left no message"
 
 
 class Failure(NamedTuple):
@@ -62,17 +64,25 @@ def forget_notes(folder: Path) -> None:
         path.unlink()
 
 
-def first_failure(error: Exception, rank: int, directory: Path) -> Failure:
-    """Return the failure that ended the run; `error` is what this worker has seen of it.
+def first_failure(
+    error: Exception, rank: int, processes: int, directory: Path
+) -> tuple[Failure, bool]:
+    """Return the failure that ended the run, and whether this worker is to record it.
 
-    If srun or torchrun started the workers, none is the parent of all. So each worker that fails
-    leaves a note in the shared directory of the run before the others can notice its end.
+    `error` is what this worker has seen of it. If srun or torchrun started the workers, none is the
+    parent of all. So each worker that fails leaves a note in the shared directory of the run before
+    the others can notice its end. If only one has left none, it was that one that ended first.
     """
     this_one = failure_of(error, rank)
-    leave_note(this_one, directory)
+    with suppress(OSError):  # such as a full disk, which must not hide the failure itself
+        leave_note(this_one, directory)
     end = time.monotonic() + ECHO_SECONDS
-    while (first := min(read_notes(directory), default=this_one)).is_echo:
+    while (first := min(notes := read_notes(directory), default=this_one)).is_echo:
         if time.monotonic() > end:
+            living = {note.rank for note in notes}
+            silent = set(range(processes)) - living
+            if living and len(silent) == 1:
+                return Failure(False, first.nanoseconds, *silent, SILENT), rank == min(living)
             break
         time.sleep(0.05)
-    return first
+    return first, rank == first.rank

@@ -8,6 +8,7 @@ import shutil
 import sys
 import traceback
 import warnings
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -80,7 +81,9 @@ def _start_locked(
         begun = _prepare_directory(config, data, files, anew)
     else:
         begun = Begun.here()  # not written to start.json
-    stopped_by = _run(config, plan, files, rank, begun, lock)
+    # Also while a failure is recorded: torchrun and srun then send SIGTERM to those still living.
+    with collect_signals() as received:
+        stopped_by = _run(config, plan, files, rank, begun, lock, received)
     if rank == 0:
         _raise_unless_done(files, stopped_by, anew)
 
@@ -220,17 +223,21 @@ def _check_latest(config: Config, data: Data, checkpoints: Path) -> None:
 
 
 def _run(
-    config: Config, plan: Plan, files: RunFiles, rank: int, begun: Begun, lock: Lock | None
+    config: Config,
+    plan: Plan,
+    files: RunFiles,
+    rank: int,
+    begun: Begun,
+    lock: Lock | None,
+    received: Sequence[str],
 ) -> str | None:
     """Run the workers; return the name of the signal that stopped them, or None."""
     arguments = (config, plan, files.directory, begun)
-    received: list[str] = []
     try:
         if plan.launcher == "local" and plan.processes > 1:
             run_processes(work, arguments, plan.processes, config["trainer"]["max_restarts"], lock)
         else:
-            with collect_signals() as received:
-                work(*arguments, received)
+            work(*arguments, received)
     except Interrupted as interrupted:
         if not _is_written_since(files, begun.started):
             files.write_result(
@@ -255,13 +262,13 @@ def _run(
         if not is_echo(error) and not _is_for_user(failure_of(error, rank).reason):
             traceback.print_exc()
         if plan.processes > 1:
-            first = first_failure(error, rank, files.directory)
+            first, records = first_failure(error, rank, plan.processes, files.directory)
             who = f"worker {first.rank}"
             reason = f"{who}: {first.reason}"
         else:
-            first = failure_of(error, rank)
+            first, records = failure_of(error, rank), True
             who, reason = "the run", first.reason
-        if rank == first.rank:
+        if records:
             files.write_result(make_result(config, begun, "failed", reason))
         raise RunFailed(f"{who} failed: {first.reason}") from None
     return slurm.REQUEUE.name if slurm.REQUEUE.name in received else next(iter(received), None)

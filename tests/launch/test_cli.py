@@ -301,6 +301,41 @@ def test_torchrun_itself(tmp_path: Path) -> None:
     assert is_of_torchrun(tmp_path)
 
 
+def test_a_result_names_the_rank_that_was_killed_though_torchrun_ends_the_others(
+    tmp_path: Path,
+) -> None:
+    """Rank 0 gets SIGTERM, as from torchrun or srun, as soon as it has noticed the loss."""
+    (tmp_path / "mine.py").write_text("""
+import os, signal, threading, time, torch
+from pathlib import Path
+
+class Net(torch.nn.Linear):
+    def __init__(self):
+        super().__init__(64, 10)
+        self.calls = 0
+        if os.environ["RANK"] == "0":
+            threading.Thread(target=end_after_loss, daemon=True).start()
+    def forward(self, x):
+        self.calls += 1
+        if os.environ["RANK"] == "1" and self.calls == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().forward(x.flatten(1))
+
+def end_after_loss():
+    while not Path("run/failure-0.json").exists():
+        time.sleep(0.02)
+    os.kill(os.getpid(), signal.SIGTERM)
+""")
+    overrides = ["model._target_=mine.Net", "logger=none", "min_size=0", "directory=run"]
+    first, killed = under_torchrun(
+        processes.gcbench, overrides, overrides, folder=tmp_path, timeout=patience(120)
+    )
+    assert killed.returncode == -signal.SIGKILL and first.returncode == 1, first.stderr
+    result = json.loads((tmp_path / "run/result.json").read_text())
+    reason = "worker 1: it was killed, or its machine is down, as it left no message"
+    assert (result["status"], result["reason"]) == ("failed", reason)
+
+
 def is_of_torchrun(folder: Path) -> bool:
     (result,) = results(folder)
     start = (result["status"], result["launcher"], result["processes"])

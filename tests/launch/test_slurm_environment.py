@@ -246,14 +246,36 @@ def test_all_workers_name_the_one_that_failed(
     monkeypatch.setattr(failure, "ECHO_SECONDS", 1.0)
     lost, cause = RuntimeError("Connection closed by peer"), ValueError("the cat is on the wire")
     with ThreadPoolExecutor() as pool:
-        failures = list(
-            pool.map(lambda e, r: first_failure(e, r, tmp_path), [lost, lost, cause], range(3))
+        seen = list(
+            pool.map(lambda e, r: first_failure(e, r, 3, tmp_path), [lost, lost, cause], range(3))
         )
-    assert {(each.rank, each.reason) for each in failures} == {
+    assert {(first.rank, first.reason) for first, _ in seen} == {
         (2, "ValueError: the cat is on the wire")
     }
+    assert [records for _, records in seen] == [False, False, True]
     forget_notes(tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_worker_that_left_no_message_is_named_by_those_that_lost_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(failure, "ECHO_SECONDS", 0.5)
+    lost = RuntimeError("Connection closed by peer")
+    with ThreadPoolExecutor() as pool:
+        seen = list(pool.map(lambda rank: first_failure(lost, rank, 3, tmp_path), [0, 2]))
+    assert [(first.rank, first.reason, records) for first, records in seen] == [
+        (1, failure.SILENT, True),
+        (1, failure.SILENT, False),
+    ]
+
+
+@pytest.mark.parametrize("folder", ["not/there", "."])
+def test_a_worker_that_cannot_tell_which_failed_first_gives_its_own_reason(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder is on another node's disk, or two workers left no message."""
     monkeypatch.setattr(failure, "ECHO_SECONDS", 0.1)
-    # The other process was killed and left no note.
-    assert first_failure(lost, 1, tmp_path).reason == "RuntimeError: Connection closed by peer"
+    lost = RuntimeError("Connection closed by peer")
+    first, records = first_failure(lost, 1, 3, tmp_path / folder)
+    assert (first.rank, first.reason, records) == (1, f"RuntimeError: {lost}", True)
