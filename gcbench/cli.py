@@ -188,7 +188,9 @@ def _start_hydra(command: Callable[[], None], config: str, arguments: Sequence[s
             _print_config(options.overrides, options.config_dir)
             return
         quiet = [] if _is_first_rank() else ["hydra.output_subdir=null"]
-        sys.argv[1:] = [*open_nodes(arguments), *quiet]
+        flags = [argument for argument in arguments if argument not in options.overrides]
+        # Hydra would refuse keys on both sides of an option.
+        sys.argv[1:] = [*open_nodes(options.overrides), *quiet, *flags]
         command()
 
 
@@ -205,7 +207,7 @@ def _read_options(arguments: Sequence[str]) -> Namespace:
     from hydra._internal.utils import get_args_parser
 
     parser = get_args_parser()
-    options, unknown = parser.parse_known_args(arguments)
+    options, unknown = parser.parse_known_intermixed_args(arguments)
     for flag in (argument for argument in unknown if argument.startswith("-")):
         known = [one for one in parser._option_string_actions if one.startswith("--")]
         likely = get_close_matches(flag, known, n=1, cutoff=0.75)

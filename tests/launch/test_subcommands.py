@@ -166,6 +166,11 @@ def test_slips_are_answered_by_the_subcommand(
     assert arguments[0] == "bench" or not list(tmp_path.iterdir())
 
 
+def test_keys_may_be_on_both_sides_of_an_option(typed: Typed) -> None:
+    status, _, stderr = typed("seed=1", "--run", "bits=99")
+    assert status == 1 and stderr.startswith("gcbench: bits=99: "), stderr
+
+
 def test_what_hydra_takes_is_a_run(typed: Typed) -> None:
     for arguments in (
         ["--cfg", "job"],
