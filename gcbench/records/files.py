@@ -49,10 +49,13 @@ class RunFiles:
         replace_file(self._start, _strict_json(start, indent=2).encode() + b"\n")
 
     def read_start(self) -> dict[str, Any] | None:
+        """Return the content of start.json, or None if there is none or it is damaged."""
         try:
-            return dict(json.loads(self._start.read_text(encoding="utf-8")))
+            start = json.loads(self._start.read_text(encoding="utf-8"))
         except (FileNotFoundError, ValueError):  # an older gcbench wrote none
             return None
+        whole = isinstance(start, dict) and {"config", "git", "extended"} <= start.keys()
+        return start if whole else None
 
     def append_metrics(self, metrics: dict[str, Any]) -> None:
         append_text(self.metrics, _strict_json(metrics) + "\n")

@@ -139,8 +139,11 @@ def test_a_checkpoint_of_nobody_knows_which_run_is_not_continued(tmp_path: Path)
     run(tmp_path, *KILLED, "trainer.max_steps=2")
     for name in ("result.json", "start.json"):
         (tmp_path / name).unlink()
-    with pytest.raises(ConfigError, match="no start.json that says of which run; type resume=nev"):
-        run(tmp_path, *KILLED, "trainer.max_steps=4")
+    for damaged in (None, "{", "[]", '{"config": {}}'):
+        if damaged is not None:
+            (tmp_path / "start.json").write_text(damaged)
+        with pytest.raises(ConfigError, match="no start.json that says of which run; type resume="):
+            run(tmp_path, *KILLED, "trainer.max_steps=4")
 
 
 def test_lines_that_a_crash_has_lost_are_told(
