@@ -82,7 +82,8 @@ def first_failure(
             living = {note.rank for note in notes}
             silent = set(range(processes)) - living
             if living and len(silent) == 1:
-                return Failure(False, first.nanoseconds, *silent, SILENT), rank == min(living)
+                found = Failure(False, first.nanoseconds, silent.pop(), SILENT)
+                return found, rank == min(living)
             break
         time.sleep(0.05)
     return first, rank == first.rank
