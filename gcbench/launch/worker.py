@@ -201,7 +201,8 @@ def _watch_run(run: Run, progress: Progress) -> AbstractContextManager[None]:
         waits = run.control.waits or run.clock.phase == "exchange"
         if run.clock.phase == "end":
             what = "an agreement" if run.control.waits else "a test or a checkpoint"
-            return Place(waits, f"after step {progress.step - 1}, in {what}")
+            when = f"after step {progress.step - 1}" if progress.step else "before the first step"
+            return Place(waits, f"{when}, in {what}")
         return Place(waits, f"in {run.clock.phase} of step {progress.step}")
 
     return watch(run.process, run.comm.processes, where, run.settings.timeout_seconds)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace as Facts
+from typing import Any
+
 import pytest
 
+from gcbench.launch import worker
 from gcbench.launch.watch import Place, _who_is_late
 
 FORWARD = Place(False, "in forward of step 7")
@@ -22,3 +26,22 @@ AGREEMENT = Place(True, "after step 6, in an agreement")
 )
 def test_who_waits_for_others_is_not_late(answers: list[Place | None], says: str) -> None:
     assert _who_is_late(answers) == says
+
+
+@pytest.mark.parametrize(
+    ("steps", "says"),
+    [(0, "before the first step, in an agreement"), (7, "after step 6, in an agreement")],
+)
+def test_a_place_outside_of_steps_is_named(
+    steps: int, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "watch", lambda rank, processes, where, seconds: where())
+    run: Any = Facts(
+        comm=Facts(processes=2),
+        control=Facts(waits=True),
+        clock=Facts(phase="end"),
+        process=0,
+        settings=Facts(timeout_seconds=5),
+    )
+    progress: Any = Facts(step=steps)
+    assert worker._watch_run(run, progress) == Place(True, says)
