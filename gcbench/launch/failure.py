@@ -13,7 +13,7 @@ from typing import NamedTuple
 from gcbench.records.files import replace_file
 
 ECHO_SECONDS = 5.0  # how long a worker that has only lost a peer waits for the peer's note
-SILENT = "it was killed, or its machine is down, as it left no message"
+SILENT = "it was killed, or its machine is down: it left no message in the run's directory"
 
 
 class Failure(NamedTuple):

@@ -81,8 +81,11 @@ def _start_locked(
         begun = _prepare_directory(config, data, files, anew)
     else:
         begun = Begun.here()  # not written to start.json
-    # Also while a failure is recorded: torchrun and srun then send SIGTERM to those still living.
-    with collect_signals() as received:
+    # The parent of workers collects signals while they live; this process does so until a failure
+    # is recorded, as torchrun and srun send SIGTERM to those that outlive another.
+    parent = plan.launcher == "local" and plan.processes > 1
+    signals = nullcontext(list[str]()) if parent else collect_signals()
+    with signals as received:
         stopped_by = _run(config, plan, files, rank, begun, lock, received)
     if rank == 0:
         _raise_unless_done(files, stopped_by, anew)

@@ -19,6 +19,8 @@ import pytest
 from needed import patience
 from processes import Copy, command, under_torchrun
 
+from gcbench.launch.failure import SILENT
+
 ENVIRONMENT = {**os.environ, "WANDB_MODE": "offline", "PYTHONUNBUFFERED": "1"}
 QUICK = ["model.widths=[32]", "logger.mode=disabled"]
 
@@ -332,7 +334,7 @@ def end_after_loss():
     )
     assert killed.returncode == -signal.SIGKILL and first.returncode == 1, first.stderr
     result = json.loads((tmp_path / "run/result.json").read_text())
-    reason = "worker 1: it was killed, or its machine is down, as it left no message"
+    reason = f"worker 1: {SILENT}"
     assert (result["status"], result["reason"]) == ("failed", reason)
 
 
