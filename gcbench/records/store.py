@@ -141,6 +141,16 @@ def find_runs(folders: Sequence[str | Path]) -> FoundRuns:
     return FoundRuns(sort_by_age(runs.values()), unreadable)
 
 
+def find_begun(folders: Sequence[str | Path]) -> list[str]:
+    """Return the directories of runs without a result: they are running, or were killed."""
+    return [
+        root
+        for folder in folders
+        for root, _, files in os.walk(folder)
+        if "start.json" in files and "result.json" not in files
+    ]
+
+
 def read_run(directory: Path) -> RecordedRun:
     """Return the run of a directory. Raises OSError, or ValueError that says what is wrong."""
     files = RunFiles(directory)

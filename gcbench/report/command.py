@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.text import Text
 
 from gcbench.config import PAPER, ConfigError
-from gcbench.console import TextTable, comma_separated, console, print_table, show_table
+from gcbench.console import TextTable, comma_separated, console, name_first, print_table, show_table
 from gcbench.records.files import replace_file
-from gcbench.records.store import FoundRuns, RecordedRun, find_runs
+from gcbench.records.store import FoundRuns, RecordedRun, find_begun, find_runs
 from gcbench.report.arguments import Claims, Page, Report, Runs, Source, read_source
 from gcbench.report.build import build, groups_of
 from gcbench.report.claims import read_claims
@@ -179,6 +179,12 @@ def runs(typed: Sequence[str]) -> None:
     """Print everything that ran."""
     arguments = read_source(Runs, typed)
     every = _load_runs(arguments)
+    if begun := find_begun(arguments.results) if arguments.source == "files" else []:
+        log.warning(
+            "not listed, as they are running or were killed: %s; the command that began a run "
+            "continues it",
+            name_first(sorted(begun), 3),
+        )
     if arguments.format == "csv":
         print(comma_separated(runs_frame(every)), end="")
     elif every:

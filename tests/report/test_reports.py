@@ -516,6 +516,16 @@ def test_a_folder_without_runs_is_named(said) -> None:
     )
 
 
+def test_a_run_that_was_killed_is_named(said, caplog: pytest.LogCaptureFixture) -> None:
+    write(OUT / "whole", result_of(SGD))
+    (OUT / "whole/start.json").write_text("{}")
+    assert "whole" in said("runs") and not caplog.text
+    (OUT / "killed").mkdir()
+    (OUT / "killed/start.json").write_text("{}")
+    assert "killed" not in said("runs")
+    assert "not listed, as they are running or were killed: outputs/killed; the" in caplog.text
+
+
 def test_a_report_from_another_directory_says_where_it_looked(
     said, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
