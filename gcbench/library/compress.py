@@ -63,7 +63,8 @@ def compress(
     mean gradient. AdamW, for example, computes both moments from this update; error feedback acts
     on the gradients, before the optimizer. Gradients of micro-batches are compressed once, if all
     but the last run under `no_sync()` or, with FSDP2, after `set_requires_gradient_sync(False)`.
-    Methods compute in float32, so that gradients of float64 parameters are rounded to it.
+    Methods compute in float32, so that gradients of float64 parameters are rounded to it. All
+    processes of the module's group have to call this, as they compare their arguments.
 
     **DistributedDataParallel.** A method sees the whole gradient of a step. Its exchange begins
     when the last bucket of DDP is complete, so that it does not overlap with the backward pass,
@@ -119,7 +120,8 @@ def compress(
         A handle that counts bits, and saves and loads the compressor's state.
 
     Raises:
-        ConfigError: if the module, the compressor or a knob does not fit; says what to type.
+        ConfigError: if the module, the compressor or a knob does not fit, or workers have different
+            ones; says what to type.
     """
     seed = int(seed) if isinstance(seed, Integral) else seed  # also one of NumPy
     if problem := refusal("seed", seed, hints_of(RunSettings)["seed"]):
