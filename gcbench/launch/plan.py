@@ -83,6 +83,11 @@ class Plan:
         return self.timed and self.processes > 1
 
     @property
+    def starts_processes(self) -> bool:
+        """Return whether this process starts those of the workers, rather than being one."""
+        return self.launcher == "local" and self.processes > 1
+
+    @property
     def oversubscribed(self) -> bool:
         """Return whether there are more busy threads than cores, so that times say little."""
         return self.device == "cpu" and self.local_processes * self.threads > self.cores

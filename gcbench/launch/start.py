@@ -83,8 +83,7 @@ def _start_locked(
         begun = Begun.here()  # not written to start.json
     # The parent of workers collects signals while they live; this process does so until a failure
     # is recorded, as torchrun and srun send SIGTERM to those that outlive another.
-    parent = plan.launcher == "local" and plan.processes > 1
-    signals = nullcontext(list[str]()) if parent else collect_signals()
+    signals = nullcontext(list[str]()) if plan.starts_processes else collect_signals()
     with signals as received:
         stopped_by = _run(config, plan, files, rank, begun, lock, received)
     if rank == 0:
@@ -237,7 +236,7 @@ def _run(
     """Run the workers; return the name of the signal that stopped them, or None."""
     arguments = (config, plan, files.directory, begun)
     try:
-        if plan.launcher == "local" and plan.processes > 1:
+        if plan.starts_processes:
             run_processes(work, arguments, plan.processes, config["trainer"]["max_restarts"], lock)
         else:
             work(*arguments, received)

@@ -14,8 +14,6 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 SCHEMA_VERSION: Final = 2
 BITS_PER_MIB: Final = 8 * 2**20
-# The scores in `Result.test` that are shown, in this order.
-SHOWN_SCORES: Final = ("accuracy", "top5_accuracy", "perplexity", "distance", "loss")
 
 Status = Literal["done", "diverged", "interrupted", "failed"]
 Number = float | None  # None: not finite, which JSON cannot represent

@@ -12,15 +12,9 @@ from rich.text import Text
 
 from gcbench.console import TextTable, print_table
 from gcbench.identity import describe_choices
-from gcbench.records.schema import (
-    BITS_PER_MIB,
-    SHOWN_SCORES,
-    Bits,
-    BitsBetweenNodes,
-    Logged,
-    Phase,
-    Result,
-)
+from gcbench.records.schema import BITS_PER_MIB, Bits, BitsBetweenNodes, Logged, Phase, Result
+
+SHOWN_SCORES = ("accuracy", "top5_accuracy", "perplexity", "distance", "loss")  # in this order
 
 
 class ProgressDisplay:

@@ -21,8 +21,9 @@ from gcbench.predict.devices import Device, device_names, read_device
 from gcbench.predict.links import PAYLOAD, read_presets
 from gcbench.predict.measure import COMPUTATION
 from gcbench.predict.model import codec_seconds, exchange_seconds
-from gcbench.records.schema import SHOWN_SCORES, Result
+from gcbench.records.schema import Result
 from gcbench.records.store import RecordedRun
+from gcbench.records.summary import SHOWN_SCORES
 from gcbench.report.configs import compose_row
 from gcbench.report.figures.axes import LABELS, label_of
 from gcbench.report.figures.reach import target_of

@@ -95,7 +95,7 @@ MADE_OF = ("experiment", "overrides", "at")  # attributes that determine what a 
 
 @dataclass(frozen=True, config=CHECKED)
 class TableFigure:
-    """What the paper's figure shows, and on which cluster if a study computes it."""
+    """The figure of a table: its kind and axes, and the cluster of a study's predictions."""
 
     # null: the scores over the compression ratio, their curves, and the time to reach them
     kind: Literal["curves", "breakdown", "scaling", "histograms"] | None = None

@@ -91,6 +91,7 @@ def rows_of(name: str) -> Iterator[Row]:
         raise ConfigError(
             f"{name}: type gpus, gpus_per_node and bandwidth_gbps below figure: in its file"
         )
+    first_rate, *_ = figure.bandwidth_gbps
     full_precision: dict[float, float] = {}  # images per second of the first row, by rate
     for row in table.rows:
         config = config_of(row)
@@ -108,9 +109,7 @@ def rows_of(name: str) -> Iterator[Row]:
             speeds = [round(p.samples_per_second, 1) for p in predictions]
             last = predictions[-1]
             yield {
-                "row": row.label
-                if rate == figure.bandwidth_gbps[0]
-                else f"{row.label} at {rate} Gbit/s",
+                "row": row.label if rate == first_rate else f"{row.label} at {rate} Gbit/s",
                 "table": name,
                 "images_per_second": speeds[-1],
                 "speed_up": speeds[-1] / full_precision.setdefault(rate, speeds[-1]),

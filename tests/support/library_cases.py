@@ -286,12 +286,7 @@ def wrong_shape(process: Process) -> str:
     """Return the error message for a method that returns an update of another shape."""
     ddp = DistributedDataParallel(Net())
     gcbench.compress(ddp, Forgetful(wrong="shape"))
-    inputs, targets = batch(process.rank, 0)
-    try:
-        cross_entropy(ddp(inputs), targets).backward()
-    except ValueError as error:
-        return str(error)
-    return ""
+    return refusal_of_backward(ddp, process.rank)
 
 
 def late_parameter(process: Process) -> str:
@@ -299,7 +294,12 @@ def late_parameter(process: Process) -> str:
     ddp = DistributedDataParallel(Net())
     ddp.module.layers.append(nn.Linear(4, 4))
     gcbench.compress(ddp, "none")
-    inputs, targets = batch(process.rank, 0)
+    return refusal_of_backward(ddp, process.rank)
+
+
+def refusal_of_backward(ddp: DistributedDataParallel, rank: int) -> str:
+    """Return the error message of a backward pass."""
+    inputs, targets = batch(rank, 0)
     try:
         cross_entropy(ddp(inputs), targets).backward()
     except ValueError as error:
