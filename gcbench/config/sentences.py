@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
@@ -155,7 +156,7 @@ def sentence_of(
 
     `overrides` are the arguments of `command`.
     """
-    if isinstance(error, OSError) and (error.filename or error.errno == ENOSPC):
+    if isinstance(error, OSError) and error.strerror:
         return _sentence_of_a_file(error, command)
     if mistake := _config_error_in(error):
         return str(mistake)
@@ -179,8 +180,10 @@ def sentence_of(
 
 
 def _sentence_of_a_file(error: OSError, command: str) -> str:
-    if error.errno == ENOSPC:
+    if error.strerror == os.strerror(ENOSPC):
         return f"{error.filename or 'a file'}: the disk is full; make room and type this again"
+    if not error.filename:  # as in a sentence of ours, which names the file
+        return error.strerror
     usable = "a folder that can be used"
     if command in ("gcbench", "gcbench bench"):
         usable = f"outputs=DIR, directory=DIR or data.root=DIR with {usable}"
@@ -207,8 +210,9 @@ def _in_our_words(text: str, benchmark: bool, overrides: Sequence[str]) -> str:
         return f"{absent[1]}: a run has no such choice by default; type +{absent[1]} to add it"
     if several := re.match(r"Ambiguous value for argument '((.+?)=(.+))'", text):
         return (
-            f"{several[1]}: several values are a sweep; type gcbench -m {several[1]}, or "
-            f"{several[2]}=[{several[3]}] for one value that is a list"
+            f"{several[1]}: several values are a sweep; type gcbench -m {several[1]} (in Python "
+            f"gcbench.sweep with a list), or {several[2]}=[{several[3]}] for one value that is a "
+            "list"
         )
     not_read = r"(?:parsing override|alternative at input) '(.+?)'|LexerNoViableAltException: (.+)"
     if unread := re.search(not_read, text):

@@ -237,14 +237,23 @@ def _launcher(asked: str, processes: int, device: str, machine: Machine) -> str:
             "trainer.launcher=slurm: this is not a task of a Slurm job step; type srun --ntasks N "
             "gcbench ..., or trainer.launcher=local"
         )
-    if asked != "auto":
+    if asked not in ("auto", "torchrun"):
         return asked
     if machine.under_torchrun:
+        _check_rank(machine.environment["RANK"], machine.environment["WORLD_SIZE"])
         return "torchrun"
     if slurm.tasks(machine.environment) > 1:
         return "slurm"
     places = machine.cuda_devices if device == "cuda" else machine.cores
     return "local" if processes <= places else "virtual"
+
+
+def _check_rank(rank: str, started: str) -> None:
+    if not (rank.isdecimal() and started.isdecimal() and int(rank) < int(started)):
+        raise ConfigError(
+            f"RANK={rank} WORLD_SIZE={started}: torchrun sets ranks below the number of processes; "
+            "start gcbench with torchrun, or type trainer.launcher=local"
+        )
 
 
 def _processes(launcher: str, trainer: Config, workers: int, machine: Machine) -> tuple[int, int]:

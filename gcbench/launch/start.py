@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 import sys
 import traceback
 import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
 from gcbench.compressors import MethodError
 from gcbench.config import Config, ConfigError, RunFailed
@@ -20,18 +18,17 @@ from gcbench.data import Data
 from gcbench.launch import slurm
 from gcbench.launch.checks import check
 from gcbench.launch.directory import extends, refuse_other_run, result_in
-from gcbench.launch.failure import failure_of, first_failure, forget_notes, is_echo
+from gcbench.launch.failure import failure_of, first_failure, is_echo
 from gcbench.launch.instantiate import make_data
 from gcbench.launch.local import Interrupted, WorkerFailed, collect_signals, run_processes
 from gcbench.launch.lock import Lock, lock_directory
 from gcbench.launch.plan import JOINING, Machine, Plan, make_plan
+from gcbench.launch.preparation import prepare_directory, was_begun_by_this_job
 from gcbench.launch.same import find_same_run
 from gcbench.launch.worker import work
 from gcbench.records import RunFiles, print_summary
-from gcbench.records.environment import slurm_job
 from gcbench.records.result import Begun, make_result
-from gcbench.records.schema import Extended, Resharded
-from gcbench.train.checkpoints import CheckpointError, Checkpoints, last_step
+from gcbench.train.checkpoints import CheckpointError
 
 log = logging.getLogger("gcbench")
 
@@ -52,7 +49,7 @@ def start(config: Config, directory: str, in_sweep: bool = False) -> None:
 
 def _start(config: Config, plan: Plan, files: RunFiles, in_sweep: bool) -> None:
     rank = int(os.environ["RANK"]) if plan.launcher in JOINING else 0
-    anew = config["rerun"] and not _was_begun_by_this_job(files)
+    anew = config["rerun"] and not was_begun_by_this_job(files)
     say = rank == 0 and not in_sweep
     if not anew:
         refuse_other_run(config, files)
@@ -78,7 +75,7 @@ def _start_locked(
     if rank == 0:
         for notice in filter(None, (plan.notice(), plan.security_notice())):
             log.warning(notice)
-        begun = _prepare_directory(config, data, files, anew)
+        begun = prepare_directory(config, data, files, anew)
     else:
         begun = Begun.here()  # not written to start.json
     # The parent of workers collects signals while they live; this process does so until a failure
@@ -131,99 +128,6 @@ def _check(config: Config, plan: Plan, path: Path) -> Data:
     return data
 
 
-def _prepare_directory(config: Config, data: Data, files: RunFiles, anew: bool) -> Begun:
-    """Continue from a checkpoint, or begin anew with an empty record; return the start.
-
-    To begin anew, the files of an earlier run are renamed and its checkpoints are removed.
-    """
-    checkpoints = files.checkpoints
-    before, extended, resharded = None, None, list[Resharded]()
-    resumes = _was_begun_by_this_job(files) or (config["resume"]["mode"] == "auto" and not anew)
-    if checkpoints.exists() and not checkpoints.is_dir():
-        raise ConfigError(f"{checkpoints} is not a folder; move it away, as checkpoints go there")
-    forget_notes(files.directory)
-    if resumes and last_step(files.checkpoints):
-        _check_latest(config, data, checkpoints)
-        before = files.read_start()
-        resharded = _resharded(config, before, checkpoints)
-        if (result := files.read_result()) and extends(config, result):
-            assert result.steps is not None and result.epochs is not None  # as the run is done
-            extended = Extended(from_step=result.steps, from_epoch=result.epochs)
-            log.info(
-                "extending the run in %s, which ended after step %d",
-                files.directory,
-                result.steps,
-            )
-            files.set_aside(extends=True)
-        else:
-            log.info(
-                "continuing from the checkpoint in %s; type resume=never to start anew", checkpoints
-            )
-    else:
-        _clear(checkpoints)
-        files.set_aside()
-    begun = Begun.here(before, extended, resharded)
-    kept = config
-    if before and not extended and _workers(before["config"]) == _workers(config):
-        kept = before["config"]
-    start = begun.as_json(kept)
-    if start != before:
-        files.write_start(start)
-    return begun
-
-
-def _was_begun_by_this_job(files: RunFiles) -> bool:
-    """Return whether this is the requeued Slurm job that began this run, and so continues it."""
-    begun = files.read_start() if slurm.was_requeued(os.environ) else None
-    return begun is not None and begun.get("slurm_job") == slurm_job()
-
-
-def _clear(checkpoints: Path) -> None:
-    """Remove the checkpoints of an earlier run, so that this one does not continue from them."""
-    if checkpoints.is_symlink() and any(checkpoints.iterdir()):
-        raise ConfigError(
-            f"{checkpoints} is a link to {checkpoints.resolve()}, whose checkpoints would be "
-            "removed; empty that folder, or remove the link"
-        )
-    try:
-        shutil.rmtree(checkpoints)
-    except FileNotFoundError:
-        pass
-    except OSError as error:
-        if any(checkpoints.glob("step-*")):
-            raise ConfigError(
-                f"{checkpoints} of an earlier run cannot be removed ({error.strerror}); remove it, "
-                "or type another directory="
-            ) from error
-
-
-def _resharded(config: Config, before: dict[str, Any] | None, checkpoints: Path) -> list[Resharded]:
-    """Return all changes of the number of workers when the run was continued, including now."""
-    if before is None:
-        return []
-    changes = [Resharded.model_validate(where) for where in before.get("resharded", [])]
-    step, workers = last_step(checkpoints), _workers(before["config"])
-    if changes and changes[-1].from_step == step:  # that start has left no checkpoint since
-        workers = changes.pop().workers
-    if workers != _workers(config):
-        changes.append(Resharded(from_step=step, workers=workers))
-    return changes
-
-
-def _workers(config: Config) -> int:
-    workers: int = config["trainer"]["gpus"]
-    return workers
-
-
-def _check_latest(config: Config, data: Data, checkpoints: Path) -> None:
-    trainer = config["trainer"]
-    steps_per_epoch = data.steps_per_epoch(trainer["gpus"], trainer["batch_size"])
-    try:
-        Checkpoints.of(config, checkpoints).check(config, steps_per_epoch)
-    except CheckpointError as error:
-        raise ConfigError(str(error)) from error
-
-
 def _run(
     config: Config,
     plan: Plan,
@@ -252,9 +156,7 @@ def _run(
             )
         return interrupted.signal_name
     except WorkerFailed as failure:
-        files.write_result(
-            make_result(config, begun, "failed", f"worker {failure.rank}: {failure.reason}")
-        )
+        _record_failure(config, begun, files, f"worker {failure.rank}: {failure.reason}")
         if not _is_for_user(failure.reason):
             print(failure.traceback_text, file=sys.stderr)
         raise RunFailed(f"worker {failure.rank} failed: {failure.reason}") from None
@@ -271,9 +173,17 @@ def _run(
             first, records = failure_of(error, rank), True
             who, reason = "the run", first.reason
         if records:
-            files.write_result(make_result(config, begun, "failed", reason))
+            _record_failure(config, begun, files, reason)
         raise RunFailed(f"{who} failed: {first.reason}") from None
     return slurm.REQUEUE.name if slurm.REQUEUE.name in received else next(iter(received), None)
+
+
+def _record_failure(config: Config, begun: Begun, files: RunFiles, reason: str) -> None:
+    """Write the result of a failed run; if it cannot be written, log why and keep the reason."""
+    try:
+        files.write_result(make_result(config, begun, "failed", reason))
+    except OSError as error:
+        log.error(error.strerror)
 
 
 def _is_for_user(reason: str) -> bool:

@@ -116,10 +116,12 @@ def _run_or_read(config: Config, directory: str) -> Result:
         return _run(config, directory)
     except RunFailed as error:
         log.warning("%s: %s", directory, error)
-        return _read(directory)
+        if result := RunFiles(Path(directory)).read_result():
+            return result
+        raise  # its result could not be written
 
 
 def _read(directory: str) -> Result:
     result = RunFiles(Path(directory)).read_result()
-    assert result is not None  # every run that has started leaves one
+    assert result is not None  # every run that is done leaves one
     return result

@@ -118,6 +118,11 @@ def test_the_size_of_a_node_is_typed_as_numbers_depend_on_it() -> None:
             "trainer.gpus=2, but torchrun started 4 processes; type trainer.gpus=4",
         ),
         (
+            Machine(2, 0, {**TORCHRUN, "RANK": "4"}),
+            ["trainer.gpus=4"],
+            "RANK=4 WORLD_SIZE=4: torchrun sets ranks below the number of processes",
+        ),
+        (
             LAPTOP,
             ["trainer.launcher=virtual", "trainer.processes=2"],
             "trainer.launcher=virtual runs one process",

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from results import plain_result
 
+from gcbench.config.sentences import sentence_of
 from gcbench.records import RunFiles
 from gcbench.records.files import _strict_json
 
@@ -52,8 +53,9 @@ def test_a_failed_write_leaves_the_old_result(
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(
         OSError, match="cannot write .*result.json .No space left on device.; make room"
-    ):
+    ) as error:
         files.write_result(plain_result(status="failed"))
+    assert sentence_of(error.value).startswith(f"cannot write {tmp_path / 'result.json'} (No space")
     assert files.read_result() == plain_result()
 
 

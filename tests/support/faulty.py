@@ -47,6 +47,8 @@ class Faulty(nn.Module):
             os.kill(os.getppid(), signal.SIGKILL)
         if self.fault == "kill all":
             os.killpg(0, signal.SIGKILL)
+        if self.fault == "raise":
+            raise RuntimeError("a fault of the model")
         if self.fault == "hang":
             time.sleep(600)
         if self.fault == "stop":

@@ -212,6 +212,16 @@ def test_a_full_disk_leaves_the_checkpoint_before_usable(small_disk: Path, tmp_p
     assert untimed_metrics(folder)[-1] == untimed_metrics(tmp_path / "whole")[-1]
 
 
+def test_a_result_that_cannot_be_written_does_not_hide_why_the_run_failed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "result.json.new").mkdir()  # where the result is written before it is moved
+    overrides = faulty("raise", 5, tmp_path / "spent", rank=0)
+    with pytest.raises(RunFailed, match="the run failed: RuntimeError: a fault of the model"):
+        run(tmp_path, *overrides, "trainer.launcher=virtual")
+    assert f"cannot write {tmp_path / 'result.json'}" in caplog.text
+
+
 def test_replicas_that_drift_are_named() -> None:
     assert pool(4).run(drift_error, ()) == [None] * 4
     assert (

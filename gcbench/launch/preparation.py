@@ -1,0 +1,115 @@
+"""Preparation of a run's directory: the run continues from its last checkpoint, or begins anew."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from gcbench.config import Config, ConfigError
+from gcbench.data import Data
+from gcbench.launch import slurm
+from gcbench.launch.directory import extends
+from gcbench.launch.failure import forget_notes
+from gcbench.records import RunFiles
+from gcbench.records.environment import slurm_job
+from gcbench.records.result import Begun
+from gcbench.records.schema import Extended, Resharded
+from gcbench.train.checkpoints import CheckpointError, Checkpoints, last_step
+
+log = logging.getLogger("gcbench")
+
+
+def prepare_directory(config: Config, data: Data, files: RunFiles, anew: bool) -> Begun:
+    """Continue from a checkpoint, or begin anew with an empty record; return the start.
+
+    To begin anew, the files of an earlier run are renamed and its checkpoints are removed.
+    """
+    checkpoints = files.checkpoints
+    before, extended, resharded = None, None, list[Resharded]()
+    resumes = was_begun_by_this_job(files) or (config["resume"]["mode"] == "auto" and not anew)
+    if checkpoints.exists() and not checkpoints.is_dir():
+        raise ConfigError(f"{checkpoints} is not a folder; move it away, as checkpoints go there")
+    forget_notes(files.directory)
+    if resumes and last_step(files.checkpoints):
+        _check_latest(config, data, checkpoints)
+        before = files.read_start()
+        resharded = _resharded(config, before, checkpoints)
+        if (result := files.read_result()) and extends(config, result):
+            assert result.steps is not None and result.epochs is not None  # as the run is done
+            extended = Extended(from_step=result.steps, from_epoch=result.epochs)
+            log.info(
+                "extending the run in %s, which ended after step %d",
+                files.directory,
+                result.steps,
+            )
+            files.set_aside(extends=True)
+        else:
+            log.info(
+                "continuing from the checkpoint in %s; type resume=never to start anew", checkpoints
+            )
+    else:
+        _clear(checkpoints)
+        files.set_aside()
+    begun = Begun.here(before, extended, resharded)
+    kept = config
+    if before and not extended and _workers(before["config"]) == _workers(config):
+        kept = before["config"]
+    start = begun.as_json(kept)
+    if start != before:
+        files.write_start(start)
+    return begun
+
+
+def was_begun_by_this_job(files: RunFiles) -> bool:
+    """Return whether this is the requeued Slurm job that began this run, and so continues it."""
+    begun = files.read_start() if slurm.was_requeued(os.environ) else None
+    return begun is not None and begun.get("slurm_job") == slurm_job()
+
+
+def _clear(checkpoints: Path) -> None:
+    """Remove the checkpoints of an earlier run, so that this one does not continue from them."""
+    if checkpoints.is_symlink() and any(checkpoints.iterdir()):
+        raise ConfigError(
+            f"{checkpoints} is a link to {checkpoints.resolve()}, whose checkpoints would be "
+            "removed; empty that folder, or remove the link"
+        )
+    try:
+        shutil.rmtree(checkpoints)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        if any(checkpoints.glob("step-*")):
+            raise ConfigError(
+                f"{checkpoints} of an earlier run cannot be removed ({error.strerror}); remove it, "
+                "or type another directory="
+            ) from error
+
+
+def _resharded(config: Config, before: dict[str, Any] | None, checkpoints: Path) -> list[Resharded]:
+    """Return all changes of the number of workers when the run was continued, including now."""
+    if before is None:
+        return []
+    changes = [Resharded.model_validate(where) for where in before.get("resharded", [])]
+    step, workers = last_step(checkpoints), _workers(before["config"])
+    if changes and changes[-1].from_step == step:  # that start has left no checkpoint since
+        workers = changes.pop().workers
+    if workers != _workers(config):
+        changes.append(Resharded(from_step=step, workers=workers))
+    return changes
+
+
+def _workers(config: Config) -> int:
+    workers: int = config["trainer"]["gpus"]
+    return workers
+
+
+def _check_latest(config: Config, data: Data, checkpoints: Path) -> None:
+    trainer = config["trainer"]
+    steps_per_epoch = data.steps_per_epoch(trainer["gpus"], trainer["batch_size"])
+    try:
+        Checkpoints.of(config, checkpoints).check(config, steps_per_epoch)
+    except CheckpointError as error:
+        raise ConfigError(str(error)) from error
