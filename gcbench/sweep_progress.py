@@ -61,7 +61,7 @@ class SweepProgress(Callback):
     """
 
     rows: list[SweepRow] = field(default_factory=list)
-    failed: list[str] = field(default_factory=list)
+    failed: dict[str, list[str]] = field(default_factory=dict)  # names of rows by their reason
     ended: int = 0
     # Whether jobs run in sequence; if not, the ended ones do not tell how much time is left.
     one_by_one: bool = True
@@ -89,7 +89,7 @@ class SweepProgress(Callback):
         if job_return.status is JobStatus.FAILED:
             row.failed = True
             error = getattr(job_return, "_return_value", None)
-            self.failed.append(f"{row.name}: {error}")
+            self.failed.setdefault(str(error), []).append(row.name)
             if isinstance(error, (ConfigError, RunFailed, OSError)):
                 # Hydra would end the sweep at the first such error, with a message of its own.
                 listed_errors.append(error)
@@ -121,10 +121,13 @@ class SweepProgress(Callback):
             log.info("drawn: %s", path)
 
     def _list_failures(self) -> None:
-        listed = "".join(f"\n  {name}" for name in self.failed)
+        listed = "".join(
+            "\n    ".join([f"\n  {reason}:", *names]) if names[1:] else f"\n  {names[0]}: {reason}"
+            for reason, names in self.failed.items()
+        )
         log.warning(
             "%d of %d row%s failed; the same command tries them again:%s",
-            len(self.failed),
+            sum(map(len, self.failed.values())),
             self.ended,
             "s" * (self.ended != 1),
             listed,

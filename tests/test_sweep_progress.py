@@ -16,18 +16,19 @@ from typing import Any
 import pytest
 import torch
 from hydra.core.utils import JobReturn, JobStatus
+from omegaconf import OmegaConf
 from processes import command
 from results import plain_result
 from sentence import compose, config_of
 
-from gcbench.config import Config, run_directory
+from gcbench.config import Config, RunFailed, run_directory
 from gcbench.launch import estimate
 from gcbench.launch.estimate import START_SECONDS, Estimates
 from gcbench.launch.same import find_same_run
 from gcbench.records import RunFiles
 from gcbench.records.result import Begun, make_result
 from gcbench.records.schema import Result, Status
-from gcbench.sweep_progress import SweepProgress, SweepRow, plan_sentence
+from gcbench.sweep_progress import SweepProgress, SweepRow, listed_errors, plan_sentence
 
 OVERRIDES = [
     "logger.mode=disabled",
@@ -76,6 +77,17 @@ def test_a_sweep_goes_on_after_a_failure_lists_it_and_skips_what_is_done(tmp_pat
         path: json.loads(path.read_text()) for path in tmp_path.glob("*/result.json")
     } == results
     assert "test accuracy" not in again.stdout, "finished rows are passed over in silence"
+
+
+def test_rows_that_failed_for_one_reason_are_listed_under_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    progress = SweepProgress([SweepRow(name) for name in "abc"])
+    for reason in ("no such rank", "no such rank", "killed"):
+        failed = JobReturn(status=JobStatus.FAILED, _return_value=RunFailed(reason))
+        progress.on_job_end(OmegaConf.create({"outputs": "none"}), failed)
+    listed_errors.clear()
+    assert caplog.messages[-1].partition("\n")[2] == "  no such rank:\n    a\n    b\n  c: killed"
 
 
 def test_a_key_that_no_row_has_is_one_sentence(tmp_path: Path) -> None:

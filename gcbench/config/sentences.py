@@ -183,7 +183,7 @@ def _sentence_of_a_file(error: OSError, command: str) -> str:
     if error.strerror == os.strerror(ENOSPC):
         return f"{error.filename or 'a file'}: the disk is full; make room and type this again"
     if not error.filename:  # as in a sentence of ours, which names the file
-        return error.strerror
+        return str(error.strerror)
     usable = "a folder that can be used"
     if command in ("gcbench", "gcbench bench"):
         usable = f"outputs=DIR, directory=DIR or data.root=DIR with {usable}"
