@@ -39,12 +39,15 @@ def list_tables(runs: Sequence[RecordedRun], folders: Sequence[str | Path]) -> T
 
 
 def list_runs(runs: Sequence[RecordedRun]) -> TextTable:
-    """Return a row for every run, in the order of `runs`."""
+    """Return a row for every run, in the order of `runs`; below them why some are not done."""
     headings = ["run", "what", "budget", "seed", "status", "score", "ratio", "ms per step"]
     overrides = overrides_by_run({run: run.title for run in runs})
     rows = [_texts(run, overrides[run]) for run in runs]
-    note = [f"{DIRTY} {DIRTY_NOTE}"] if any(run.dirty for run in runs) else []
-    return TextTable([*headings, "finished"], rows, left=(0, 1, 2, 4, 5, 8), notes=note)
+    notes = [f"{DIRTY} {DIRTY_NOTE}"] if any(run.dirty for run in runs) else []
+    notes += [
+        f"{run.place}: {run.status}: {run.result.reason}" for run in runs if run.result.reason
+    ]
+    return TextTable([*headings, "finished"], rows, left=(0, 1, 2, 4, 5, 8), notes=notes)
 
 
 def overrides_by_run(titles: Mapping[RecordedRun, str]) -> dict[RecordedRun, list[str]]:
@@ -73,14 +76,13 @@ def _texts(run: RecordedRun, overrides: Sequence[str]) -> list[str]:
     what = add_overrides(run.title, overrides)
     if run.title != run.experiment:
         what += f", {result.workers or '?'} worker{'s' * (result.workers != 1)}"
-    reason = f": {result.reason}" if result.reason else ""
     scored = main_score(result)
     return [
         run.place,
         what,
         run.budget,
         str(run.seed),
-        run.status + DIRTY * run.dirty + reason,
+        run.status + DIRTY * run.dirty,
         f"{scored[0]} {_text(scored[1])}" if scored else EMPTY,
         _text(measure("ratio", result)),
         _text(measure("step_milliseconds", result)),
