@@ -159,13 +159,23 @@ def read_run(directory: Path) -> RecordedRun:
 
 
 def read_kept(path: Path) -> Iterator[RecordedRun | str]:
-    """Yield the runs of a kept file, and for each line without one a sentence that says why."""
+    """Yield the runs of a kept file, and for each line without one a sentence that says why.
+
+    A run with the name of an earlier one has the number of its line in its place: rows of several
+    tables and repeated runs share a name, and a place says whose curves to read.
+    """
+    names: set[str] = set()
     with lzma.open(path, "rt", encoding="utf-8") as file:
         for number, line in enumerate(file, start=1):
             try:
-                yield _parse_line(line, path)
+                run = _parse_line(line, path)
             except (ValueError, TypeError, KeyError, RecursionError) as error:
                 yield f"line {number}: {error}"
+                continue
+            if run.name in names:
+                run.place = f"{path}/{number}/{run.name}"
+            names.add(run.name)
+            yield run
 
 
 def write_kept(path: Path, runs: Iterable[RecordedRun]) -> None:

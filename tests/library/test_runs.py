@@ -9,11 +9,13 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from results import plain_result
 from scripts_of_users import python
 
 import gcbench
 from gcbench.config import ConfigError
 from gcbench.records.schema import Result
+from gcbench.records.store import RecordedRun, write_kept
 
 SMALL: dict[str, Any] = {
     "model.widths": (16,),  # a tuple is one value; a list would be a grid
@@ -93,6 +95,19 @@ def test_joined_frames_read_their_curves(tmp_path: Path) -> None:
     assert set(both.merge(a[["run"]]).curves().run) == set(a["run"])
     with pytest.raises(ConfigError, match="these rows have no column run"):
         both[["seed"]].curves()
+
+
+def test_kept_runs_of_one_name_read_their_own_curves(tmp_path: Path) -> None:
+    def run(accuracy: float) -> RecordedRun:
+        lines = [{"event": "test", "step": 1, "accuracy": accuracy}]
+        finished = f"2026-01-01T00:00:{accuracy:.0f}+00:00"
+        result = plain_result(test={"accuracy": accuracy}, finished=finished)
+        return RecordedRun(result, "outputs/sgd-s1", lambda: lines)
+
+    write_kept(tmp_path / "all.jsonl.xz", [run(10.0), run(20.0), run(30.0)])
+    runs = gcbench.load_runs(tmp_path)
+    both = runs[["run", "accuracy"]].merge(runs.curves(), on="run")
+    assert list(both.accuracy_x) == list(both.accuracy_y) == [10.0, 20.0, 30.0]
 
 
 def test_mistakes_are_refused_before_anything_starts(tmp_path: Path) -> None:
