@@ -12,7 +12,7 @@ import yaml
 
 from gcbench.comm.network import Link
 from gcbench.config import Config, ConfigError, emulated_link
-from gcbench.identity import Flat, flat_differences, format_differences
+from gcbench.identity import Flat, flat_differences, format_differences, iterate_leaves
 from gcbench.launch.instantiate import make_compressor
 from gcbench.predict.links import read_link
 from gcbench.predict.model import Cluster, exchange_seconds
@@ -29,7 +29,15 @@ BACKWARD_SHARE = 0.667  # assumed if there is no run
 PARTS = {"aggregate": "aggregate_seconds", "decode-and-add": "decode_seconds"}
 COMPUTATION = ("data", "forward", "backward", "update")
 # Keys on which the seconds of a batch depend, besides those of the model and the data set.
-TIMED = ("trainer.precision", "trainer.threads", "trainer.accumulate")
+TIMED = (
+    "trainer.precision",
+    "trainer.threads",
+    "trainer.accumulate",
+    "trainer.channels_last",
+    "trainer.compile",
+)
+# Keys of a benchmark on which the seconds of a codec depend.
+BENCHED = ("compressor", "codec_backend", "threads")
 
 
 def _benchmarks(paths: Sequence[str]) -> Iterator[dict[str, Any]]:
@@ -93,14 +101,15 @@ def measure_device(paths: Sequence[str], title: str) -> dict[str, Any]:
     copies = [1e9 * row["memcpy_gb_per_second"] for b in benches for row in b["local"]]
     shares = [_seconds(run.result, "backward") / _computation(run.result) for run in runs]
     codecs: dict[str, Any] = {}
-    methods: dict[str, Config] = {}
+    methods: dict[str, Flat] = {}
     for bench in benches:
         compressor = bench["config"]["choices"]["compressor"]
-        method = bench["config"].get("compressor", {})
-        if methods.setdefault(compressor, method) != method:
+        method = _benched_settings(bench)
+        if different := flat_differences(methods.setdefault(compressor, method), method):
             raise ConfigError(
-                f"{', '.join(paths)}: the benchmarks of compressor={compressor} have different "
-                "knobs, and a device file has one entry per method; type those of one setting"
+                f"{', '.join(paths)}: the benchmarks of compressor={compressor} differ "
+                f"({format_differences(different)}), and a device file has one entry per method; "
+                "type those of one setting"
             )
         entry = codecs.setdefault(compressor, {part: {} for part in PARTS.values()})
         for row in bench["local"]:
@@ -128,6 +137,12 @@ def measure_device(paths: Sequence[str], title: str) -> dict[str, Any]:
     }
 
 
+def _benched_settings(bench: dict[str, Any]) -> Flat:
+    """Return the settings on which the seconds of a codec depend."""
+    settings = {key: bench["config"][key] for key in BENCHED if key in bench["config"]}
+    return {"device": bench.get("device"), **dict(iterate_leaves(settings))}
+
+
 def _timed_settings(run: RecordedRun) -> Flat:
     """Return the settings on which the seconds of a batch depend, whatever the method."""
     timed = {
@@ -135,7 +150,7 @@ def _timed_settings(run: RecordedRun) -> Flat:
         for key, value in run.executed.items()
         if key in TIMED or (key.startswith(("model.", "dataset.")) and key != "dataset.split")
     }
-    return {"dataset": run.result.choices["dataset"], **timed}
+    return {"dataset": run.result.choices["dataset"], "device": run.result.device, **timed}
 
 
 def _medians(table: dict[int, list[float]]) -> dict[int, float]:

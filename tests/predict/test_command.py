@@ -276,14 +276,30 @@ def test_a_device_file_is_not_written_over(here: Path) -> None:
     assert Path("made.yaml").read_text() == "title: edited"
 
 
-def test_a_device_has_one_line_for_a_method(here: Path) -> None:
+@pytest.mark.parametrize(
+    ("changed", "device", "says"),
+    [
+        ({"compressor": {"levels": 127}}, "cpu", "compressor.levels=1 -> 127"),
+        ({"codec_backend": "eager"}, "cpu", "codec_backend=compiled -> eager"),
+        ({"threads": 2}, "cpu", "threads=1 -> 2"),
+        ({}, "NVIDIA H100", "device=cpu -> NVIDIA H100"),
+        ({"sizes": [2], "rounds": 9}, "cpu", None),
+    ],
+)
+def test_a_device_has_one_line_for_a_method(
+    here: Path, changed: dict[str, Any], device: str, says: str | None
+) -> None:
     line = {"part": "aggregate", "values": 1, "milliseconds": 1.0, "memcpy_gb_per_second": 1.0}
-    for levels in (1, 127):
-        method = {"choices": {"compressor": "qsgd"}, "compressor": {"levels": levels}}
-        Path(f"{levels}").mkdir()
-        bench = json.dumps({"config": method, "local": [line]})
-        Path(f"{levels}/bench.json").write_text(bench)
-    with pytest.raises(ConfigError, match="compressor=qsgd have different knobs, and a device"):
+    method = {"compressor": {"levels": 1}, "codec_backend": "compiled", "threads": 1}
+    for seed, changes, name in ((1, {}, "cpu"), (2, changed, device)):
+        config = {"choices": {"compressor": "qsgd"}, **method, **changes}
+        Path(f"{seed}").mkdir()
+        bench = json.dumps({"config": config, "device": name, "local": [line]})
+        Path(f"{seed}/bench.json").write_text(bench)
+    if says is None:
+        predict_steps(["measure", ".", "device=made.yaml"])
+        return
+    with pytest.raises(ConfigError, match=re.escape(f"compressor=qsgd differ ({says}), and a")):
         predict_steps(["measure", ".", "device=made.yaml", "title=this machine"])
 
 
@@ -295,6 +311,8 @@ def test_a_device_has_one_line_for_a_method(here: Path) -> None:
         ({"trainer": {"threads": 2}}, "trainer.threads=(absent) -> 2"),
         ({"trainer": {"precision": "bf16"}}, "trainer.precision=(absent) -> bf16"),
         ({"trainer": {"accumulate": 1}}, "trainer.accumulate=4 -> 1"),
+        ({"trainer": {"compile": True}}, "trainer.compile=(absent) -> true"),
+        ({"trainer": {"channels_last": True}}, "trainer.channels_last=(absent) -> true"),
         ({"trainer": {"batch_size": 32}, "dataset": {"split": "valid"}}, None),
     ],
 )
