@@ -114,7 +114,8 @@ def _match(x: Group, y: Group, left: Sequence[Group], right: Sequence[Group]) ->
 
 def _compare_groups(x: Group, y: Group) -> Comparison:
     title = x.title if x.title == y.title else f"{x.title} | {y.title}"
-    different = flat_differences(x.runs[0].flat, y.runs[0].flat)
+    # Times are compared, too, so that how both were executed is a part of the difference.
+    different = flat_differences(x.runs[0].executed, y.runs[0].executed)
     configuration = [(key, format_value(a), format_value(b)) for key, (a, b) in different.items()]
     seeds_x, seeds_y = (_list_seeds(group, ",") for group in (x, y))
     if seeds_x != seeds_y:

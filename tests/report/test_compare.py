@@ -36,6 +36,16 @@ def test_two_runs(said) -> None:
     )
 
 
+def test_what_changes_only_times_is_named(said) -> None:
+    write(Path("a"), result_of(SGD, "trainer.threads=1", step_seconds=0.2))
+    write(Path("b"), result_of(SGD, "trainer.threads=4", "trainer.overlap=true", step_seconds=0.1))
+    text = said("diff", "a", "b")
+    lines = [line.split() for line in text.splitlines() if line.strip().startswith("trainer.")]
+    assert sorted(lines) == [["trainer.overlap", "false", "true"], ["trainer.threads", "1", "4"]]
+    assert "The same configuration." not in text
+    assert "The same configuration." in said("diff", "a", "a")
+
+
 def test_runs_of_the_same_seed_are_compared(said) -> None:
     """As in claims, the same gain with every seed is no noise, whatever the spread of the seeds."""
     tree("a", SGD, accuracies=(94.0, 95.0, 96.0))
