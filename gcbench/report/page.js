@@ -194,6 +194,10 @@ function bandOf(method, name, axis, stepSeconds) {
   });
 }
 
+/* Whether a method sends whole gradients in every step. Those that exchange in few steps, by knobs
+   that the others of the setting do not share, may compress nothing either. */
+const isDense = (method) => method.family === "none" && !["estimator.every", "estimator.max_every"].some((key) => key in method.knobs);
+
 /* The best uncompressed one, those that no other method beats in both score and ratio, and as far
    as there are colors the best of other families. */
 function best(methods, name) {
@@ -205,7 +209,7 @@ function best(methods, name) {
     otherRatio.mean >= ratio.mean && worse(score.mean, otherScore.mean)
     || otherRatio.mean > ratio.mean && otherScore.mean === score.mean
   ));
-  const dense = points.find(([method]) => method.family === "none");
+  const dense = points.find(([method]) => isDense(method));
   const kept = new Set([...(dense ? [dense] : []), ...points.filter((point) => !beaten(point))]);
   const families = new Set([...kept].map(([method]) => method.family));
   for (const point of points) {
@@ -507,7 +511,7 @@ function renderGoal(setting, methods, look, stepSeconds) {
     return { method, steps, perStep, times, time: times ? mean(times) : Infinity };
   }).sort((a, b) => a.time - b.time);
   const longest = Math.max(...rows.filter((row) => row.times).map((row) => row.time), 0);
-  const dense = rows.find((row) => row.method.family === "none" && row.times);
+  const dense = rows.find((row) => isDense(row.method) && row.times);
   const body = rows.filter((row) => row.times).map(({ method, steps, perStep, times, time }) => {
     const cells = [element("td", {}, swatch(look.get(method.label)), " ", method.label)];
     const bar = shape("svg", { class: "bar", viewBox: "0 0 300 14", preserveAspectRatio: "none", "aria-hidden": "true" });

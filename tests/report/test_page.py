@@ -35,9 +35,12 @@ EVIL = (
 )
 
 
-def run(experiment: str, seed: int, accuracy: float, **facts: Any) -> RecordedRun:
+def run(
+    experiment: str, seed: int, accuracy: float, *overrides: str, ratio: float = 0, **facts: Any
+) -> RecordedRun:
     """Return a run of two workers that summed gradients in one message per step."""
-    result = result_of(experiment, seed=seed, accuracy=accuracy, ratio=RATIO[experiment], **facts)
+    facts |= {"seed": seed, "accuracy": accuracy, "ratio": ratio or RATIO[experiment]}
+    result = result_of(experiment, *overrides, **facts)
     sent = result["bits_sent"]["per_worker"]
     result["seconds"] |= {phase: {"mean": 0.02, "max": 0.02} for phase in PHASES}
     result["collectives"] = [
@@ -128,6 +131,21 @@ def test_time_to_a_goal_on_a_link(frame: DataFrame, chromium: Page) -> None:
     assert shown == {"none": pytest.approx(steps * step, rel=1e-4)}
     assert texts(chromium, "#goal-missing") == ["Not reached by every seed: powersgd."]
     assert texts(chromium, "#curves svg text")[-2] == "Time on the link below (s)"
+    assert chromium.problems == []
+
+
+def test_speed_ups_are_over_whole_gradients_in_every_step(here: Path, chromium: Page) -> None:
+    local = ("estimator=local_steps", "estimator.every=8")
+    runs = [run(SGD, 1, 94.0), run(SGD, 1, 95.0, *local, ratio=8.0), run(RANK_7, 1, 93.0)]
+    for name, one in zip(("dense", "local", "rank"), runs, strict=True):
+        one.place = name  # else two would be called alike
+    write_kept(here / "outputs" / "all.jsonl.xz", runs)
+    report(["html"])
+    look(chromium, goal="92.0", link="100gbit", rate="0.001", coding="free")
+    speedups = values(chromium, "goal-table", 3)
+    (local_steps,) = (name for name in speedups if "LocalSteps" in name)
+    (dense,) = speedups.keys() - {local_steps, "powersgd"}
+    assert speedups[local_steps] > speedups[dense] == 1 > speedups["powersgd"]
     assert chromium.problems == []
 
 
