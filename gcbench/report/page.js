@@ -173,25 +173,27 @@ function isCurve(setting, name) {
   return setting.methods.some((m) => m.runs.some((run) => (run.curves[name]?.y.length ?? 0) > 1));
 }
 
-/* The points of one run: [x, y] over an axis; null where the run has no such axis. */
+/* The points of one run: [x, y, step] over an axis; null where the run has no such axis. */
 function pointsOf(run, method, name, axis, stepSeconds) {
   const curve = run.curves[name];
   if (run.status !== "done" || !curve) return null;
   const perStep = axis === "link" ? stepSeconds(method) : null;
   const xs = axis === "link" ? perStep && curve.step.map((step) => step * perStep.total) : curve[axis];
   if (!xs) return null;
-  return xs.map((x, i) => [x, curve.y[i]]).filter(([x, y]) => x !== null && y !== null);
+  return xs.map((x, i) => [x, curve.y[i], curve.step[i]]).filter(([x, y]) => x !== null && y !== null);
 }
 
-/* Mean, lowest and highest of the seeds, point by point, as far as the shortest goes. */
+/* Mean, lowest and highest of the seeds, at each step that all have: they lack those at which they
+   are not finite. */
 function bandOf(method, name, axis, stepSeconds) {
   const tracks = method.runs.map((run) => pointsOf(run, method, name, axis, stepSeconds)).filter(Boolean);
   if (!tracks.length) return null;
-  const length = Math.min(...tracks.map((track) => track.length));
-  return Array.from({ length }, (_, i) => {
-    const ys = tracks.map((track) => track[i][1]);
-    return { x: mean(tracks.map((track) => track[i][0])), y: mean(ys), low: Math.min(...ys), high: Math.max(...ys) };
-  });
+  const steps = tracks.map((track) => new Map(track.map((point) => [point[2], point])));
+  return tracks[0].map((point) => steps.map((points) => points.get(point[2])))
+    .filter((points) => points.every(Boolean)).map((points) => {
+      const ys = points.map(([, y]) => y);
+      return { x: mean(points.map(([x]) => x)), y: mean(ys), low: Math.min(...ys), high: Math.max(...ys) };
+    });
 }
 
 /* Whether a method sends whole gradients in every step. Those that exchange in few steps, by knobs

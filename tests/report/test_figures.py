@@ -440,6 +440,15 @@ def test_curves_go_as_far_as_the_shortest_seed_and_squared_errors_are_squares() 
     assert line.get_xdata().tolist() == [1, 2] and np.allclose(line.get_ydata(), [0.01, 0.04])
 
 
+def test_a_seed_that_is_not_finite_at_a_test_leaves_out_that_test_only() -> None:
+    runs = [run(accuracy=90), run(accuracy=94, seed=2)]
+    lines = runs[1].read_metrics()
+    next(line for line in lines if line["event"] == "test")["accuracy"] = None
+    runs[1].read_metrics = lambda: lines
+    (line,) = lines_of(draw_curves(drawn(series("SGD", *runs)), "accuracy", "epoch")).values()
+    assert list(line.get_xdata()) == [2, 3] and list(line.get_ydata()) == [91, 92]
+
+
 def test_a_target_is_of_the_best_scores_and_of_the_median_row_without_full_precision() -> None:
     rows = [series(f"row {a}", run(RANK_7, accuracy=a)) for a in (95, 90, 50)]
     assert target_of(drawn(*rows), "accuracy") == pytest.approx(0.98 * 90)

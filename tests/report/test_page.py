@@ -134,6 +134,19 @@ def test_time_to_a_goal_on_a_link(frame: DataFrame, chromium: Page) -> None:
     assert chromium.problems == []
 
 
+def test_a_seed_that_is_not_finite_at_a_test_leaves_out_that_test_only(
+    here: Path, chromium: Page
+) -> None:
+    runs = [run(SGD, 1, 90.0), run(SGD, 2, 94.0)]
+    next(line for line in runs[1].read_metrics() if line["event"] == "test")["accuracy"] = None
+    write_kept(here / "outputs" / "all.jsonl.xz", runs)
+    report(["html"])
+    look(chromium, axis="step")
+    band = "bandOf(data.settings[0].methods[0], 'accuracy', 'step', null)"
+    assert chromium.value(f"{band}.map(point => [point.x, point.y])") == [[20, 91], [30, 92]]
+    assert chromium.problems == []
+
+
 def test_speed_ups_are_over_whole_gradients_in_every_step(here: Path, chromium: Page) -> None:
     local = ("estimator=local_steps", "estimator.every=8")
     runs = [run(SGD, 1, 94.0), run(SGD, 1, 95.0, *local, ratio=8.0), run(RANK_7, 1, 93.0)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from typing import NamedTuple
 
 import numpy as np
@@ -21,8 +22,9 @@ SPENT = {"bits": ("bits_sent_per_worker", 1 / BITS_PER_MIB), "seconds": ("second
 
 
 class Track(NamedTuple):
-    """The curve of one run: two arrays `[n]`."""
+    """The curve of one run: three arrays `[n]`."""
 
+    step: np.ndarray
     x: np.ndarray
     y: np.ndarray
 
@@ -41,12 +43,12 @@ def track(run: RecordedRun, y: str, x: str) -> Track | None:
     lines = run.read_metrics()
     event, key = EVENTS.get(y, ("test", y))
     points = [line for line in lines if line["event"] == event and line.get(key) is not None]
-    places = [line["epoch" if x == "epoch" else "step"] for line in points]
-    spent = np.array(places, dtype=float) if x in ("epoch", "step") else _spent(lines, x, places)
+    steps = [line["step"] for line in points]
+    spent = _spent(lines, x, steps) if x in SPENT else np.array([line[x] for line in points], float)
     if not points or spent is None:
         return None
     values = np.array([line[key] for line in points], dtype=float)
-    return Track(spent, values**2 if y in SQUARED else values)
+    return Track(np.array(steps), spent, values**2 if y in SQUARED else values)
 
 
 def _spent(lines: Metrics, x: str, steps: Sequence[int]) -> np.ndarray | None:
@@ -60,13 +62,17 @@ def _spent(lines: Metrics, x: str, steps: Sequence[int]) -> np.ndarray | None:
 
 
 def band(runs: Sequence[RecordedRun], y: str, x: str) -> Band | None:
-    """Return mean and range over seeds at each point, up to the end of the shortest curve.
+    """Return mean and range over seeds at each step that all curves have.
 
-    None if no run has such a curve.
+    A curve lacks the steps at which it is not finite. None if there is no such step.
     """
     tracks = [curve for run in runs if (curve := track(run, y, x))]
     if not tracks:
         return None
-    length = min(len(curve.x) for curve in tracks)
-    xs, ys = (np.stack([getattr(curve, name)[:length] for curve in tracks]) for name in ("x", "y"))
+    steps = reduce(np.intersect1d, [curve.step for curve in tracks])
+    if not len(steps):
+        return None
+    at = [np.searchsorted(curve.step, steps) for curve in tracks]
+    xs = np.stack([curve.x[places] for curve, places in zip(tracks, at, strict=True)])
+    ys = np.stack([curve.y[places] for curve, places in zip(tracks, at, strict=True)])
     return Band(xs.mean(0), ys.mean(0), ys.min(0), ys.max(0))
