@@ -87,7 +87,10 @@ class Payload:
         """
         if workers == 1:
             return []
-        counted = self._count(self._few)
+        try:
+            counted = self._count(self._few)
+        except ValueError:  # sums of so many workers do not fit, but those of fewer may
+            return self._count(workers)
         in_nodes = any(message.level == "inside" for message in counted)
         if (in_nodes and workers <= self.workers_per_node) or self._widens:
             return self._count(workers)

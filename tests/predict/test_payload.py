@@ -46,6 +46,8 @@ def sent(overrides: list[str], workers: int) -> dict[tuple[str, str], float]:
             4,
             0,
         ),  # codes of 1024 workers cannot be summed
+        # nor those of 16
+        (["compressor=linear", "level_count=9", "exchange=sum", "min_size=0"], 2, 0),
         (["compressor=top_k"], 4, 0),
         (["compressor=qsgd"], 4, 0),
         (["compressor=qsgd", "exchange=sum"], 4, 0),
@@ -67,6 +69,13 @@ def test_lanes_widen_with_the_workers_and_gathers_do_not() -> None:
     assert summed.at(100_000)[0].bits > 2 * summed.at(4)[0].bits
     assert gathered.at(100_000) == gathered.at(2)
     assert gathered.at(1) == []
+
+
+def test_more_workers_than_a_sum_has_room_for_are_refused_by_their_number() -> None:
+    payload = Payload(method("compressor=linear", "level_count=9", "exchange=sum"), SHAPES)
+    assert payload.at(8)
+    with pytest.raises(ValueError, match="counts of 9 levels by 32 workers take"):
+        payload.at(32)
 
 
 def test_one_node_has_nothing_between_nodes() -> None:
