@@ -5,7 +5,8 @@ A study is written as
     {"study": "orq-table1",                       # the `study` of the table file
      "settings": {"bandwidth_gbps": 10, ...},     # what the numbers depend on, below the title
      "rows": [{"row": "GoogLeNet", "time": 41.6, ...}],  # `row` is a row's title; columns by key
-     "environment": {...}}                        # with `finished`; null for pure arithmetic
+     "environment": {...},                        # with `finished`; null for pure arithmetic
+     "finished": "2026-01-31T12:34:56+00:00"}     # of several copies, the last one counts
 
 and a column reads its `measure` from these rows, or its own key if `measure` is null. A number may
 be a list with one number per seed. If several tables share a study, the `table` (<paper>/<table>)
@@ -16,7 +17,7 @@ under the study's names.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -48,26 +49,35 @@ class KeptStudy(NamedTuple):
 
 def find_study(name: str, folders: Sequence[str | Path]) -> KeptStudy | None:
     """Return the newest `<name>.json` under `folders` that is a study; None if there is none."""
-    studies = (KeptStudy(path, _read(path)) for path in _newest_first(name, folders))
-    return next((kept for kept in studies if kept.study.get("study") == name), None)
+    studies = [KeptStudy(path, _read(path)) for path in _files(name, folders)]
+    return _newest(kept for kept in studies if kept.study.get("study") == name)
 
 
 def find_link_table(name: str, folders: Sequence[str | Path]) -> KeptStudy | None:
     """Return the newest table of scripts/steps in `<folder>/**/<name>.json`, methods as rows."""
-    for path in _newest_first(name, folders):
+    tables = []
+    for path in _files(name, folders):
         try:
             content = read_json(path)
             rows = [{"row": row["method"], **row} for row in content["rows"]]
-            return KeptStudy(path, {**content, "study": name, "rows": rows})
+            tables.append(KeptStudy(path, {**content, "study": name, "rows": rows}))
         except (OSError, ValueError, TypeError, KeyError) as error:
             log.warning("not read: %s: not a table of scripts/steps (%s)", path, error)
-    return None
+    return _newest(tables)
 
 
-def _newest_first(name: str, folders: Sequence[str | Path]) -> list[Path]:
+def _files(name: str, folders: Sequence[str | Path]) -> list[Path]:
     files = (file for folder in folders for file in Path(folder).rglob(f"{name}.json"))
-    resolved = {file.resolve() for file in files}
-    return sorted(resolved, key=lambda path: path.stat().st_mtime, reverse=True)
+    return sorted({file.resolve() for file in files})
+
+
+def _newest(studies: Iterable[KeptStudy]) -> KeptStudy | None:
+    """Return the study that was finished last: a copy's file may be newer than what it holds."""
+
+    def age(kept: KeptStudy) -> tuple[str, float]:
+        return str(kept.study.get("finished", "")), kept.path.stat().st_mtime
+
+    return max(studies, key=age, default=None)
 
 
 def _read(path: Path) -> StudyResult:

@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ from gcbench.records.store import RecordedRun, find_runs, read_kept
 from gcbench.report.keep import keep_index, keep_runs
 from gcbench.report.points import compare_points
 from gcbench.report.rates import Rate, _best
-from gcbench.report.study import find_link_table
+from gcbench.report.study import KeptStudy, find_link_table, find_study
 from gcbench.report.tables import read_table, tables_of
 from gcbench.report.tests_record import find_tests
 
@@ -724,6 +725,22 @@ def test_torn_files_of_evidence_are_named(here: Path, caplog: pytest.LogCaptureF
     assert find_link_table("resnet18-1gbit-2", [here]) is None and find_tests([here]) is None
     for name in ("links/resnet18-1gbit-2.json", "tests.json"):
         assert f"not read: {here}/outputs/results/{name}: not a " in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("find", "row"), [(find_study, "row"), (find_link_table, "method")], ids=["study", "link table"]
+)
+def test_what_was_finished_last_is_read_whenever_it_was_copied(
+    here: Path, find: Callable[..., KeptStudy | None], row: str
+) -> None:
+    for age, day in enumerate(("03", "01", "02")):
+        file = here / day / "times.json"
+        file.parent.mkdir()
+        content = {"study": "times", "finished": f"2026-01-{day}T00:00:00+00:00"}
+        file.write_text(json.dumps({**content, "rows": [{row: day}]}))
+        os.utime(file, (100 + age, 100 + age))
+    found = find("times", [here])
+    assert found is not None and found.study["rows"][0]["row"] == "03"
 
 
 def test_the_newest_copy_of_a_link_table_is_read(here: Path) -> None:
