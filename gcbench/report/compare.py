@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import NamedTuple
 
 from gcbench.config import PAPER, ConfigError
@@ -38,6 +39,7 @@ class Sides(NamedTuple):
     name: str
     a: Summary | None
     b: Summary | None
+    apart: float | None  # B - A, of the seeds that the verdict is on
     verdict: str  # whether scores differ by more than noise; else empty
 
 
@@ -128,23 +130,34 @@ def _compare_groups(x: Group, y: Group) -> Comparison:
 def _measured(x: Group, y: Group) -> Iterator[Sides]:
     for name in SHOWN:
         a, b = measure_by_seed(name, x.done), measure_by_seed(name, y.done)
-        if a or b:
-            verdict = _verdict(a, b) if name in SCORES and a and b else ""
-            yield Sides(name, _summary(a), _summary(b), verdict)
+        if a and b:
+            paired = _pair(a, b) if name in SCORES else None
+            apart = paired.mean if paired else fmean(b.values()) - fmean(a.values())
+            verdict = _verdict(a, b, paired) if name in SCORES else ""
+            yield Sides(name, _summary(a), _summary(b), apart, verdict)
+        elif a or b:
+            yield Sides(name, _summary(a), _summary(b), None, "")
 
 
 def _summary(by_seed: Mapping[int, float]) -> Summary | None:
     return Summary.of([*by_seed.values()]) if by_seed else None
 
 
-def _verdict(a: Mapping[int, float], b: Mapping[int, float]) -> str:
+def _pair(a: Mapping[int, float], b: Mapping[int, float]) -> PairedDifferences | None:
+    """Return the differences between runs of the same seed; None with fewer than two such seeds."""
+    by_seed = {seed: b[seed] - a[seed] for seed in sorted(a.keys() & b.keys())}
+    return PairedDifferences(by_seed) if len(by_seed) > 1 else None
+
+
+def _verdict(
+    a: Mapping[int, float], b: Mapping[int, float], paired: PairedDifferences | None
+) -> str:
     """Return whether runs of the same seed differ by more than noise, as defined for claims.
 
-    With fewer than two seeds in common, return whether the ranges over seeds overlap, which two
-    single runs cannot show.
+    Without such runs, return whether the ranges over seeds overlap, which two single runs cannot
+    show.
     """
-    paired = PairedDifferences({seed: b[seed] - a[seed] for seed in sorted(a.keys() & b.keys())})
-    if len(paired.by_seed) > 1:
+    if paired:
         noise = paired.noise([paired])
         more = "more" if abs(paired.mean) > noise else "no more"
         return f"{more} than noise ({noise:.2g}, {len(paired.by_seed)} seeds)"
@@ -170,5 +183,5 @@ def format_measured(line: Sides) -> list[str]:
         f"{side.deviation:.3g}" if side and side.deviation is not None else EMPTY
         for side in (line.a, line.b)
     ]
-    apart = format_signed(line.b.mean - line.a.mean, None) if line.a and line.b else EMPTY
+    apart = EMPTY if line.apart is None else format_signed(line.apart, None)
     return [line.name, *sides, " | ".join(deviations), apart, line.verdict]

@@ -54,6 +54,8 @@ def test_runs_of_the_same_seed_are_compared(said) -> None:
     assert "no more than noise (0.27, 3 seeds)" in said("diff", "a", "same")
     text = said("diff", "a", "better")
     assert "  more than noise (0, 3 seeds)" in text and "95 [94, 96] (n=3)" in text
+    (accuracy,) = (line for line in text.splitlines() if line.strip().startswith("accuracy"))
+    assert " +0.5 " in accuracy, "of the three seeds, not down to the mean with the fourth"
     assert "optimizer.lr" in text
 
 
