@@ -20,6 +20,7 @@ OTHER = "other"  # the codec of methods without an entry of their own
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 SecondsBySize = Annotated[dict[Positive, NotNegative], Field(min_length=1)]
+SecondsByBatch = Annotated[dict[Positive, Positive], Field(min_length=1)]  # steps are over these
 
 
 @dataclass(frozen=True, config=CHECKED)
@@ -41,7 +42,7 @@ class Codec:
 class ModelSeconds:
     """Seconds of a step's computation by batch size per worker."""
 
-    seconds: SecondsBySize
+    seconds: SecondsByBatch
     source: str | None = None
 
 

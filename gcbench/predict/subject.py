@@ -25,7 +25,7 @@ from gcbench.config import (
 )
 from gcbench.config.checked import CHECKED, build_checked
 from gcbench.launch.instantiate import make_compressor, parameter_shapes
-from gcbench.predict.devices import Device, SecondsBySize
+from gcbench.predict.devices import Device, SecondsByBatch
 from gcbench.predict.model import Method
 from gcbench.predict.payload import Payload, Shapes
 
@@ -145,7 +145,7 @@ class OwnModel:
     """The model in `shapes=FILE`: its tensors, and the seconds of its steps by batch size."""
 
     shapes: Annotated[list[list[PositiveInt]], Field(min_length=1)]
-    seconds: SecondsBySize
+    seconds: SecondsByBatch
     title: str
 
     @property

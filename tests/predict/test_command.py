@@ -86,6 +86,7 @@ def test_slips_are_answered_in_one_sentence(here: Path, arguments: list[str], sa
         ("shapes: [[x, 3]]\nseconds: {128: 0.1}", "mine.yaml: shapes.0.0 is 'x'"),
         ("shapes: [[4, 3]]\nseconds: {}", "mine.yaml: seconds is {}"),
         ("shapes: [[4, 3]]\nseconds: {0: 1}", "mine.yaml: seconds.0"),
+        ("shapes: [[4, 3]]\nseconds: {8: 0}", "mine.yaml: seconds.8 is 0"),
         ("seconds: {128: 1}", "a model has shapes: [[64, 3, 3, 3], ...]"),
     ],
 )
@@ -105,6 +106,7 @@ def test_a_slip_in_the_file_of_a_model_is_named(here: Path, text: str, says: str
         ({"codecs": "k80"}, "codecs=k80: that device has none of its own"),
         ({"codecs": "device.mine.yaml"}, "that device has none of its own"),
         ({"models": {"mlp": {"seconds": {32: -1}}}}, "models.mlp.seconds.32 is -1"),
+        ({"models": {"mlp": {"seconds": {32: 0}}}}, "models.mlp.seconds.32 is 0"),
         ({"backward": 0.5}, "backward: no such key; type backward_share"),
     ],
 )
