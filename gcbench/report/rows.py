@@ -183,9 +183,10 @@ def find_row(
     tried, the score `chooser` decides which one is reported.
     """
     candidates = [run for run in runs if run.budget == budget]
+    if spec.experiment and overrides:
+        overrides = overrides_for(spec.experiment, budget, overrides)
     if spec.experiment is None or not candidates:
         return Row(spec, budget, overrides=overrides)
-    overrides = overrides_for(spec.experiment, budget, overrides)
     expected = compose_row(spec, budget, overrides)
     settings = {key: read_key(expected.config, key) for key in spec.settings}
     of_experiment = {

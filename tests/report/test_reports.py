@@ -571,6 +571,9 @@ def test_what_cannot_be_read_of_kept_runs_is_told_and_never_lost(
 
 
 def test_an_override_beside_rows_is_for_those_that_have_its_key(said) -> None:
+    text = said("table=small/one", "format=markdown", "with=rank=3", "budget=cpu")
+    missing = [line for line in text.splitlines() if line.startswith("- ") and "budget=cpu" in line]
+    assert ["rank=3" in line for line in missing] == [False, True], "also where nothing has run"
     three_seeds(SGD)
     three_seeds(RANK, "rank=3")
     text = rows(said("table=small/one", "format=markdown", "with=rank=3"))
