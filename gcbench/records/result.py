@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -51,14 +52,16 @@ def count_bits_between_nodes(
 def summarize_tests(tests: Sequence[dict[str, Any]]) -> dict[str, float | None] | None:
     """Return the last value of every score, and the best value of each score that all tests have.
 
-    None if there are no tests.
+    A value that is no number is not the best. None if there are no tests.
     """
     if not tests:
         return None
     names = [name for name in tests[-1] if name not in PLACE]
     last = {name: tests[-1][name] for name in names}
     best = {
-        f"best_{name}": (max if name in BETTER_HIGH else min)(test[name] for test in tests)
+        f"best_{name}": (max if name in BETTER_HIGH else min)(
+            (test[name] for test in tests if not math.isnan(test[name])), default=math.nan
+        )
         for name in names
         if all(name in test for test in tests)
     }

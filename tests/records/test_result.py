@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from gcbench.records import result
@@ -47,6 +49,14 @@ def test_perplexities_and_distances_are_best_when_they_are_low() -> None:
     summary = result.summarize_tests(tests)
     assert summary is not None
     assert [summary[f"best_{name}"] for name in scores] == [1.0] * 3
+
+
+@pytest.mark.parametrize("losses", [(math.nan, 2.0, 3.0), (3.0, math.nan, 2.0)])
+def test_a_loss_that_is_no_number_is_not_the_best(losses: tuple[float, ...]) -> None:
+    summary = result.summarize_tests([{"loss": loss} for loss in losses])
+    assert summary == {"loss": losses[-1], "best_loss": 2.0}
+    only = result.summarize_tests([{"loss": math.nan}])
+    assert only is not None and math.isnan(only["best_loss"] or 0.0)
 
 
 def test_bits_are_means_over_workers_and_the_most_of_any() -> None:
