@@ -125,11 +125,13 @@ class SweepProgress(Callback):
             "\n    ".join([f"\n  {reason}:", *names]) if names[1:] else f"\n  {names[0]}: {reason}"
             for reason, names in self.failed.items()
         )
+        diverged = any(reason.startswith("the run diverged") for reason in self.failed)
         log.warning(
-            "%d of %d row%s failed; the same command tries them again:%s",
+            "%d of %d row%s failed; the same command tries them again%s:%s",
             sum(map(len, self.failed.values())),
             self.ended,
             "s" * (self.ended != 1),
+            ", those that diverged only with rerun=true" * diverged,
             listed,
         )
 

@@ -53,6 +53,7 @@ def test_a_sweep_goes_on_after_a_failure_lists_it_and_skips_what_is_done(tmp_pat
         and "; 3 x about 5 s = 15 s" in first.stderr
     )
     assert "row 4 of 4" in first.stderr and "2 of 4 rows failed" in first.stderr
+    assert "tries them again, those that diverged only with rerun=true:" in first.stderr
     assert (
         "was not finite at step" in first.stderr
         and "optimizer.lr=-1: type a rate above 0" in first.stderr.partition("rows failed")[2]

@@ -18,7 +18,7 @@ class Verdict(Enum):
         return verdict
 
     REPRODUCED = "reproduced", "everything that is asked holds, by more than noise"
-    IN_PART = "in part", "some of what is asked holds; for the rest the opposite holds"
+    IN_PART = "in part", "some of what is asked holds, and of some the opposite holds"
     WITHIN_NOISE = (
         "within noise",
         "everything that is asked holds or is equal, some of it by less than noise",
