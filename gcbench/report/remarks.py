@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gcbench.config import PAPER
-from gcbench.records.schema import Environment
+from gcbench.records.schema import Environment, Result
 from gcbench.records.store import RecordedRun
 from gcbench.report.borrowed import group_by_label, overrides_of_run
 from gcbench.report.command_lines import command_of_runs, commands_of_missing
@@ -157,6 +157,10 @@ def _notes(table: Table, at_budget: Sequence[Row], rows: Sequence[Row]) -> Itera
                 "Some times are from an emulated network (network=emulated), where an exchange "
                 "lasts as long as the cost model says"
             )
+        for row in at_budget:
+            timed = [run.result for run in row.done if run.result.seconds]
+            if len(places := dict.fromkeys(map(_place, timed))) > 1:
+                yield f"{row.spec.label}: times are means over {' and '.join(places)}"
     names = dict.fromkeys(str(column.measure) for column in table.columns)
     for row in rows:
         for name in names:
@@ -221,6 +225,12 @@ def _version(environment: Environment, package: str) -> str:
 def _commit(environment: Environment) -> str:
     commit = environment.git and environment.git.commit
     return commit[:7] if commit else "unknown"
+
+
+def _place(result: Result) -> str:
+    """Return the machine, and the link if it is known, on which the times of a run depend."""
+    link = result.network and result.network.link
+    return f"{_machine(result)}{f', link {link}' if link else ''}"
 
 
 def _machine(environment: Environment) -> str:

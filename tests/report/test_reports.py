@@ -416,6 +416,18 @@ def test_times_of_an_emulated_network_are_marked(said) -> None:
     assert "emulated" not in said("table=small/one", "format=markdown")
 
 
+def test_times_of_several_links_are_said(said) -> None:
+    for seed, link in ((1, None), (2, None), (3, "1gbit")):
+        network = {"emulated": False, "link": link}
+        write(OUT / f"{seed}", {**result_of(SGD, seed=seed), "network": network})
+    text = said("table=small/one", "format=markdown")
+    (note,) = (line for line in text.splitlines() if "times are means over" in line)
+    machine = note.partition("over ")[2].partition(" and ")[0]
+    assert note == f"- No compression: times are means over {machine} and {machine}, link 1gbit"
+    (OUT / "3" / "result.json").unlink()
+    assert "times are means over" not in said("table=small/one", "format=markdown")
+
+
 def test_dirty_checkouts_and_several_commits_are_said(said) -> None:
     for seed, commit, dirty in ((1, "a" * 40, True), (2, "b" * 40, False)):
         write(
