@@ -57,11 +57,15 @@ def other_epochs_reason(config: Config, workers: int, before: int, now: int) -> 
 
     It may if nothing is counted in epochs. `workers` is the number of workers before.
     """
-    trainer, estimator = config["trainer"], config["estimator"]
+    trainer, estimator, schedule = config["trainer"], config["estimator"], config["schedule"]
     if trainer["max_steps"] is None:
         key, in_steps = f"trainer.epochs={trainer['epochs']:g}", "trainer.max_steps"
     elif estimator.get("epoch_steps", 0) is None:
         key, in_steps = "estimator.epoch_steps=null", "estimator.epoch_steps"
+    elif warmup_epochs := schedule.get("warmup_epochs", 0):
+        key, in_steps = f"schedule.warmup_epochs={warmup_epochs:g}", "schedule.warmup_epochs=0"
+    elif schedule.get("interval") == "epoch":
+        key, in_steps = "schedule.interval=epoch", "schedule.interval=step"
     else:
         return None
     if before == now:

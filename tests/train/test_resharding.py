@@ -208,6 +208,24 @@ def test_an_epoch_of_svrg_is_no_other_with_other_workers(tmp_path: Path) -> None
         go_on(tmp_path, [*overrides, "trainer.gpus=4"])
 
 
+@pytest.mark.parametrize(
+    ("schedule", "says"),
+    [
+        (["schedule=constant", "schedule.warmup_epochs=0.5"], "schedule.warmup_epochs=0"),
+        (["schedule=cosine", "schedule.interval=epoch"], "schedule.interval=step"),
+    ],
+)
+def test_rates_by_epochs_are_no_others_with_other_workers(
+    tmp_path: Path, schedule: list[str], says: str
+) -> None:
+    """With half as many workers, the rate of a run past its warm-up would fall back into it."""
+    overrides = ["compressor=none", *schedule, *LENGTH, "trainer.max_steps=6"]
+    run(tmp_path, *overrides, "trainer.gpus=4")
+    says = f"so that {schedule[-1]} would .*; type trainer.gpus=4. .* started with {says} may"
+    with pytest.raises(ConfigError, match=says):
+        go_on(tmp_path, [*overrides, "trainer.gpus=2"])
+
+
 def test_bits_of_merged_workers_are_their_mean() -> None:
     """With codes of variable length, workers have sent different numbers of bits."""
     kind = ("all", "ragged_gather", 2)
