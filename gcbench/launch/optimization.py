@@ -132,7 +132,7 @@ def make_schedule(
         settings = to_dataclass(ScheduleSettings, node)
         return FactorSchedule(settings, workers, steps_per_epoch, steps)
     every = steps_per_epoch if node.get("interval") == "epoch" else 1
-    settled = fill_open(node, "schedule", dict.fromkeys(LENGTHS, max(1, math.ceil(steps / every))))
+    settled = _fill_lengths(node, max(1, math.ceil(steps / every)))
     settled.pop("interval", None)
     return TorchSchedule(make(settled, "schedule", optimizer), every)
 
@@ -141,4 +141,12 @@ def fits_one_length(schedule: Config) -> bool:
     """Return whether `schedule` has open arguments that the length of the run fills."""
     if "_target_" not in schedule:
         return False
-    return fill_open(schedule, "schedule", dict.fromkeys(LENGTHS, 1)) != schedule
+    return _fill_lengths(schedule, 1) != schedule
+
+
+def _fill_lengths(schedule: Config, rates: int) -> Config:
+    """Return a torch scheduler's node in which `rates` fills the arguments in LENGTHS left open."""
+    lengths = dict.fromkeys(LENGTHS, rates)
+    if {"epochs", "steps_per_epoch"} & schedule.keys():
+        del lengths["total_steps"]  # OneCycleLR would ignore what was typed in its place
+    return fill_open(schedule, "schedule", lengths)

@@ -170,6 +170,13 @@ def test_a_scheduler_of_epochs_lasts_for_the_last_part_of_one(tmp_path: Path) ->
     assert sorted(set(rates(tmp_path, *typed))) == pytest.approx([0.25, 0.75, 1])
 
 
+def test_a_cycle_has_the_length_that_was_typed(tmp_path: Path) -> None:
+    """Without a length it has that of the run, of which this one sees the first half."""
+    whole = rates(tmp_path / "a", *ONE_CYCLE, "trainer.max_steps=12")
+    typed = ["schedule.epochs=3", "schedule.steps_per_epoch=4"]
+    assert rates(tmp_path / "b", *ONE_CYCLE, *typed) == whole[:6]
+
+
 def test_any_optimizer_and_any_schedule_run(tmp_path: Path) -> None:
     """T_max, which is not typed here, defaults to the number of steps."""
     overrides = [
