@@ -232,11 +232,14 @@ def test_a_sweep_is_told_which_of_its_methods_lack_a_key() -> None:
     assert "bits belongs to compressor=ecqsgd" in alone
 
 
+OWN_SCHEDULE = "schedule._target_=torch.optim.lr_scheduler.ConstantLR"
+
+
 def test_a_typed_kind_is_the_choice_whose_schedule_a_recipe_leaves_alone() -> None:
     for typed in ("schedule=cosine", "schedule.kind=cosine"):
         config = config_of(ROW, "budget=cpu", typed)
         assert config["choices"]["schedule"] == config["schedule"]["kind"] == "cosine"
-    own = config_of(ROW, "budget=cpu", "schedule._target_=torch.optim.lr_scheduler.ConstantLR")
+    own = config_of(ROW, "budget=cpu", OWN_SCHEDULE)
     assert own["choices"]["schedule"] == own["schedule"]["_target_"]
     assert config_of("optimizer.kind=powersgd")["choices"]["optimizer"] == "powersgd"
 
@@ -543,6 +546,26 @@ def test_a_recipe_keeps_the_rates_of_methods_relative_to_each_other(
     assert rate("maxnorm/resnet50=grandk_mn") == 1
 
 
+@pytest.mark.parametrize("workers", [4, 2])
+@pytest.mark.parametrize(
+    ("row", "schedule", "factor"),
+    [
+        ("powersgd/table1=sgd", [], 0.1 * 5 * 128 / 512),
+        ("powersgd/table1=sgd", ["schedule=cosine"], 0.1 * 5 * 128 / 512),
+        ("powersgd/table1=sgd", [OWN_SCHEDULE], 0.1 * 5 * 128 / 512),
+        ("powersgd/table7=sgd", [], 4 * 1.25),
+        ("powersgd/table7=sgd", [OWN_SCHEDULE], 4 * 1.25),
+    ],
+)
+def test_a_recipes_rate_is_scaled_by_the_workers_once(
+    row: str, schedule: list[str], factor: float, workers: int
+) -> None:
+    typed = ["budget=cpu_medium", f"trainer.gpus={workers}", *schedule]
+    config = config_of(f"+experiment/{row}", *typed)
+    scaled = config["schedule"].get("scale_by_workers", False)
+    assert config["optimizer"]["lr"] * (workers if scaled else 1) == pytest.approx(factor * workers)
+
+
 def test_the_small_gpt_trains_for_longer_at_larger_budgets() -> None:
     def sizes(row: str, budget: str, table: str = "gpt") -> tuple[float, ...]:
         config = config_of(f"+experiment/modern/{table}={row}", f"budget={budget}")
@@ -598,6 +621,7 @@ def test_a_budget_may_leave_the_rate_to_the_number_of_workers() -> None:
     assert cpu["optimizer"]["lr"] == config_of(row)["optimizer"]["lr"]
     assert (
         config_of(row, "budget=cpu", "schedule.scale_by_workers=false")["optimizer"]["lr"]
+        == config_of(row, "budget=cpu", OWN_SCHEDULE)["optimizer"]["lr"]
         == config_of(row)["optimizer"]["lr"] / 4
     )
     signum = config_of("+experiment/powersgd/table7=signum", "budget=cpu")["optimizer"]

@@ -31,10 +31,11 @@ def apply_budget(tree: DictConfig, choices: dict[str, str], typed: Collection[st
     `recipes` has settings for a model that replaces another, all of them optional. Keys of model,
     data set, trainer, optimizer and schedule replace the row's, which keeps its method, its form of
     optimizer and its momentum. `lr` multiplies the row's rate for a total batch of 512 samples, and
-    is scaled with the batch. `warmup` is the share of the run in which the rate rises with that
-    schedule. `methods` has keys of the optimizer for a choice of compressor, such as a rate that is
-    never scaled, and `lr_scale`, a factor on the rate of the recipe. `optimizers` has, for the
-    row's choice of optimizer, keys that replace those of the recipe.
+    is scaled with the batch; with `scale_by_workers` each worker gets its share of it. `warmup` is
+    the share of the run in which the rate rises with that schedule. `methods` has keys of the
+    optimizer for a choice of compressor, such as a rate that is never scaled, and `lr_scale`, a
+    factor on the rate of the recipe. `optimizers` has, for the row's choice of optimizer, keys that
+    replace those of the recipe.
     """
     budget, tree.budget = tree.budget, None
     if budget is None or choices.get("budget") == PAPER:
@@ -77,7 +78,7 @@ def _shrink(tree: DictConfig, part: Mapping[str, Any], typed: Collection[str]) -
         ]
     if "optimizer.lr" not in typed:
         batch = trainer.batch_size / before["batch_size"] if part.get("scale_lr", True) else 1.0
-        workers = 1 if tree.schedule.scale_by_workers else trainer.gpus / before["gpus"]
+        workers = 1 if _scales_by_workers(tree, typed) else trainer.gpus / before["gpus"]
         tree.optimizer.lr *= batch * workers
     if "schedule.warmup_epochs" not in typed:
         tree.schedule.warmup_epochs *= trainer.epochs / before["epochs"]
@@ -103,10 +104,16 @@ def _follow(
         _set(tree.schedule, rise, "schedule", typed)
     if "lr" in recipe and "optimizer.lr" not in typed:
         batch = tree.trainer.gpus * tree.trainer.batch_size
-        tree.optimizer.lr = published_lr * recipe["lr"] * batch / RECIPE_BATCH
+        workers = tree.trainer.gpus if _scales_by_workers(tree, typed) else 1
+        tree.optimizer.lr = published_lr * recipe["lr"] * batch / (RECIPE_BATCH * workers)
     method = dict(recipe.get("methods", {}).get(choices["compressor"], {}))
     lr_scale = method.pop("lr_scale", 1.0)
     _set(tree.optimizer, {"lr": tree.optimizer.lr * lr_scale, **method}, "optimizer", typed)
+
+
+def _scales_by_workers(tree: DictConfig, typed: Collection[str]) -> bool:
+    """Return whether the schedule multiplies the rate; a typed scheduler of torch does not."""
+    return "schedule._target_" not in typed and bool(tree.schedule.scale_by_workers)
 
 
 def _set(node: DictConfig, values: Mapping[str, Any], name: str, typed: Collection[str]) -> None:
