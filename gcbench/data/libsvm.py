@@ -51,7 +51,7 @@ def libsvm(
         inputs, test_inputs = (
             np.where(high > low, 2 * (x - low) / width - 1, 0) for x in (inputs, test_inputs)
         )
-    classes = np.unique(labels)
+    classes = np.unique(np.concatenate([labels, test_labels]))
 
     def pair(x: Any, y: Any) -> Pair:
         rows = torch.from_numpy(x.astype(np.float32))

@@ -42,6 +42,13 @@ def test_rows_become_dense_and_labels_classes(folder: Path) -> None:
     ]
 
 
+def test_a_class_may_be_in_the_test_rows_alone(folder: Path) -> None:
+    (folder / "toy.t").write_text("+1 1:5\n0 1:5\n-1 1:18\n")
+    data = libsvm(str(folder.parent), "toy", features=4, test_file=True)
+    assert data.outputs == 3 and data.test[1].tolist() == [2, 1, 0]
+    assert data.train[1].tolist() == [0, 2] * 5
+
+
 def test_scaled_by_the_training_range_alone(folder: Path) -> None:
     data = libsvm(str(folder.parent), "toy", features=4, scale=True, test_file=True)
     torch.testing.assert_close(data.train[0][:, 0], torch.linspace(-1, 1, 10))
