@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Mapping
 from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from gcbench.compressors import Compressor, compressed_share
 from gcbench.compressors.build import dense_steps_of, parts_of
@@ -64,6 +65,7 @@ def check(config: Config, plan: Plan, data: Data, directory: Path) -> None:
         raise ConfigError(
             f"model={config['choices']['model']} has no parameters to train; type another model="
         )
+    refuse_complex({name: p for name, p in model.named_parameters() if p.requires_grad})
     if users_model:
         _check_outputs(config, model.to(plan.device), data)
     if is_recurrent(model) and config["trainer"]["accumulate"] > 1:
@@ -130,6 +132,17 @@ def _check_outputs(config: Config, model: nn.Module, data: Data) -> None:
             f"dataset={choices['dataset']} needs {wanted}; let it take an argument outputs, which "
             f"is {data.outputs} here, or type another dataset="
         )
+
+
+def refuse_complex(parameters: Mapping[str, Tensor]) -> None:
+    """Raise ConfigError for a complex parameter, of whose gradient the imaginary part would go."""
+    for name, p in parameters.items():
+        if p.is_complex():
+            raise ConfigError(
+                f"{name}: its gradients are complex, and a compressor takes real ones; type "
+                "nn.Parameter(torch.view_as_real(z)) where it is made, and torch.view_as_complex "
+                "where it is used"
+            )
 
 
 def _check_directory(directory: Path) -> None:

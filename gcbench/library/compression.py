@@ -42,17 +42,6 @@ class Exchange:
             self.state = state
 
 
-def refuse_complex(parameters: Mapping[str, Tensor]) -> None:
-    """Raise ConfigError for a complex parameter, of whose gradient the imaginary part would go."""
-    for name, p in parameters.items():
-        if p.is_complex():
-            raise ConfigError(
-                f"{name}: its gradients are complex, and a compressor takes real ones; type "
-                "nn.Parameter(torch.view_as_real(z)) where it is made, and torch.view_as_complex "
-                "where it is used"
-            )
-
-
 class Compression(ABC):
     """A compressor in the backward passes of a module, made by `compress`."""
 

@@ -12,7 +12,8 @@ from torch.nn.parallel import DistributedDataParallel
 from gcbench.comm import Comm, WholeGradient, transport_of
 from gcbench.compressors import Compressor
 from gcbench.config import ConfigError
-from gcbench.library.compression import Compression, refuse_complex
+from gcbench.launch.checks import refuse_complex
+from gcbench.library.compression import Compression
 
 
 class DdpCompression(Compression):

@@ -16,7 +16,8 @@ from gcbench.compressors import Compressor, parts_of
 from gcbench.compressors.ef21 import EF21
 from gcbench.compressors.sharded import shard_exchange
 from gcbench.config import ConfigError
-from gcbench.library.compression import Compression, refuse_complex
+from gcbench.launch.checks import refuse_complex
+from gcbench.library.compression import Compression
 from gcbench.seeds import mix
 
 

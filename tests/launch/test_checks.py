@@ -58,6 +58,10 @@ from gcbench.records.summary import _facts
             "model=own_models.Untrained has no parameters to train",
         ),
         (
+            "model._target_=own_models.Complex",
+            "factor: its gradients are complex, and a compressor takes real ones; type ",
+        ),
+        (
             "model._target_=own_models.NoModule",
             "model._target_=own_models.NoModule makes a NoModule, which is not a torch.nn.Module",
         ),

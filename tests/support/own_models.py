@@ -55,6 +55,12 @@ class Broken(nn.Module):
         raise KeyError("layers")
 
 
+class Complex(Seven):
+    def __init__(self) -> None:
+        super().__init__()
+        self.factor = nn.Parameter(torch.ones(7, dtype=torch.complex64))
+
+
 class Untrained(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x.flatten(1)[:, :10]
