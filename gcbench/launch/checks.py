@@ -186,11 +186,12 @@ def _check_label_smoothing(config: Config, data: Data) -> None:
 
 
 def _warn_of_long_warmup(config: Config, data: Data) -> None:
-    """Warn of a run that ends in its warm-up; the few steps of a small budget are meant to."""
+    """Warn of a run that ends in its warm-up; the two or three steps of a budget are meant to."""
     trainer, warmup_epochs = config["trainer"], config["schedule"].get("warmup_epochs", 0)
     per_epoch = data.steps_per_epoch(trainer["gpus"], trainer["batch_size"])
     epochs = steps_of_run(trainer, data) / per_epoch
-    if config["choices"]["budget"] == PAPER and warmup_epochs >= epochs:
+    is_trained = config["choices"]["budget"] == PAPER or trainer["max_steps"] is None
+    if is_trained and warmup_epochs >= epochs:
         log.warning(
             f"schedule.warmup_epochs={warmup_epochs:g}: the run ends after {epochs:.2g} epochs, "
             f"before the learning rate reaches optimizer.lr={config['optimizer']['lr']:g}; type "

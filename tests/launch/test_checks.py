@@ -307,12 +307,14 @@ def test_a_run_says_how_much_of_the_gradient_it_compresses(
 
 
 @pytest.mark.parametrize(
-    ("warmup", "budget", "warned"), [("0.2", "paper", 1), ("0.01", "paper", 0), ("9", "smoke", 0)]
+    ("warmup", "budget", "warned"),
+    [("0.2", "paper", 1), ("0.01", "paper", 0), ("9", "smoke", 0), ("0.2", "cpu", 1)],
 )
 def test_a_run_that_ends_in_its_warmup_says_so(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, warmup: str, budget: str, warned: int
 ) -> None:
-    steps = ["trainer.launcher=virtual", "trainer.max_steps=2", f"budget={budget}"]
+    length = "trainer.epochs=0.05" if budget == "cpu" else "trainer.max_steps=2"
+    steps = ["trainer.launcher=virtual", length, f"budget={budget}"]
     run(tmp_path, *steps, f"schedule.warmup_epochs={warmup}")
     said = [r.message for r in caplog.records if "before the learning rate reaches" in r.message]
     assert len(said) == warned
