@@ -32,7 +32,8 @@ class Replica:
     Rows are float32 whatever the type of the parameters: gradients of bf16 parameters are cast.
 
     Batch normalization treats each worker's batch separately; running statistics, including those
-    of instance normalization, follow worker 0, as in DDP.
+    of instance normalization, follow worker 0, as in DDP. Each worker has its own copy of all other
+    buffers, such as the vectors of a spectral norm, until a test, which all make with worker 0's.
     """
 
     def __init__(
@@ -79,6 +80,14 @@ class Replica:
             for m in modules
             if isinstance(m, nn.modules.instancenorm._InstanceNorm) and m.track_running_stats
         }
+        with_statistics = {*self._norms, *self._momenta}
+        self._buffers = [
+            (m, name)
+            for m in modules
+            if m not in with_statistics
+            for name, _ in m.named_buffers(recurse=False)
+        ]
+        self._own_buffers: dict[int, list[Tensor]] = {}  # of all rows but the first
 
     @property
     def numel(self) -> int:
@@ -124,6 +133,9 @@ class Replica:
         """Prepare for the gradients of a step, which replace those in the rows."""
         self.model.train()
         self._arrived = [set() for _ in self.workers]
+        for row in range(1, len(self.workers)):
+            if row not in self._own_buffers:
+                self._own_buffers[row] = [getattr(m, name).clone() for m, name in self._buffers]
 
     @contextmanager
     def parameters_at(self, point: Sequence[Tensor]) -> Iterator[None]:
@@ -160,7 +172,8 @@ class Replica:
         for p in self.parameters.values():
             p.grad = None
         losses = []
-        with self._collecting(row) if self._buckets is None else nullcontext():
+        collecting = self._collecting(row) if self._buckets is None else nullcontext()
+        with self._buffers_of(row), collecting:
             for i, (inputs, targets) in enumerate(_micro_batches(batch, self._accumulate)):
                 clock.lap("forward")
                 last = i == self._accumulate - 1
@@ -172,6 +185,25 @@ class Replica:
                     loss.backward(torch.full_like(loss, weight))
                 losses.append(loss.detach())
         return torch.stack(losses).sum()
+
+    @contextmanager
+    def _buffers_of(self, row: int) -> Iterator[None]:
+        """Replace the model's buffers, which are those of the first row, by another row's."""
+        if row == 0:
+            yield
+            return
+        first = self._swap_buffers(self._own_buffers[row])
+        try:
+            yield
+        finally:
+            self._own_buffers[row] = self._swap_buffers(first)
+
+    def _swap_buffers(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Make these the model's buffers; return those before."""
+        before = [getattr(m, name) for m, name in self._buffers]
+        for (m, name), tensor in zip(self._buffers, tensors, strict=True):
+            setattr(m, name, tensor)
+        return before
 
     @contextmanager
     def _collecting(self, row: int) -> Iterator[None]:
@@ -224,6 +256,7 @@ class Replica:
 
     def begin_evaluation(self) -> None:
         self.model.eval()
+        self._own_buffers = {}
         for norm in self._norms:
             norm.track_running_stats = True
 

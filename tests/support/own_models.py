@@ -55,6 +55,12 @@ class Broken(nn.Module):
         raise KeyError("layers")
 
 
+class Spectral(nn.Sequential):
+    def __init__(self) -> None:
+        layer = nn.utils.parametrizations.spectral_norm(nn.Linear(64, 10))
+        super().__init__(nn.Flatten(), layer)
+
+
 class Complex(Seven):
     def __init__(self) -> None:
         super().__init__()

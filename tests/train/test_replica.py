@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
+from sentence import run
+from torch import Tensor, nn
 
 from gcbench.comm import LocalControl
 from gcbench.data import ArrayData, TokenData
@@ -140,6 +143,50 @@ def test_a_text_is_read_with_its_hidden_state_however_it_is_cut() -> None:
         for n in (5, 1000)
     ]
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+
+
+class Counting(nn.Module):
+    """Counts the samples of its training passes, in place and anew."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(()))
+        self.register_buffer("last", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.seen += x.sum()
+            self.last = x.sum() + self.last
+        return x
+
+
+def test_workers_of_a_process_have_buffers_of_their_own_until_a_test() -> None:
+    model = nn.Sequential(Counting(), nn.Linear(4, 3))
+    replica, alone = replica_of(model), replica_of(deepcopy(model))
+    other = BATCH[0] + 1, BATCH[1]
+    for step in range(2):
+        for each, batches in ((replica, (BATCH, other)), (alone, (BATCH,))):
+            each.begin()
+            for row, batch in enumerate(batches):
+                each.backward(row, batch, (1, step), Clock(CPU))
+        assert dict(replica.model.named_buffers()) == dict(alone.model.named_buffers())
+    own = torch.stack(replica._own_buffers[1])
+    torch.testing.assert_close(own, 2 * other[0].sum().expand(2))
+    replica.begin_evaluation()
+    replica.begin()
+    assert replica._own_buffers[1] == [model[0].seen, model[0].last]
+
+
+@pytest.mark.usefixtures("copied_workers")
+def test_a_spectral_norm_is_that_of_real_workers(tmp_path: Path) -> None:
+    """Its vectors, which are buffers, are improved in each training pass."""
+    typed = ["model._target_=own_models.Spectral", "trainer.max_steps=3", "compressor=none"]
+    weights = []
+    for launcher in ("virtual", "local"):
+        folder = tmp_path / launcher
+        run(folder, *typed, "trainer.gpus=2", f"trainer.launcher={launcher}")
+        weights.append(torch.load(folder / "weights.pt"))
+    assert all(torch.equal(tensor, weights[1][name]) for name, tensor in weights[0].items())
 
 
 def test_parameters_come_back_after_an_error() -> None:
