@@ -82,9 +82,9 @@ def tta_views(images: Tensor) -> list[tuple[float, Tensor]]:
 
 
 def _reflect(places: Tensor, size: int) -> Tensor:
-    """Return indices that are up to `size` - 1 outside an image, reflected at its border."""
+    """Return indices that may be outside an image, reflected at its borders."""
     last = size - 1
-    return last - (last - places.abs()).abs()
+    return last - (last - places.remainder(2 * last)).abs()
 
 
 def crop_box(height: int, width: int, chance: Random) -> tuple[int, int, int, int]:

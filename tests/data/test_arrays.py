@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 from gcbench.data import ArrayData, Data
-from gcbench.data.augment import Augmentation
+from gcbench.data.augment import Augmentation, _reflect
 from gcbench.seeds import mix
 
 
@@ -118,6 +119,12 @@ def test_what_lies_outside_may_be_the_reflection() -> None:
         (place,) = _places(image, result)
         seen.add(place)
     assert len({flip for _, _, flip in seen}) == 2 and len(seen) > 15
+
+
+def test_what_lies_farther_outside_is_reflected_at_both_borders() -> None:
+    """A crop may lie off center by a side and more."""
+    expected = np.pad(np.arange(5), 9, mode="reflect")
+    assert _reflect(torch.arange(-9, 14), 5).tolist() == expected.tolist()
 
 
 def test_alternating_flips_mirror_each_image_in_every_other_epoch() -> None:
