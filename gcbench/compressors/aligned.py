@@ -34,7 +34,9 @@ class Aligned:
 
     @property
     def properties(self) -> Properties:
-        return self.codec.properties
+        # A field larger than `bucket_size` is one bucket, so that buckets can have any size, as
+        # those of whole tensors have.
+        return replace(self.codec, per_layer=True).properties
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         groups: dict[int, Grads] = {}

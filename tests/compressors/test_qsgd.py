@@ -145,3 +145,13 @@ def test_aligned_buckets_hold_whole_receptive_fields() -> None:
         ):
             largest = values.abs().argmax()
             assert decoded[largest] == values[largest], "the largest value of a bucket is its scale"
+
+
+def test_a_field_larger_than_a_bucket_of_its_own_size_promises_nothing() -> None:
+    """A bucket of 3 would contract, but a field of 7 x 7 is one bucket, and expands this vector."""
+    field = torch.full((1, 1, 1, 7, 7), 0.25)
+    field[0, 0, 0, 0, 0] = 1
+    aligned = build(QSGD(1, bucket_size=3), align=True)
+    errors = [aggregate(aligned, {"w": field}, number=n).sent()["w"] - field for n in range(100)]
+    assert torch.stack(errors).square().sum() > 100 * field.square().sum()
+    assert not aligned.properties.contractive
