@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from torch import Tensor
 
@@ -37,6 +38,11 @@ class Aligned:
         # A field larger than `bucket_size` is one bucket, so that buckets can have any size, as
         # those of whole tensors have.
         return replace(self.codec, per_layer=True).properties
+
+    @property
+    def analytic_bits_per_value(self) -> float | None:
+        coded: Any = apply_code(self.codec, self.code)
+        return getattr(coded, "analytic_bits_per_value", None)
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         groups: dict[int, Grads] = {}

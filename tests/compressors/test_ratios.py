@@ -55,8 +55,10 @@ def test_methods_whose_papers_count_all_that_is_sent_have_no_other_ratio(choice:
     assert analytic_ratio(build_method(choice)) is None
 
 
-def test_codes_of_any_length_have_no_ratio_before_they_are_sent() -> None:
-    assert analytic_ratio(build_method("qsgd", code="elias_dense")) is None
+@pytest.mark.parametrize("align", [False, True])
+def test_codes_of_any_length_have_no_ratio_before_they_are_sent(align: bool) -> None:
+    assert analytic_ratio(build_method("qsgd", align=align)) == 8
+    assert analytic_ratio(build_method("qsgd", align=align, code="elias_dense")) is None
 
 
 def test_the_compressed_share_counts_what_was_sent_whole() -> None:
