@@ -31,7 +31,8 @@ class BitWriter:
         """Return the streams, zero-padded to uint8 `[rows, bytes of the longest]`."""
         longest = int((self.ends - self._starts).max())
         halves = self._words[:, : longest // 32 + 1].view(torch.int32).unflatten(1, (-1, 2))
-        joined = halves[..., 0].clone()
+        # A copy that keeps the strides of a single column could not be viewed as bytes.
+        joined = halves[..., 0].clone(memory_format=torch.contiguous_format)
         joined[:, 1:] |= halves[:, :-1, 1]
         return joined.view(torch.uint8)[:, : (longest + 7) // 8]
 

@@ -174,6 +174,17 @@ def test_decoding_gives_what_was_encoded(
 
 
 @both
+@pytest.mark.parametrize("rows", [1, 2])
+@pytest.mark.parametrize("n", [1, 5, 40])
+def test_streams_shorter_than_a_word_come_back(kind: str, n: int, rows: int) -> None:
+    encode, decode = CODES[kind]
+    codes, blocks = torch.full((rows, n), 1, dtype=torch.uint8), Blocks((n,), 8)
+    codes[0, 0] = 0
+    streams, lengths = encode(codes, blocks, 1)
+    assert torch.equal(decode(streams, lengths, blocks, 1), codes)
+
+
+@both
 def test_extreme_blocks_come_back(kind: str) -> None:
     """The largest block has the longest codes, or the longest distance before a largest value."""
     encode, decode = CODES[kind]
