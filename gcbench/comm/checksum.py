@@ -18,6 +18,8 @@ from torch import Tensor
 
 from gcbench.comm.messages import as_bytes
 
+SUM_BYTES = 4
+
 
 class MessageAltered(RuntimeError):
     """A message did not arrive as it was sent."""
@@ -36,7 +38,7 @@ def row_sums(tensors: Sequence[Tensor], lengths: Sequence[Tensor | None] | None 
         crc = 0
         for row in rows:
             crc = zlib.crc32(row.tobytes().rstrip(b"\0"), crc)
-        sums.append(list(crc.to_bytes(4, "little")))
+        sums.append(list(crc.to_bytes(SUM_BYTES, "little")))
     return torch.tensor(sums, dtype=torch.uint8, device=tensors[0].device)
 
 

@@ -16,7 +16,13 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from gcbench.comm.checksum import pair_sums, refuse_altered, refuse_different, row_sums
+from gcbench.comm.checksum import (
+    SUM_BYTES,
+    pair_sums,
+    refuse_altered,
+    refuse_different,
+    row_sums,
+)
 from gcbench.comm.messages import as_bytes, from_bytes, pad_rows, to_bytes
 from gcbench.comm.meter import Meter, row_bits
 from gcbench.comm.ordered import float_to_ordered, ordered_to_float
@@ -68,6 +74,7 @@ class Comm:
         self.clock: Clock = clock or NoClock()
         self.meter = meter or Meter.of_workers(w)
         self._checksum = checksum
+        self._workers_per_row = 1  # more between nodes that have several workers in this process
         self._listener = listener
         self._split: dict[int, tuple[Transport, Transport]] = {}  # cached: new groups take long
 
@@ -112,8 +119,10 @@ class Comm:
         self._listener("all_gather", tensors, lengths)
         if not self._checksum:
             return self._gather(tensors, lengths)
-        *everyone, sums = self._gather([*tensors, row_sums(tensors, lengths)], [*lengths, None])
-        refuse_altered("all_gather", row_sums(everyone), sums, self.local.start)
+        # Each worker of a node sends its slice with a checksum of its own.
+        own_sums = row_sums(tensors, lengths).repeat(1, self._workers_per_row)
+        *everyone, sums = self._gather([*tensors, own_sums], [*lengths, None])
+        refuse_altered("all_gather", row_sums(everyone), sums[:, :SUM_BYTES], self.local.start)
         return everyone
 
     def transpose(self, tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -148,11 +157,13 @@ class Comm:
         inside, between = (None, self.transport) if w >= size else self._split_transport(size // w)
         part = partial(Comm, clock=self.clock, checksum=self._checksum)
         nodes_here = [part(size, inside, meter=meter) for meter in within]
-        return nodes_here, part(self.workers // size, between, meter=among)
+        between_nodes = part(self.workers // size, between, meter=among)
+        between_nodes._workers_per_row = held
+        return nodes_here, between_nodes
 
     def count_gather(self, bits: int) -> None:
-        """Count a gather of rows of `bits` bits each."""
-        self.meter.count_equal("all_gather", self.workers, bits, bits * (self.workers - 1))
+        """Count a gather of rows of `bits` bits each, and of their checksums."""
+        self._count_gather(bits + 8 * SUM_BYTES * self._checksum)
 
     def _split_transport(self, size: int) -> tuple[Transport, Transport]:
         assert self.transport is not None, "one process holds whole nodes"
@@ -185,13 +196,16 @@ class Comm:
     def _gather(self, tensors: Sequence[Tensor], lengths: Lengths) -> list[Tensor]:
         if any(n is not None for n in lengths):
             return self._gather_ragged(tensors, lengths)
-        self.count_gather(row_bits(tensors))
+        self._count_gather(row_bits(tensors))
         if not self.transport:
             return list(tensors)
         message, parts = to_bytes(tensors)
         with self.clock.exchange():
             everyone = self.transport.all_gather(message)
         return [from_bytes(everyone, part) for part in parts]
+
+    def _count_gather(self, bits: int) -> None:
+        self.meter.count_equal("all_gather", self.workers, bits, bits * (self.workers - 1))
 
     def _gather_ragged(self, tensors: Sequence[Tensor], lengths: Lengths) -> list[Tensor]:
         full = [torch.full((len(t),), t[0].numel(), device=t.device) for t in tensors]

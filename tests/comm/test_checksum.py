@@ -11,8 +11,9 @@ from comm_cases import WORKERS
 from gloo_pool import pool
 from sentence import run
 
-from gcbench.comm import Comm
+from gcbench.comm import Comm, Nodes
 from gcbench.comm.checksum import disagreement
+from gcbench.comm.transport import MirrorTransport
 
 
 @pytest.mark.parametrize("layout", ["virtual", "gloo"])
@@ -53,7 +54,22 @@ def test_nodes_have_checksums_too() -> None:
     first.gather([torch.zeros(2, 5, dtype=torch.uint8)])
     assert comm.meter.sent_bits == [40 + 32, 40 + 32, 0, 0]
     between.gather([torch.zeros(2, 5, dtype=torch.uint8)])
-    assert comm.meter.sent_bits == [72 + 36, 72 + 36, 36, 36]  # a node's workers share 72 bits
+    # A node's workers share 40 bits; each sends a checksum of its own part.
+    assert comm.meter.sent_bits == [72 + 20 + 32, 72 + 20 + 32, 20 + 32, 20 + 32]
+
+
+@pytest.mark.parametrize("processes", [1, 2, 4, 8])
+def test_every_message_of_a_worker_in_a_node_costs_32_bits_more(processes: int) -> None:
+    """There are three: a mean inside a node, a gather between nodes, and one inside a node."""
+    plain, checked = (
+        Comm(8, MirrorTransport(0, processes), checksum=checksum) for checksum in (False, True)
+    )
+    for comm in (plain, checked):
+        nodes = Nodes.of(comm, 4)
+        means = nodes.mean([torch.zeros(8 // processes, 5)])
+        nodes.gather(means)
+    more = [a - b for a, b in zip(checked.meter.sent_bits, plain.meter.sent_bits, strict=True)]
+    assert more == [3 * 32] * (8 // processes)
 
 
 @pytest.mark.parametrize(
