@@ -133,19 +133,18 @@ class SmallTensorsWhole(Checked):
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         whole = {k: g for k, g in grads.items() if self.sets_aside(g.shape[1:])}
         rest = {k: g for k, g in grads.items() if k not in whole}
-        if not rest:
-            return self.dense.aggregate(whole, state, comm, step)
         if not whole:
             return self.inner.aggregate(rest, state, comm, step)
-        dense = self.dense.aggregate(whole, State(), comm, step)
-        bits = torch.tensor(32.0 * sum(sizes_of(whole).values()))
-        return merge(
-            [
-                dense._replace(shannon_bits=lambda: bits),
-                self.inner.aggregate(rest, state, comm, step),
-            ],
-            grads,
+        some = next(iter(whole.values()))
+        bits = some.new_full(
+            (len(some),), 32.0 * sum(sizes_of(whole).values()), dtype=torch.float64
         )
+        dense = self.dense.aggregate(whole, State(), comm, step)
+        # They have a bound even if they are alone, as in a bucket of DDP beside others with codes.
+        dense = dense._replace(shannon_bits=lambda: bits)
+        if not rest:
+            return dense._replace(state=state)
+        return merge([dense, self.inner.aggregate(rest, state, comm, step)], grads)
 
 
 @dataclass(frozen=True)

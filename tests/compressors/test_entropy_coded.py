@@ -21,7 +21,7 @@ from gcbench.codecs.elias import omega
 from gcbench.codecs.elias_dense import dense_code
 from gcbench.codecs.elias_sparse import sparse_code
 from gcbench.comm import Comm
-from gcbench.compressors import build
+from gcbench.compressors import build, merge
 from gcbench.compressors.entropy_coded import CODES, apply_code
 from gcbench.compressors.even_levels import EvenLevels
 from gcbench.compressors.exchange import GatherExchange
@@ -159,6 +159,23 @@ def test_the_bound_is_reported_for_every_code_and_not_undercut(
             codes += sum(buckets, [])
             bits += scales
         assert bounds[worker] == pytest.approx(bits + shannon_by_hand(codes))
+
+
+def test_a_bucket_of_small_tensors_only_has_a_bound_too() -> None:
+    """The bound of a model that is exchanged in two parts is that of both."""
+    grads, method = gradients(range(WORKERS), 0), build_method("qsgd", min_size=100)
+    small = [name for name, g in grads.items() if g[0].numel() < 100]
+    parts = [
+        aggregate(method, {k: g for k, g in grads.items() if (k in small) == is_small})
+        for is_small in (True, False)
+    ]
+    both = merge(parts, grads).shannon_bits
+    assert both is not None
+    of_small, of_others = (part.shannon_bits for part in parts)
+    assert of_small is not None and of_others is not None
+    values = sum(grads[name][0].numel() for name in small)
+    assert of_small().tolist() == [32 * values] * WORKERS
+    assert torch.equal(both(), of_small() + of_others())
 
 
 def test_no_bound_is_reported_where_nothing_is_gathered_as_codes() -> None:
