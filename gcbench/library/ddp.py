@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -94,11 +96,21 @@ def _comm_of(ddp: DistributedDataParallel, device: torch.device) -> Comm:
     """Return the collectives over the process group of `ddp`."""
     group = ddp.process_group
     on_host = os.environ.get("LOCAL_WORLD_SIZE")  # set by torchrun
+    ranks = dist.get_process_group_ranks(group)
     return Comm(
         group.size(),
         transport_of(group, device),
-        workers_per_host=int(on_host) if on_host else None,
+        workers_per_host=workers_per_host(ranks, int(on_host)) if on_host else None,
     )
+
+
+def workers_per_host(ranks: Sequence[int], processes: int) -> int | None:
+    """Return how many of a group's `ranks` are on each host, which has `processes` in all.
+
+    None if hosts differ, as they can where DDP has a process group of its own.
+    """
+    sizes = set(Counter(rank // processes for rank in ranks).values())
+    return sizes.pop() if len(sizes) == 1 else None
 
 
 def _free_hook_of(ddp: DistributedDataParallel) -> WholeGradient:

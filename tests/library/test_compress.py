@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -33,6 +33,7 @@ from sentence import SMALL, config_of
 from torch import Tensor
 
 from gcbench.config import method_keys
+from gcbench.library.ddp import workers_per_host
 
 PLAIN_SGD = (
     "model.widths=[64]",
@@ -207,3 +208,13 @@ def test_an_update_of_another_shape_is_refused() -> None:
 def test_a_parameter_with_gaps_gets_its_own_gradient() -> None:
     for seen in pool(2).run(gradients_of_slices):
         assert close(seen[True], seen[False])
+
+
+@pytest.mark.parametrize(
+    ("ranks", "each"), [(range(8), 4), (range(0, 8, 2), 2), ([3, 7], 1), ([0, 1, 4], None)]
+)
+def test_hosts_have_as_many_workers_as_the_group_has_there(
+    ranks: Sequence[int], each: int | None
+) -> None:
+    """Each of two hosts has four processes, of which a DDP's own group may have some."""
+    assert workers_per_host(ranks, 4) == each
