@@ -209,7 +209,7 @@ def _mark_same(rows: Sequence[SweepRow]) -> None:
     """Mark rows whose result is in another directory, or will be once an earlier row has run."""
     earlier: dict[tuple[str, str], str] = {}
     for row in rows:
-        if row.config is None or row.config["rerun"]:
+        if row.config is None or row.config["rerun"] or row.config["directory"]:
             continue
         directory, budget = Path(row.name), row.config["choices"]["budget"]
         key = budget, name_suffix(directory)

@@ -113,6 +113,19 @@ def test_the_same_run_under_another_name_is_not_made_twice(tmp_path: Path) -> No
     assert again.returncode == 0 and len(list(tmp_path.glob("*/result.json"))) == 2
 
 
+def test_rows_go_to_the_directories_that_are_typed(tmp_path: Path) -> None:
+    outputs, folders = tmp_path / "outputs", [tmp_path / "one", tmp_path / "two"]
+    outputs.mkdir()
+    typed = f"directory={','.join(map(str, folders))}"
+    assert sweep(outputs, typed, "trainer.keep_weights=true").returncode == 0
+    extended = sweep(outputs, typed, "trainer.max_steps=3")
+    assert "2 rows; 2 x about" in extended.stderr and extended.returncode == 0
+    for folder in folders:
+        result = json.loads((folder / "result.json").read_text())
+        assert [where["from_step"] for where in result["extended"]] == [2]
+    assert not list(outputs.glob("*/result.json"))
+
+
 def test_a_row_that_another_sweep_runs_is_left_to_it(tmp_path: Path) -> None:
     long = ["trainer.max_steps=null", "trainer.epochs=100000", "trainer.log_every=1"]
     with ThreadPoolExecutor() as pool:

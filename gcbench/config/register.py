@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 
 from gcbench.config.checks import SCHEMAS
 from gcbench.config.help import list_choices, list_keys, list_method_knobs
-from gcbench.config.run_name import bench_name, run_directory, run_name
+from gcbench.config.run_name import bench_name, run_directory, sweep_subdirectory
 
 
 def register() -> None:
@@ -23,7 +23,7 @@ def register() -> None:
     _store_schemas()
     resolvers: dict[str, Callable[..., str | int]] = {
         "levels": _levels_of_bits,
-        "run_name": lambda *, _root_: run_name(_root_),
+        "run_name": lambda *, _root_: sweep_subdirectory(_root_),
         "bench_name": lambda *, _root_: bench_name(_root_),
         "run_directory": lambda *, _root_: run_directory(_root_),
         "knobs": list_method_knobs,

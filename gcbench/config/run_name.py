@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from glob import escape
 from pathlib import Path
@@ -57,6 +58,11 @@ def _knobs_in_name(knobs: Config) -> str:
 def run_directory(composed: DictConfig) -> str:
     """Return the directory for a run's files; it may be relative to the working directory."""
     return str(composed.directory or Path(composed.outputs) / run_name(composed))
+
+
+def sweep_subdirectory(composed: DictConfig) -> str:
+    """Return the directory for the files of a sweep's row: `directory`, or a name in `outputs`."""
+    return os.path.abspath(composed.directory) if composed.directory else run_name(composed)
 
 
 def bench_name(composed: DictConfig) -> str:
