@@ -55,6 +55,15 @@ def test_the_runs_of_a_sweep_are_chosen_by_their_name() -> None:
         assert '"name": "name"}, "op": "=", "value": "lr-sweep"' in json.dumps(dashboard)
 
 
+def test_a_name_may_have_quotes_but_no_signs_of_a_filter() -> None:
+    name = """it's a "sweep\""""
+    for dashboard in specifications("--name", name):
+        value = json.dumps(name)
+        assert f'"name": "name"}}, "op": "=", "value": {value}' in json.dumps(dashboard)
+    done = dashboards("team/gcbench", "--name", "lr=0.1", "--dry-run")
+    assert done.returncode == 2 and "cannot read <, = or > in a name" in done.stderr
+
+
 def test_a_project_without_its_entity_is_refused() -> None:
     done = dashboards("gcbench")
     assert done.returncode == 2 and "type ENTITY/PROJECT" in done.stderr
