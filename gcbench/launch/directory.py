@@ -18,6 +18,7 @@ from gcbench.identity import (
     format_value,
 )
 from gcbench.launch.optimization import fits_one_length
+from gcbench.launch.same import ran_on_another_link
 from gcbench.records import RunFiles
 from gcbench.records.files import ENDED
 from gcbench.records.schema import Result
@@ -75,12 +76,11 @@ def _refuse_other_result(config: Config, files: RunFiles, result: Result) -> Non
             f"({_describe(differs, result.choices, config)}); type another directory=, or "
             "rerun=true to run this one there (the files keep their content under other names)"
         )
-    ran_on = result.network.link if result.network else None
-    here = os.environ.get("GCBENCH_LINK")
-    if ran_on != here and result.seconds and not extended:
+    if ran_on_another_link(result) and not extended:
+        ran_on = result.network.link if result.network else None
         raise ConfigError(
             f"{directory} holds a run that was finished {_on(ran_on)}, and this one would be "
-            f"{_on(here)}; type another name=, or rerun=true"
+            f"{_on(os.environ.get('GCBENCH_LINK'))}; type another name=, or rerun=true"
         )
     if extended and fits_one_length(config["schedule"]):
         raise ConfigError(

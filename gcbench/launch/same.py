@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from functools import cache
 from pathlib import Path
 
@@ -23,6 +24,8 @@ def find_same_run(config: Config, directory: Path) -> Path | None:
     for path in sorted(Path(config["outputs"]).rglob(f"*{name_suffix(directory)}/result.json")):
         result = read_result_or_warn(path)
         if result is None or path.parent.resolve() == directory.resolve():
+            continue
+        if ran_on_another_link(result):
             continue
         same_budget = result.choices["budget"] == config["choices"]["budget"]
         if same_budget and is_final_result(result, config):
@@ -45,6 +48,12 @@ def is_final_result(result: Result | None, config: Config) -> bool:
         and result.status in ENDED
         and not differences(result.config, config, BOOKKEEPING)
     )
+
+
+def ran_on_another_link(result: Result) -> bool:
+    """Return whether the result has times on another link of netlab than this process is on."""
+    link = result.network.link if result.network else None
+    return result.seconds is not None and link != os.environ.get("GCBENCH_LINK")
 
 
 def read_result_or_warn(path: Path) -> Result | None:

@@ -171,6 +171,13 @@ def test_a_finished_run_on_another_link_is_no_answer(
         ConfigError, match="finished on netlab's link of 1gbit, and .* link of 10mbit; typ"
     ):
         run(tmp_path, *overrides)
+    there = tmp_path / "mine-s1-12345678"
+    run(there, *overrides)
+    asked = json.loads((there / "start.json").read_text())["config"]
+    asked["outputs"] = str(tmp_path)
+    assert find_same_run(asked, tmp_path / "other-s1-12345678") == there
+    monkeypatch.setenv("GCBENCH_LINK", "1gbit")
+    assert find_same_run(asked, tmp_path / "other-s1-12345678") is None
 
 
 def test_a_run_that_ends_while_the_same_command_waits_is_not_made_twice(tmp_path: Path) -> None:
