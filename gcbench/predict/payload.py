@@ -92,7 +92,13 @@ class Payload:
         except ValueError:  # sums of so many workers do not fit, but those of fewer may
             return self._count(workers)
         in_nodes = any(message.level == "inside" for message in counted)
-        if (in_nodes and workers <= self.workers_per_node) or self._widens:
+        if in_nodes and workers <= self.workers_per_node:
+            raise ValueError(
+                f"workers={workers} workers_per_node={self.workers_per_node}: all workers would be "
+                "one node, and nothing would be compressed; type "
+                f"workers={2 * self.workers_per_node}, say, smaller nodes, or exchange=gather"
+            )
+        if self._widens:
             return self._count(workers)
         return [self._scaled(message, workers) for message in counted]
 
