@@ -107,6 +107,12 @@ def _is_finished(config: Config, files: RunFiles, say: bool) -> bool:
             "run it again",
             files.directory,
         )
+    if config["trainer"]["keep_weights"] and not files.weights.exists():
+        log.warning(
+            "trainer.keep_weights=true: %s was finished without weights.pt; type rerun=true to run "
+            "it again",
+            files.directory,
+        )
     return True
 
 

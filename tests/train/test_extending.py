@@ -132,6 +132,16 @@ def test_a_run_whose_state_was_not_kept_is_not_extended(tmp_path: Path) -> None:
         run(tmp_path, *OVERRIDES, "trainer.max_steps=4")
 
 
+def test_a_finished_run_without_the_weights_that_are_asked_for_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run(tmp_path, *OVERRIDES, "trainer.max_steps=2", "trainer.keep_weights=false")
+    for asked in ("null", "false", "true"):
+        assert "without weights.pt" not in caplog.text
+        run(tmp_path, *OVERRIDES, "trainer.max_steps=2", f"trainer.keep_weights={asked}")
+    assert f"{tmp_path} was finished without weights.pt; type rerun=true" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("limit", "overrides", "has_weights", "has_state"),
     [
