@@ -81,7 +81,7 @@ def relevant_config(config: Config, ignored: Collection[str] = BOOKKEEPING) -> C
     trainer = {key: value for key, value in config["trainer"].items() if key not in ignored}
     if not config["trainer"].get("overlap"):
         trainer.pop("bucket_mib", None)  # used by overlapped exchanges only
-    dataset = {k: v for k, v in config["dataset"].items() if k not in {"root", "download"}}
+    dataset = {k: v for k, v in config["dataset"].items() if k not in _places(config["dataset"])}
     stripped: Config = _drop_neutral({**relevant, "trainer": trainer, "dataset": dataset})
     return stripped
 
@@ -89,8 +89,19 @@ def relevant_config(config: Config, ignored: Collection[str] = BOOKKEEPING) -> C
 def clear_folders(config: Config) -> Config:
     """Return `config` without its folders, which mean nothing on another machine."""
     cleared: Config = {key: None for key in ("outputs", "directory", "data") if key in config}
-    dataset = config["dataset"] | ({"root": None} if "root" in config["dataset"] else {})
-    return {**config, **cleared, "dataset": dataset}
+    dataset = config["dataset"]
+    without = {"root": None} if "root" in dataset and "root" in _places(dataset) else {}
+    return {**config, **cleared, "dataset": dataset | without}
+
+
+def _places(dataset: Config) -> set[str]:
+    """Return the keys of a data set that say where its files are, but not what is in them."""
+    return {"root", "download"} if _is_ours(dataset.get("_target_")) else set()
+
+
+def _is_ours(target: str | None) -> bool:
+    """Return whether a class is gcbench's; keys of any other mean what only that class knows."""
+    return target is None or target.startswith("gcbench.")
 
 
 def identify(
@@ -261,13 +272,16 @@ def format_value(value: Any) -> str:
 def _drop_neutral(node: Any) -> Any:
     if not isinstance(node, dict):
         return node
+    ours = _is_ours(node.get("_target_"))
     return {
         key: _drop_neutral(value)
         for key, value in node.items()
-        if key not in NEUTRAL or value != NEUTRAL[key]
+        if not ours or key not in NEUTRAL or value != NEUTRAL[key]
     }
 
 
 def value_of(flat: Flat, key: str) -> Any:
     """Return the value of a dotted key; if it is missing, that in NEUTRAL, or else ABSENT."""
-    return flat.get(key, NEUTRAL.get(key.rpartition(".")[2], ABSENT))
+    node, _, name = key.rpartition(".")
+    ours = _is_ours(flat.get(f"{node}._target_"))
+    return flat.get(key, NEUTRAL.get(name, ABSENT) if ours else ABSENT)

@@ -12,6 +12,7 @@ from gcbench.identity import (
     BOOKKEEPING,
     EXECUTION,
     NEUTRAL,
+    clear_folders,
     differences,
     fingerprint,
     flatten_config,
@@ -65,6 +66,18 @@ def test_what_changes_numbers_changes_it(config: dict[str, Any], key: str) -> No
     node, _, last = key.rpartition(".")
     (other[node] if node else other)[last] = 123
     assert identify(other) != identify(config)
+
+
+@pytest.mark.parametrize(
+    "typed", ["dataset.root=/b", "dataset.download=true", "dataset.crop_padding=4"]
+)
+def test_keys_of_a_class_of_ones_own_may_change_numbers(typed: str) -> None:
+    own = ["dataset._target_=mine.make_data", "dataset.root=/a"]
+    config, other = config_of(*own), config_of(*(own if "root" not in typed else own[:1]), typed)
+    assert identify(other) != identify(config)
+    (key,) = differences(config, other, BOOKKEEPING)
+    assert typed.startswith(key)
+    assert clear_folders(config)["dataset"] == config["dataset"]
 
 
 def test_whole_numbers_are_the_floats_that_they_mean() -> None:
