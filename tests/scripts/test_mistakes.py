@@ -1,0 +1,42 @@
+"""A mistake in what is typed for a script is one sentence, before anything is measured."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from needed import patience
+
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+
+
+def mistake(script: str, *arguments: str) -> str:
+    """Return the last line that a script prints when it refuses its arguments."""
+    done = subprocess.run(
+        [sys.executable, str(SCRIPTS / script), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=patience(120),
+    )
+    assert done.returncode and "Traceback" not in done.stderr
+    return done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("script", ["steps", "sharded", "validate", "virtual_workers"])
+def test_no_rounds_have_no_median(script: str) -> None:
+    overrides = [] if script in ("sharded", "validate") else ["model=mlp"]
+    assert "--rounds 0: type a number of turns" in mistake(script, *overrides, "--rounds", "0")
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("modl=mlp", "modl=mlp: no such key with these choices; did you mean model=mlp?"),
+        ("trainer.threads=4", "trainer.threads=4: trainer.threads=1 is fixed here; leave it out"),
+        ("compressor=qsgd", "compressor=qsgd: choose methods with --methods; leave it out"),
+    ],
+)
+def test_virtual_workers_refuses_what_it_would_ignore(override: str, says: str) -> None:
+    assert says in mistake("virtual_workers", override)
