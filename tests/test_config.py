@@ -176,6 +176,10 @@ def test_help_names_every_choice() -> None:
             "trainer.bucket_mib=10",
             "trainer.bucket_mib=10 has no effect with trainer.overlap=false; type trainer.overlap=",
         ),
+        (
+            "trainer.eval_batch_size=10 trainer.eval_every=null",
+            "trainer.eval_batch_size=10 has no effect with trainer.eval_every=null; type trainer.e",
+        ),
         ("trainer.gpus=4 trainer.processes=3", "trainer.processes=3 cannot share trainer.gpus=4"),
         ("trainer.accumulate=5", "trainer.accumulate=5 cannot split trainer.batch_size=32"),
         ("schedule=steps schedule.milestones=[150]", "schedule.milestones=[150"),

@@ -25,6 +25,7 @@ NEEDED = {
     "dataset.crop_fill": ("dataset.augment", True),
     "dataset.flip": ("dataset.augment", True),
     "trainer.bucket_mib": ("trainer.overlap", True),
+    "trainer.eval_batch_size": ("trainer.eval_every", 1),
 }
 
 

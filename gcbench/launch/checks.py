@@ -222,7 +222,7 @@ def _check_samples(trainer: Config, data: Data) -> None:
     if trainer["eval_every"] and data.test_batches(trainer["eval_batch_size"]) < 1:
         raise ConfigError(
             f"trainer.eval_batch_size={trainer['eval_batch_size']}: the test part is too short for "
-            "one batch; type a smaller number, or trainer.eval_every=null"
+            "one batch; type a smaller number, or trainer.eval_every=null in its place"
         )
 
 
