@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from argparse import ArgumentTypeError
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import Any, NamedTuple
@@ -24,6 +25,13 @@ class Timing(NamedTuple):
     seconds: float
     memcpy_seconds: float
     ratio: float  # time of a copy over that of the work, by pairs; 1: as fast as a copy
+
+
+def turns(text: str) -> int:
+    """Return the number of turns that was typed for a script's option."""
+    if not text.isdecimal() or int(text) < 1:
+        raise ArgumentTypeError(f"{text}: type a number of turns, 1 or more")
+    return int(text)
 
 
 def time_beside_copy(work: Work, x: Tensor, rounds: int) -> Timing:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from gcbench.comm.messages import as_bytes
 
-SUM_BYTES = 4
+SUM_BYTES = 4  # of a CRC-32
 
 
 class MessageAltered(RuntimeError):

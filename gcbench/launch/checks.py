@@ -26,7 +26,7 @@ from gcbench.launch.instantiate import (
     to_dataclass,
     user_code_error,
 )
-from gcbench.launch.memory import free_bytes, give_back_freed_memory, needed_bytes
+from gcbench.launch.memory import check_memory
 from gcbench.launch.optimization import try_step
 from gcbench.launch.plan import Plan
 from gcbench.private import use_own_compiler_cache
@@ -87,7 +87,7 @@ def check(config: Config, plan: Plan, data: Data, directory: Path) -> None:
     _check_recordings(config["trainer"], data)
     _warn_of_long_warmup(config, data)
     _warn_of_little_compression(config, compressor, estimator, model, data)
-    _check_memory(plan, sum(p.numel() for p in model.parameters()), compressor, estimator)
+    check_memory(plan, sum(p.numel() for p in model.parameters()), compressor, estimator)
 
 
 @torch.no_grad()
@@ -269,33 +269,3 @@ def _warn_of_little_compression(
     share = compressed_share(compressor, shapes, steps // estimator.period)
     if advice := advice_on_share(share, config):
         log.warning("%s are compressed %s", share_in_words(share), advice)
-
-
-def _check_memory(
-    plan: Plan, parameters: int, compressor: Compressor, estimator: Estimator
-) -> None:
-    needed = needed_bytes(plan, parameters, compressor, estimator, plan.workers)
-    free = _free_bytes(plan)
-    if needed > free:
-        give_back_freed_memory()
-        free = _free_bytes(plan)
-    if needed > free:
-        fitting = next(
-            (
-                w
-                for w in range(plan.workers - 1, 0, -1)
-                if needed_bytes(plan, parameters, compressor, estimator, w) <= free
-            ),
-            None,
-        )
-        several = f"type trainer.gpus={fitting} or fewer, or spread the workers over more machines"
-        advice = several if fitting else "choose a smaller model=, or a machine with more memory"
-        raise ConfigError(
-            f"trainer.gpus={plan.workers}: gradients of {parameters:,} values for {plan.workers} "
-            f"workers need about {needed / 2**30:.1f} GiB here, {free / 2**30:.1f} GiB are free; "
-            f"{advice}"
-        )
-
-
-def _free_bytes(plan: Plan) -> int:
-    return torch.cuda.mem_get_info()[0] if plan.device == "cuda" else free_bytes()

@@ -13,6 +13,7 @@ from gcbench.compressors import Compressor, parts_of
 from gcbench.compressors.bucketed import Bucketed
 from gcbench.compressors.build import Feedback
 from gcbench.compressors.dense import Dense
+from gcbench.config import ConfigError
 from gcbench.launch.plan import Plan
 from gcbench.train.run import Estimator
 
@@ -24,6 +25,35 @@ OF_BUCKETS = 10
 # A worker has gradient, payload, residual and one copy in flight; without a residual, fewer.
 OF_WORKER = 7
 OF_LEAN_WORKER = 2
+
+
+def check_memory(plan: Plan, parameters: int, compressor: Compressor, estimator: Estimator) -> None:
+    """Raise ConfigError if a plan needs more memory than is free."""
+    needed = needed_bytes(plan, parameters, compressor, estimator, plan.workers)
+    free = _free_bytes(plan)
+    if needed > free:
+        give_back_freed_memory()
+        free = _free_bytes(plan)
+    if needed > free:
+        fitting = next(
+            (
+                w
+                for w in range(plan.workers - 1, 0, -1)
+                if needed_bytes(plan, parameters, compressor, estimator, w) <= free
+            ),
+            None,
+        )
+        several = f"type trainer.gpus={fitting} or fewer, or spread the workers over more machines"
+        advice = several if fitting else "choose a smaller model=, or a machine with more memory"
+        raise ConfigError(
+            f"trainer.gpus={plan.workers}: gradients of {parameters:,} values for {plan.workers} "
+            f"workers need about {needed / 2**30:.1f} GiB here, {free / 2**30:.1f} GiB are free; "
+            f"{advice}"
+        )
+
+
+def _free_bytes(plan: Plan) -> int:
+    return torch.cuda.mem_get_info()[0] if plan.device == "cuda" else free_bytes()
 
 
 def needed_bytes(

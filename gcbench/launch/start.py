@@ -101,18 +101,17 @@ def _is_finished(config: Config, files: RunFiles, say: bool) -> bool:
             "this run was finished on %s, shown above; type rerun=true to run it again",
             result.finished,
         )
-    if config["trainer"]["tta"] and "tta_loss" not in (result.test or {}):
-        log.warning(
-            "trainer.tta=true: %s was finished without test-time augmentation; type rerun=true to "
-            "run it again",
-            files.directory,
-        )
-    if config["trainer"]["keep_weights"] and not files.weights.exists():
-        log.warning(
-            "trainer.keep_weights=true: %s was finished without weights.pt; type rerun=true to run "
-            "it again",
-            files.directory,
-        )
+    for key, what, there in (
+        ("tta", "test-time augmentation", "tta_loss" in (result.test or {})),
+        ("keep_weights", "weights.pt", files.weights.exists()),
+    ):
+        if config["trainer"][key] and not there:
+            log.warning(
+                "trainer.%s=true: %s was finished without %s; type rerun=true to run it again",
+                key,
+                files.directory,
+                what,
+            )
     return True
 
 

@@ -95,8 +95,8 @@ class Payload:
         if in_nodes and workers <= self.workers_per_node:
             raise ValueError(
                 f"workers={workers} workers_per_node={self.workers_per_node}: all workers would be "
-                "one node, and nothing would be compressed; type "
-                f"workers={2 * self.workers_per_node}, say, smaller nodes, or exchange=gather"
+                "one node, and nothing would be compressed; type more workers, as in "
+                f"workers={2 * self.workers_per_node}, smaller nodes, or exchange=gather"
             )
         if self._widens:
             return self._count(workers)

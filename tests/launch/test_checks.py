@@ -8,7 +8,7 @@ import pytest
 from sentence import config_of, run
 
 from gcbench.config import ConfigError, RunFailed
-from gcbench.launch import checks
+from gcbench.launch import memory
 from gcbench.launch.instantiate import make
 from gcbench.launch.plan import Machine, make_plan
 from gcbench.records.schema import Result
@@ -181,7 +181,7 @@ def test_a_method_that_breaks_its_contract_is_told_in_one_sentence(
 def test_virtual_copies_that_do_not_fit_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checks, "free_bytes", lambda: 1 << 19)
+    monkeypatch.setattr(memory, "free_bytes", lambda: 1 << 19)
     with pytest.raises(
         ConfigError,
         match=r"trainer.gpus=64: gradients of .* need about .* GiB are free; type trainer.gpus=\d+",
@@ -222,13 +222,13 @@ def test_memory_is_what_was_measured_or_more(
     )
     plan, compressor = make_plan(config, Machine.detect()), make(config["compressor"], "compressor")
     estimator = make(config["estimator"], "estimator")
-    needed = checks.needed_bytes(plan, 1_000_000, compressor, estimator, workers) / 4e6
+    needed = memory.needed_bytes(plan, 1_000_000, compressor, estimator, workers) / 4e6
     assert 0.9 * copies <= needed <= 2 * copies
-    monkeypatch.setattr(checks, "free_bytes", lambda: int(4e6 * needed) - 1)
+    monkeypatch.setattr(memory, "free_bytes", lambda: int(4e6 * needed) - 1)
     with pytest.raises(
         ConfigError, match=r"type trainer.gpus=\d" if workers > 1 else "choose a smaller model="
     ):
-        checks._check_memory(plan, 1_000_000, compressor, estimator)
+        memory.check_memory(plan, 1_000_000, compressor, estimator)
 
 
 def test_text_cannot_be_cut_into_micro_batches(tmp_path: Path) -> None:

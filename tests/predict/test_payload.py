@@ -84,7 +84,10 @@ def test_one_node_has_nothing_between_nodes() -> None:
         for e in ("hierarchical", "gather")
     )
     assert all(message.bits > 0 for message in by_node.at(16))
-    typed = "workers=4 workers_per_node=8: all workers would be one node, .*; type workers=16, say,"
+    typed = (
+        "workers=4 workers_per_node=8: all workers would be one node, .*; type more workers, as in "
+        "workers=16, smaller nodes"
+    )
     with pytest.raises(ValueError, match=typed):
         by_node.at(4)
     assert gathered.at(4) == gathered.at(16)

@@ -27,7 +27,9 @@ def mistake(script: str, *arguments: str) -> str:
 @pytest.mark.parametrize("script", ["steps", "sharded", "validate", "virtual_workers"])
 def test_no_rounds_have_no_median(script: str) -> None:
     overrides = [] if script in ("sharded", "validate") else ["model=mlp"]
-    assert "--rounds 0: type a number of turns" in mistake(script, *overrides, "--rounds", "0")
+    assert "argument --rounds: 0: type a number of turns" in mistake(
+        script, *overrides, "--rounds", "0"
+    )
 
 
 @pytest.mark.parametrize(
