@@ -108,8 +108,8 @@ def list_methods(
         rows.append([method.name, about, *sent, "\n".join(method.promises)])
     shapes = ", ".join(" x ".join(map(str, shape)) for shape in REFERENCE.values())
     measured_note = (
-        f"Measured with {' '.join(overrides) or 'all knobs as they are'}, in the first step of "
-        f"{WORKERS} workers, on {VALUES:,} values ({shapes})."
+        f"Measured with {' '.join(overrides) or 'all knobs as they are'}, in the first compressed "
+        f"step of {WORKERS} workers, on {VALUES:,} values ({shapes})."
     )
     not_measured_note = (
         "What they send is measured with gcbench methods measure=true, or gcbench methods NAME."

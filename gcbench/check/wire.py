@@ -8,7 +8,7 @@ import torch
 
 from gcbench.check.steps import WORKERS, observe
 from gcbench.compressors import Compressor
-from gcbench.compressors.virtual import aggregate
+from gcbench.compressors.virtual import Stepper
 
 # Shapes of parameters that networks have, small enough to be quick.
 REFERENCE = {"conv": (256, 128, 3, 3), "matrix": (512, 512), "bias": (512,)}
@@ -32,14 +32,11 @@ class Wire(NamedTuple):
 
 
 def wire(compressor: Compressor) -> Wire:
-    """Return the bits that a worker sends in the first step of 4 workers."""
+    """Return the bits that each of 4 workers sends in the first step that is compressed."""
     comm, seen = observe()
     generator = torch.Generator().manual_seed(0)
-    aggregate(
-        compressor,
-        {k: torch.randn(WORKERS, *s, generator=generator) for k, s in REFERENCE.items()},
-        comm=comm,
-    )
+    grads = {k: torch.randn(WORKERS, *s, generator=generator) for k, s in REFERENCE.items()}
+    Stepper(compressor, grads, comm).step()
     parts: dict[tuple[str, str], float] = {}
     for (how, dtype), bits in seen.items():
         key = SHORT.get(dtype, "codes"), how

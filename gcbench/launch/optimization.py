@@ -36,10 +36,13 @@ def make_optimizer(node: Config, model: nn.Module) -> Optimizer:
     return _make_optimizer(node, parameter_groups(model, node["lr"], _groups(node)))
 
 
-def try_step(optimizer: Config, schedule: Config, model: nn.Module) -> None:
+def try_step(
+    optimizer: Config, schedule: Config, model: nn.Module, fixed_momentum: bool = False
+) -> None:
     """Raise ConfigError if the optimizer or the schedule cannot be made or cannot take a step.
 
-    The step is taken on small stand-ins for the parameters, which may be on the meta device.
+    The step is taken on small stand-ins for the parameters, which may be on the meta device. With
+    `fixed_momentum`, a schedule that changes the optimizer's momentum is refused, too.
     """
     groups = parameter_groups(model, optimizer["lr"], _groups(optimizer))
     for group in groups:
@@ -48,7 +51,15 @@ def try_step(optimizer: Config, schedule: Config, model: nn.Module) -> None:
     made = _make_optimizer(optimizer, groups)
     before = [dict(group) for group in made.param_groups]
     rates = make_schedule(schedule, made, workers=1, steps_per_epoch=1, steps=2)
-    _refuse_lost_options(optimizer, schedule, before, made.param_groups)
+    _refuse_lost_rates(schedule, before, made.param_groups)
+    fixed_momentum |= optimizer.get("kind") == "frozen_adam"
+    fixed_momentum |= any(group.get("momentum") == 0 for group in before)
+    if fixed_momentum and _changes_momentum(rates, before, made.param_groups):
+        name = optimizer.get("kind", optimizer.get("_target_"))
+        raise ConfigError(
+            f"schedule._target_={schedule['_target_']} changes the momentum of optimizer={name}, "
+            "which is to stay as it is; type schedule.cycle_momentum=false"
+        )
     for group in made.param_groups:
         for p in group["params"]:
             p.grad = torch.ones_like(p)
@@ -66,13 +77,10 @@ def try_step(optimizer: Config, schedule: Config, model: nn.Module) -> None:
             raise ConfigError(user_code_error(what, error)) from error
 
 
-def _refuse_lost_options(
-    optimizer: Config,
-    schedule: Config,
-    before: Sequence[Mapping[str, Any]],
-    after: Sequence[Mapping[str, Any]],
+def _refuse_lost_rates(
+    schedule: Config, before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]
 ) -> None:
-    """Refuse a torch scheduler that replaces the optimizer's rates or momentum with its own."""
+    """Refuse a torch scheduler that replaces the rates of the optimizer's groups with its own."""
     asked, set_to = ([group["lr"] for group in groups] for groups in (before, after))
     pairs = zip(asked, set_to, strict=True)
     if not all(math.isclose(a * set_to[0], b * asked[0]) for a, b in pairs):
@@ -81,14 +89,17 @@ def _refuse_lost_options(
             "type one for each, as in schedule.max_lr=[0.1,0.2], or leave lr and lr_scale out of "
             "optimizer.groups"
         )
-    for old, new in zip(before, after, strict=True):
-        gains = old.get("momentum") == 0 and new["momentum"] != 0
-        if gains or (optimizer.get("kind") == "frozen_adam" and old["betas"] != new["betas"]):
-            name = optimizer.get("kind", optimizer.get("_target_"))
-            raise ConfigError(
-                f"schedule._target_={schedule['_target_']} changes the momentum of "
-                f"optimizer={name}, which is to stay as it is; type schedule.cycle_momentum=false"
-            )
+
+
+def _changes_momentum(
+    rates: Schedule, before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]
+) -> bool:
+    """Return whether a schedule has changed the momentum of an optimizer's groups, or will."""
+    if isinstance(rates, TorchSchedule) and getattr(rates.scheduler, "cycle_momentum", False):
+        return True  # even if it starts at the optimizer's own momentum
+    keys = ("momentum", "betas")
+    pairs = zip(before, after, strict=True)
+    return any(old.get(key) != new.get(key) for old, new in pairs for key in keys)
 
 
 def _make_optimizer(node: Config, groups: list[dict[str, Any]]) -> Optimizer:

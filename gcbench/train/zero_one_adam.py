@@ -149,7 +149,8 @@ class ZeroOneAdam(InnerSteps, Checked):
             for p in group["params"]:
                 x = shared[names[p]]
                 p.copy_(x)
-                inner.optimizer.state[p]["exp_avg"].copy_(cast(Tensor, x.grad) / size)
+                if size:  # at a rate of 0 nothing has moved, and u says nothing of the momentum
+                    inner.optimizer.state[p]["exp_avg"].copy_(cast(Tensor, x.grad) / size)
 
     def facts(
         self, run: Run, progress: Progress, sent_bits_per_step: float

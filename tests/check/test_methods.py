@@ -34,6 +34,11 @@ def test_every_choice_is_listed_with_what_it_sends_and_promises(
     assert "+ residual" in "\n".join(lines)
 
 
+def test_what_is_sent_is_measured_after_a_warm_up(capsys: pytest.CaptureFixture[str]) -> None:
+    list_methods(["top_k"], measure=True, overrides=["dense_steps=5"])
+    assert "0.500 codes all_gather" in rows(capsys.readouterr().out.splitlines())["top_k"]
+
+
 def test_a_list_takes_no_steps(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -281,6 +281,10 @@ def test_error_feedback_adds_gradients_and_not_steps(tmp_path: Path) -> None:
             "OneCycleLR changes the momentum of optimizer=frozen_adam",
         ),
         (
+            [*ONE_CYCLE, "compressor=onebit_adam", "schedule.max_momentum=0.9"],
+            "OneCycleLR changes the momentum of optimizer=sgd, which is to stay as it is",
+        ),
+        (
             [
                 "compressor=onebit_adam",
                 "optimizer=frozen_adam",

@@ -170,6 +170,17 @@ def test_after_an_exchange_all_workers_are_one(tmp_path: Path) -> None:
             assert same == (equal or inner is run.inner[0])
 
 
+def test_an_exchange_at_a_rate_of_0_keeps_the_momenta(tmp_path: Path) -> None:
+    """There, u and the sum of g_t are 0, and their ratio would not be a number."""
+    at_rest = ("warmup_epochs=1", "warmup_start=0", "interval=epoch")
+    built = build(tmp_path, *SIGNS, *SHORT, *FROZEN, *(f"schedule.{key}" for key in at_rest))
+    before = shared(built[0])
+    take_steps(built, 4)  # of which the last one exchanges
+    momenta = [s["exp_avg"] for s in built[0].inner[0].optimizer.state.values()]
+    assert all(m.isfinite().all() and m.any() for m in momenta)
+    assert all(torch.equal(value, before[name]) for name, value in shared(built[0]).items())
+
+
 @pytest.mark.parametrize("compressor", ["none", "scaled_sign", "qsgd", "powersgd"])
 def test_it_learns_through_any_compressor(tmp_path: Path, compressor: str) -> None:
     residual = () if compressor in ("none", "qsgd") else ("error_feedback=true",)
