@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
@@ -22,6 +22,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from gcbench.config import (
     COMPOSITION_ERRORS,
     ConfigError,
+    RunDiverged,
     RunFailed,
     compose_overrides,
     conf_directory,
@@ -37,6 +38,7 @@ from gcbench.config import (
     start_notice,
 )
 from gcbench.launch import slurm
+from gcbench.search import count_objectives, objectives
 from gcbench.sweep_progress import listed_errors
 
 INTERRUPTED = 130
@@ -47,9 +49,12 @@ _deferred_errors: list[Exception] = []
 
 
 @hydra.main(config_path=str(conf_directory()), config_name="config", version_base="1.3")
-def run(composed: DictConfig) -> None:
-    """Start one run: check everything here, then start the workers."""
-    _defer_errors(_run, composed)
+def run(composed: DictConfig) -> Any:
+    """Start one run: check everything here, then start the workers.
+
+    A sweeper that searches gets its objectives.
+    """
+    return _defer_errors(_run, composed)
 
 
 @hydra.main(config_path=str(conf_directory()), config_name="bench", version_base="1.3")
@@ -58,9 +63,9 @@ def benchmark(composed: DictConfig) -> None:
     _defer_errors(_benchmark, composed)
 
 
-def _defer_errors(start: Callable[[DictConfig], None], composed: DictConfig) -> None:
+def _defer_errors(start: Callable[[DictConfig], Any], composed: DictConfig) -> Any:
     try:
-        start(composed)
+        return start(composed)
     except (ConfigError, RunFailed, OSError) as error:
         _remove_refused(Path(HydraConfig.get().runtime.output_dir))
         if HydraConfig.get().mode is RunMode.MULTIRUN:
@@ -74,7 +79,7 @@ def _remove_refused(directory: Path) -> None:
         shutil.rmtree(directory)
 
 
-def _run(composed: DictConfig) -> None:
+def _run(composed: DictConfig) -> float | list[float] | None:
     config = resolve(_with_hydra(composed))
     hydra_config = HydraConfig.get()
     in_sweep = hydra_config.mode is RunMode.MULTIRUN
@@ -85,7 +90,16 @@ def _run(composed: DictConfig) -> None:
     # This imports torch, which is slow: the mistakes above are reported before it.
     from gcbench.launch.start import start
 
-    start(config, hydra_config.runtime.output_dir, in_sweep)
+    wanted = count_objectives(config, hydra_config)
+    try:
+        result = start(config, hydra_config.runtime.output_dir, in_sweep)
+    except RunDiverged as error:
+        if not wanted:
+            raise
+        _log.warning("%s", error)
+        result = None
+    values = objectives(result)[:wanted] if wanted else [None]
+    return values if wanted > 1 else values[0]
 
 
 def _benchmark(composed: DictConfig) -> None:

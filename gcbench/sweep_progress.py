@@ -30,6 +30,7 @@ from gcbench.console import print_table
 from gcbench.identity import digest
 from gcbench.launch.same import find_same_run, is_final_result, name_suffix, read_result_or_warn
 from gcbench.records.store import read_run
+from gcbench.search import is_search
 
 log = logging.getLogger("gcbench")
 
@@ -57,7 +58,8 @@ class SweepProgress(Callback):
     """A callback that reports the progress of a sweep over its rows.
 
     Skipping and resuming are left to the runs: one that has a result, also under another name, is
-    skipped, and an interrupted one is resumed.
+    skipped, and an interrupted one is resumed. The points of a search are not known before they
+    run; they are compared at the end.
     """
 
     rows: list[SweepRow] = field(default_factory=list)
@@ -66,8 +68,11 @@ class SweepProgress(Callback):
     # Whether jobs run in sequence; if not, the ended ones do not tell how much time is left.
     one_by_one: bool = True
     started: float = 0.0
+    searched: list[Path] = field(default_factory=list)  # the directories of a search's points
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
+        if is_search(config.hydra):
+            return
         try:
             self.rows = [_make_row(job) for job in _jobs(config)]
         except COMPOSITION_ERRORS:
@@ -81,6 +86,8 @@ class SweepProgress(Callback):
         self.started = time.monotonic()
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **_: Any) -> None:
+        if is_search(config.hydra) and job_return.status is JobStatus.COMPLETED:
+            self.searched.append(Path(run_directory(config)))
         if self.ended >= len(self.rows):  # a single run, or a job in a process of its own
             return
         row = self.rows[self.ended]
@@ -102,23 +109,14 @@ class SweepProgress(Callback):
         progress = f"row {self.ended} of {len(self.rows)}"
         log.info("%s, %s, %s%s", progress, row.name, ending_note, self._time_left())
         if self.ended == len(self.rows):
-            self._compare(config)
+            _compare([Path(row.same or row.name) for row in self.rows], config)
             if self.failed:
                 self._list_failures()
 
-    def _compare(self, config: DictConfig) -> None:
-        """Print a comparison of the points that ended well, and draw it."""
-        from gcbench.report.points import compare_points, draw_points
-
-        directories = dict.fromkeys(Path(row.same or row.name) for row in self.rows)
-        runs = [read_run(path) for path in directories if read_result_or_warn(path / "result.json")]
-        if len(runs) < 2:
-            return
-        for table in compare_points(runs):
-            print_table(table)
-        suffix = digest(sorted(config.hydra.overrides.task))
-        for path in draw_points(runs, Path(config.outputs) / "figures" / "sweeps", suffix):
-            log.info("drawn: %s", path)
+    def on_multirun_end(self, config: DictConfig, **_: Any) -> None:
+        if is_search(config.hydra):
+            _compare(self.searched, config)
+            log.info("the best: %s", Path(config.hydra.sweep.dir) / "optimization_results.yaml")
 
     def _list_failures(self) -> None:
         listed = "".join(
@@ -178,14 +176,9 @@ def plan_sentence(rows: Sequence[SweepRow]) -> str:
 
 
 def _jobs(config: DictConfig) -> Iterator[DictConfig]:
-    """Yield the composed configuration of every job, as Hydra's own sweeper makes it.
-
-    Nothing is yielded for other sweepers, which choose points as they go.
-    """
+    """Yield the composed configuration of every job, as Hydra's own sweeper makes it."""
     from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 
-    if not config.hydra.sweeper._target_.endswith("BasicSweeper"):
-        return
     loader = GlobalHydra.instance().config_loader()
     overrides = OverridesParser.create(config_loader=loader).parse_overrides(
         list(config.hydra.overrides.task)
@@ -218,6 +211,21 @@ def _mark_same(rows: Sequence[SweepRow]) -> None:
             row.same = str(other) if other else earlier.get(key)
             row.done = row.same is not None
         earlier.setdefault(key, row.same or row.name)
+
+
+def _compare(directories: Sequence[Path], config: DictConfig) -> None:
+    """Print a comparison of the points that ended well, and draw it."""
+    from gcbench.report.points import compare_points, draw_points
+
+    distinct = dict.fromkeys(directories)
+    runs = [read_run(path) for path in distinct if read_result_or_warn(path / "result.json")]
+    if len(runs) < 2:
+        return
+    for table in compare_points(runs):
+        print_table(table)
+    suffix = digest(sorted(config.hydra.overrides.task))
+    for path in draw_points(runs, Path(config.outputs) / "figures" / "sweeps", suffix):
+        log.info("drawn: %s", path)
 
 
 def _seconds(directory: Path) -> float | None:

@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 import torch
 from hydra.core.utils import JobReturn, JobStatus
-from omegaconf import OmegaConf
 from processes import command
 from results import plain_result
 from sentence import compose, config_of
@@ -83,10 +82,11 @@ def test_a_sweep_goes_on_after_a_failure_lists_it_and_skips_what_is_done(tmp_pat
 def test_rows_that_failed_for_one_reason_are_listed_under_it(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    config = compose("outputs=none")
     progress = SweepProgress([SweepRow(name) for name in "abc"])
     for reason in ("no such rank", "no such rank", "killed"):
         failed = JobReturn(status=JobStatus.FAILED, _return_value=RunFailed(reason))
-        progress.on_job_end(OmegaConf.create({"outputs": "none"}), failed)
+        progress.on_job_end(config, failed)
     listed_errors.clear()
     assert caplog.messages[-1].partition("\n")[2] == "  no such rank:\n    a\n    b\n  c: killed"
 

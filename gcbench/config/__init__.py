@@ -26,7 +26,14 @@ from gcbench.config.compose import (
     open_nodes,
 )
 from gcbench.config.directory import choices_in, conf_directory, read_yaml
-from gcbench.config.errors import COMPOSITION_ERRORS, Config, ConfigError, IdleKeyError, RunFailed
+from gcbench.config.errors import (
+    COMPOSITION_ERRORS,
+    Config,
+    ConfigError,
+    IdleKeyError,
+    RunDiverged,
+    RunFailed,
+)
 from gcbench.config.help import method_keys
 from gcbench.config.links import emulated_link
 from gcbench.config.notices import notices_of, start_notice
@@ -42,6 +49,7 @@ __all__ = [
     "ConfigError",
     "IdleKeyError",
     "PAPER",
+    "RunDiverged",
     "RunFailed",
     "bench_name",
     "budget_names",

@@ -22,3 +22,7 @@ class IdleKeyError(ConfigError):
 
 class RunFailed(RuntimeError):
     """A run has failed; its traceback, if there is one, has been shown."""
+
+
+class RunDiverged(RunFailed):
+    """A run has ended with a loss or parameters that are not finite."""

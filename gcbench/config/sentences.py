@@ -251,6 +251,8 @@ def unknown_choice(group: str, choice: str, choices: Sequence[str]) -> str:
     known = [one for one in choices if one != "schema"]  # which is not a choice
     if likely := get_close_matches(choice, known):
         advice = f"did you mean {' or '.join(f'{group}={one}' for one in likely)}?"
+    elif (group, choice) == ("hydra/sweeper", "optuna"):
+        advice = "type pip install '.[search]' in gcbench's checkout"
     else:
         advice = f"type {group}={', '.join(known)}"
     return f"{group}={choice}: there is no such choice; {advice}"

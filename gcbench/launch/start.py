@@ -12,7 +12,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from gcbench.compressors import MethodError
-from gcbench.config import Config, ConfigError, RunFailed
+from gcbench.config import Config, ConfigError, RunDiverged, RunFailed
 from gcbench.console import console
 from gcbench.data import Data
 from gcbench.launch import slurm
@@ -28,48 +28,49 @@ from gcbench.launch.same import find_same_run
 from gcbench.launch.worker import work
 from gcbench.records import RunFiles, print_summary
 from gcbench.records.result import Begun, make_result
+from gcbench.records.schema import Result
 from gcbench.train.checkpoints import CheckpointError
 
 log = logging.getLogger("gcbench")
 
 
-def start(config: Config, directory: str, in_sweep: bool = False) -> None:
-    """Run a configuration to its end.
+def start(config: Config, directory: str, in_sweep: bool = False) -> Result | None:
+    """Run a configuration to its end, and return its result; None on other ranks than the first.
 
-    Raises ConfigError before anything has started, RunFailed if the run fails, KeyboardInterrupt if
-    it is stopped. In a sweep, a run that has already finished, here or under another name, is
-    skipped without showing its result.
+    Raises ConfigError before anything has started, RunFailed if the run fails (RunDiverged if it
+    diverges), KeyboardInterrupt if it is stopped. In a sweep, a run that has already finished, here
+    or under another name, is skipped without showing its result.
     """
     path = Path(directory).resolve()
     machine = Machine.detect()
     plan = make_plan(config, machine)
     with slurm.torchrun_environment(path) if plan.launcher == "slurm" else nullcontext():
-        _start(config, plan, RunFiles(path), in_sweep)
+        return _start(config, plan, RunFiles(path), in_sweep)
 
 
-def _start(config: Config, plan: Plan, files: RunFiles, in_sweep: bool) -> None:
+def _start(config: Config, plan: Plan, files: RunFiles, in_sweep: bool) -> Result | None:
     rank = int(os.environ["RANK"]) if plan.launcher in JOINING else 0
     anew = config["rerun"] and not was_begun_by_this_job(files)
     say = rank == 0 and not in_sweep
     if not anew:
         refuse_other_run(config, files)
-        if _is_finished(config, files, say):
-            return
+        if finished := _finished(config, files, say):
+            return finished
     same = find_same_run(config, files.directory) if in_sweep and not anew else None
-    if same and _is_finished(config, RunFiles(same), say=False):
-        return
+    if same and (finished := _finished(config, RunFiles(same), say=False)):
+        return finished
     with lock_directory(files.directory) if rank == 0 else nullcontext() as lock:
         if plan.launcher not in JOINING and not anew:
             # Another command may have finished the run while this one waited for the lock.
             refuse_other_run(config, files)
-            if _is_finished(config, files, say):
-                return
-        _start_locked(config, plan, files, rank, anew, lock)
+            if finished := _finished(config, files, say):
+                return finished
+        return _start_locked(config, plan, files, rank, anew, lock)
 
 
 def _start_locked(
     config: Config, plan: Plan, files: RunFiles, rank: int, anew: bool, lock: Lock | None
-) -> None:
+) -> Result | None:
     if plan.launcher not in JOINING or os.environ["LOCAL_RANK"] == "0":
         data = _check(config, plan, files.directory)  # downloads what is missing, once per node
     if rank == 0:
@@ -83,18 +84,18 @@ def _start_locked(
     signals = nullcontext(list[str]()) if plan.starts_processes else collect_signals()
     with signals as received:
         stopped_by = _run(config, plan, files, rank, begun, lock, received)
-    if rank == 0:
-        _raise_unless_done(files, stopped_by, anew)
+    return _done(files, stopped_by, anew) if rank == 0 else None
 
 
-def _is_finished(config: Config, files: RunFiles, say: bool) -> bool:
+def _finished(config: Config, files: RunFiles, say: bool) -> Result | None:
+    """Return the result of a run that needs no more steps; None if there is none."""
     result = result_in(files)
     if result is not None and result.status == "diverged":
-        raise RunFailed(
+        raise RunDiverged(
             f"the run diverged before: {result.reason}; type rerun=true to run it again"
         )
     if result is None or result.status != "done" or extends(config, result):
-        return False
+        return None
     if say:
         print_summary(result, files.directory, console())
         log.info(
@@ -112,7 +113,7 @@ def _is_finished(config: Config, files: RunFiles, say: bool) -> bool:
                 files.directory,
                 what,
             )
-    return True
+    return result
 
 
 def _check(config: Config, plan: Plan, path: Path) -> Data:
@@ -203,7 +204,8 @@ def _is_written_since(files: RunFiles, started: str) -> bool:
     return result is not None and result.started >= started
 
 
-def _raise_unless_done(files: RunFiles, stopped_by: str | None, anew: bool) -> None:
+def _done(files: RunFiles, stopped_by: str | None, anew: bool) -> Result:
+    """Return the result that the workers have written; raise an error for a run not done."""
     result = files.read_result()
     assert result is not None
     if result.status == "interrupted":
@@ -213,4 +215,6 @@ def _raise_unless_done(files: RunFiles, stopped_by: str | None, anew: bool) -> N
         log.info("type the same command%s to continue the run", without)
         raise KeyboardInterrupt
     if result.status != "done":
-        raise RunFailed(f"the run {result.status}: {result.reason}")
+        error = RunDiverged if result.status == "diverged" else RunFailed
+        raise error(f"the run {result.status}: {result.reason}")
+    return result

@@ -1,0 +1,58 @@
+"""Values of runs for sweepers that search, such as `hydra/sweeper=optuna`.
+
+They choose points by the values of earlier ones, and minimize them.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from hydra.conf import HydraConf
+from hydra.types import RunMode
+from omegaconf import DictConfig
+
+from gcbench.config import Config, ConfigError
+from gcbench.records.schema import BITS_PER_MIB, Result
+
+
+def is_search(hydra_config: HydraConf | DictConfig) -> bool:
+    """Return whether this is a sweep whose points depend on the values of earlier ones."""
+    target: str = hydra_config.sweeper._target_
+    return hydra_config.mode is RunMode.MULTIRUN and not target.endswith("BasicSweeper")
+
+
+def count_objectives(config: Config, hydra_config: HydraConf) -> int:
+    """Return how many values the sweeper wants of each run; 0 if it does not search.
+
+    Raises ConfigError for a sweeper that would maximize them, and for a run without tests.
+    """
+    if not is_search(hydra_config):
+        return 0
+    if config["trainer"]["eval_every"] is None:
+        raise ConfigError(
+            "trainer.eval_every=null: a search compares tests; type a number of epochs"
+        )
+    typed: Any = hydra_config.sweeper.get("direction", "minimize")
+    directions = [typed] if isinstance(typed, str) or hasattr(typed, "name") else list(typed)
+    names = [getattr(direction, "name", direction) for direction in directions]
+    if names not in (["minimize"], ["minimize", "minimize"]):
+        raise ConfigError(
+            f"hydra.sweeper.direction={','.join(names)}: a run returns its test error in percent, "
+            "perplexity or loss, and then the MiB that a worker sent; type "
+            "hydra.sweeper.direction=minimize, or [minimize,minimize] for both"
+        )
+    return len(names)
+
+
+def objectives(result: Result | None) -> list[float]:
+    """Return the test error in percent (or perplexity, or loss) and the MiB sent per worker.
+
+    Both are infinite without a result, as for a run that has diverged.
+    """
+    from gcbench.report.measures import LOWER, main_score  # imports pandas
+
+    if result is None or result.bits_sent is None:
+        return [math.inf, math.inf]
+    name, value = main_score(result) or ("loss", math.inf)
+    return [value if name in LOWER else 100 - value, result.bits_sent.per_worker / BITS_PER_MIB]

@@ -1,0 +1,112 @@
+"""Sweepers that search get what a run is judged by, also from runs that diverge."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+from processes import command
+from results import plain_result
+
+from gcbench.records.result import count_bits
+from gcbench.records.schema import BITS_PER_MIB
+from gcbench.search import objectives
+
+SHORT = (
+    "logger=none",
+    "trainer.launcher=virtual",
+    "trainer.max_steps=2",
+    "trainer.threads=1",
+    "model.widths=[16]",
+    "hydra.sweeper.n_jobs=1",
+)
+
+
+def search(outputs: Path, *overrides: str) -> subprocess.CompletedProcess[str]:
+    optuna = ("hydra/sweeper=optuna", "hydra/sweeper/sampler=grid")
+    typed = ("-m", *optuna, f"outputs={outputs}", *SHORT, *overrides)
+    return command(typed, outputs, os.environ, 300)
+
+
+def test_a_search_finds_the_point_with_the_smallest_error(tmp_path: Path) -> None:
+    rates = "optimizer.lr=choice(0.01,0.2,1e30)"
+    done = search(tmp_path, rates)
+    assert done.returncode == 0, done.stderr
+    results = [json.loads(path.read_text()) for path in tmp_path.glob("*/result.json")]
+    assert sorted(result["status"] for result in results) == ["diverged", "done", "done"]
+    assert "the run diverged: " in done.stderr and " rows" not in done.stderr
+    errors = {
+        result["config"]["optimizer"]["lr"]: 100 - result["test"]["accuracy"]
+        for result in results
+        if result["status"] == "done"
+    }
+    found = yaml.safe_load((tmp_path / "optimization_results.yaml").read_text())
+    assert found["best_value"] == pytest.approx(min(errors.values()))
+    assert errors[found["best_params"]["optimizer.lr"]] == min(errors.values())
+    _, table = done.stdout.split("mlp, digits, 2 workers x 32, 2 steps")
+    assert all(f"optimizer.lr={rate} " in table for rate in errors)
+    assert list(tmp_path.glob("figures/sweeps/mlp-digits-*.png"))
+    assert f"the best: {tmp_path}/optimization_results.yaml" in done.stderr
+
+
+def test_it_may_weigh_the_error_against_the_bits(tmp_path: Path) -> None:
+    both = "hydra.sweeper.direction=[minimize,minimize]"
+    done = search(tmp_path, "compressor=choice(none,qsgd)", both)
+    assert done.returncode == 0, done.stderr
+    results = [json.loads(path.read_text()) for path in tmp_path.glob("*/result.json")]
+    points = {
+        result["choices"]["compressor"]: [
+            100 - result["test"]["accuracy"],
+            result["bits_sent"]["per_worker"] / BITS_PER_MIB,
+        ]
+        for result in results
+    }
+    found = yaml.safe_load((tmp_path / "optimization_results.yaml").read_text())
+    for point in found["solutions"]:
+        assert point["values"] == pytest.approx(points[point["params"]["compressor"]])
+    assert "qsgd" in {point["params"]["compressor"] for point in found["solutions"]}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        (
+            ["hydra.sweeper.direction=maximize"],
+            "hydra.sweeper.direction=maximize: a run returns its test error",
+        ),
+        (
+            ["hydra.sweeper.direction=[minimize,maximize]"],
+            "hydra.sweeper.direction=minimize,maximize: ",
+        ),
+        (["trainer.eval_every=null"], "trainer.eval_every=null: a search compares tests"),
+    ],
+)
+def test_what_cannot_be_minimized_is_refused(
+    tmp_path: Path, overrides: list[str], says: str
+) -> None:
+    refused = search(tmp_path, "optimizer.lr=choice(0.01,0.2)", *overrides)
+    assert refused.returncode == 1
+    assert refused.stderr.splitlines()[-1].startswith(f"gcbench: {says}")
+    assert not list(tmp_path.glob("*/start.json"))
+
+
+@pytest.mark.parametrize(
+    ("test", "expected"),
+    [
+        ({"accuracy": 90.0, "loss": 0.3}, 10.0),
+        ({"perplexity": 25.0, "loss": 3.2}, 25.0),
+        ({"loss": 0.3}, 0.3),
+        ({"loss": None}, math.inf),
+    ],
+)
+def test_the_objective_is_less_for_a_better_run(
+    test: dict[str, float | None], expected: float
+) -> None:
+    sent = count_bits([8 * 2**20, 24 * 2**20], steps=1, steps_per_epoch=1, dense=32)
+    assert objectives(plain_result(test=test, bits_sent=sent)) == [expected, 2.0]
+    assert objectives(None) == [math.inf, math.inf]
