@@ -98,8 +98,10 @@ def _run(composed: DictConfig) -> float | list[float] | None:
             raise
         _log.warning("%s", error)
         result = None
-    values = objectives(result)[:wanted] if wanted else [None]
-    return values if wanted > 1 else values[0]
+    if not wanted:
+        return None
+    values = objectives(result)[:wanted]
+    return values[0] if wanted == 1 else values
 
 
 def _benchmark(composed: DictConfig) -> None:
