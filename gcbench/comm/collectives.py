@@ -50,6 +50,7 @@ class Comm:
     Without a `transport`, all workers are in this process. With one, every process holds equally
     many: process p holds the workers `p * w .. (p + 1) * w - 1`, so that gathered rows are in
     worker order. With `checksum`, collectives raise MessageAltered if a message arrives altered.
+    Between nodes, a row is a node, of which `workers_per_row` workers are in this process.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class Comm:
         *,
         workers_per_host: int | None = None,
         checksum: bool = False,
+        workers_per_row: int = 1,
         listener: Listener = lambda collective, tensors, lengths: None,
     ) -> None:
         self.processes = transport.processes if transport else 1
@@ -74,7 +76,7 @@ class Comm:
         self.clock: Clock = clock or NoClock()
         self.meter = meter or Meter.of_workers(w)
         self._checksum = checksum
-        self._workers_per_row = 1  # more between nodes that have several workers in this process
+        self._workers_per_row = workers_per_row
         self._listener = listener
         self._split: dict[int, tuple[Transport, Transport]] = {}  # cached: new groups take long
 
@@ -157,9 +159,8 @@ class Comm:
         inside, between = (None, self.transport) if w >= size else self._split_transport(size // w)
         part = partial(Comm, clock=self.clock, checksum=self._checksum)
         nodes_here = [part(size, inside, meter=meter) for meter in within]
-        between_nodes = part(self.workers // size, between, meter=among)
-        between_nodes._workers_per_row = held
-        return nodes_here, between_nodes
+        rows = self.workers // size
+        return nodes_here, part(rows, between, meter=among, workers_per_row=held)
 
     def count_gather(self, bits: int) -> None:
         """Count a gather of rows of `bits` bits each, and of their checksums."""

@@ -23,7 +23,7 @@ def register() -> None:
     _store_schemas()
     resolvers: dict[str, Callable[..., str | int]] = {
         "levels": _levels_of_bits,
-        "run_name": lambda *, _root_: sweep_subdirectory(_root_),
+        "sweep_subdirectory": lambda *, _root_: sweep_subdirectory(_root_),
         "bench_name": lambda *, _root_: bench_name(_root_),
         "run_directory": lambda *, _root_: run_directory(_root_),
         "knobs": list_method_knobs,
