@@ -173,6 +173,8 @@ def main() -> None:
 
 
 def _run_or_refuse(arguments: Sequence[str]) -> None:
+    if "COMP_LINE" in os.environ and _complete_subcommand(os.environ["COMP_LINE"]):
+        return
     if arguments and arguments[0][:1] not in ("-", "~") and "=" not in arguments[0]:
         known = near(arguments[0], [*SUBCOMMANDS, "--help"]) or ", ".join(SUBCOMMANDS)
         raise ConfigError(
@@ -180,6 +182,17 @@ def _run_or_refuse(arguments: Sequence[str]) -> None:
             "a run"
         )
     _start_hydra(run, "config", arguments)
+
+
+def _complete_subcommand(line: str) -> bool:
+    """Print the subcommands that begin like the line in a shell; return whether it has one.
+
+    Hydra completes the keys and choices of runs only.
+    """
+    first, *more = line.split()[1:] or [""]
+    if not more:
+        print(*(name for name in SUBCOMMANDS if name.startswith(first)))
+    return first in SUBCOMMANDS
 
 
 def bench(arguments: Sequence[str]) -> None:

@@ -87,6 +87,24 @@ def test_help_imports_no_torch(tmp_path: Path) -> None:
     assert done.returncode == 0 and "Subcommands" in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("line", "completed"),
+    [
+        ("gcbench rep", ["report"]),
+        ("gcbench compressor=pow", ["compressor=powersgd"]),
+        ("gcbench report ta", []),  # but file names, which the shell adds
+        ("gcbench c", ["claims", "check", "clip_norm=", "compressor"]),
+    ],
+)
+def test_a_shell_completes_subcommands_keys_and_choices(
+    typed: Typed, monkeypatch: pytest.MonkeyPatch, line: str, completed: list[str]
+) -> None:
+    monkeypatch.setenv("COMP_LINE", line)
+    status, stdout, stderr = typed("-sc", "query=bash")
+    assert status == 0 and not stderr
+    assert set(completed) <= set(stdout.split()) and bool(completed) == bool(stdout.split())
+
+
 @pytest.mark.parametrize("name", cli.SUBCOMMANDS)
 def test_every_subcommand_has_a_help(typed: Typed, tmp_path: Path, name: str) -> None:
     status, stdout, stderr = typed(name, "--help")
