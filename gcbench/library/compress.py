@@ -70,8 +70,10 @@ def compress(
     when the last bucket of DDP is complete, so that it does not overlap with the backward pass,
     unlike part of DDP's own. Under `ddp.join()` a worker without inputs takes part with zeros.
 
-    A step whose update is not finite leaves the error-feedback residual as it was, so that
-    `torch.amp.GradScaler` can skip it. When its scale changes, the residual keeps the old scale.
+    A step in which a worker's gradient or the update is not finite leaves the compressor's state,
+    such as the error-feedback residual, as it was. Its update is NaN, so that
+    `torch.amp.GradScaler` skips it. When its scale changes, the residual keeps the old scale.
+    Workers agree on this in an all-reduce of 4 bytes per step, which is not counted.
 
     **FSDP2** (`torch.distributed.fsdp.fully_shard`). A method sees one parameter group at a time,
     flat and with FSDP's padding, so that only methods with the property `divisible` work; others
@@ -95,8 +97,9 @@ def compress(
     that of the shard, 4 bytes per parameter in it. All nodes must begin with equal parameters, and
     after `remove()` they average gradients without compression.
 
-    A parameter group whose update, or own residual, is not finite keeps its old residual. Other
-    groups of that step update theirs: what they sent is lost if a GradScaler skips the step.
+    A parameter group whose gradient or update is not finite keeps its old residual, and has an
+    update of NaN. Other groups of that step update theirs: what they sent is lost if a GradScaler
+    skips the step.
 
     Args:
         module: a DistributedDataParallel, or a model on which fully_shard was called; over gloo or

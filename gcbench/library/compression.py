@@ -30,16 +30,19 @@ class Exchange:
 
     def keep(
         self, state: State, seen: Iterable[Tensor], group: dist.ProcessGroup | None = None
-    ) -> None:
+    ) -> bool:
         """Store `state` if all `seen` tensors `[1, ...]` are finite; else keep the old state.
 
-        The processes of `group` decide together: if one has seen a bad value, none stores.
+        The processes of `group` decide together: if one has seen a bad value, none stores. Returns
+        whether it was stored.
         """
         bad = not_finite(seen).float()
         if group is not None:
             dist.all_reduce(bad, dist.ReduceOp.MAX, group)
-        if not bad.item():
-            self.state = state
+        if bad.item():
+            return False
+        self.state = state
+        return True
 
 
 class Compression(ABC):

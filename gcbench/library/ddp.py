@@ -23,6 +23,7 @@ class DdpCompression(Compression):
 
     def __init__(self, ddp: DistributedDataParallel, compressor: Compressor, seed: int) -> None:
         self._parameters = parameters_of(ddp)
+        self._group = ddp.process_group
         device = next(iter(self._parameters)).device
         super().__init__(
             compressor,
@@ -54,9 +55,13 @@ class DdpCompression(Compression):
         }
         exchange = self._exchanges["gradient"]
         out = self._aggregate(exchange, rows)
-        exchange.keep(out.state, out.update.values())
+        # Some methods code an overflow as they code any other value, such as signs, or do not send
+        # it in this step, so that the update of all workers is finite even if a gradient is not.
+        kept = exchange.keep(out.state, [*rows.values(), *out.update.values()], self._group)
         for p, name in self._parameters.items():
-            gradients[p].copy_(out.update[name].view(p.shape))
+            # GradScaler sees only what is written here, and must find the overflow of any worker.
+            update = out.update[name] if kept else torch.full_like(out.update[name], torch.nan)
+            gradients[p].copy_(update.view(p.shape))
 
 
 def refuse_ddp(ddp: DistributedDataParallel) -> None:

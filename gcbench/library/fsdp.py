@@ -50,9 +50,10 @@ class FsdpCompression(Compression):
             values=sum(n for (n,) in shapes_of_groups(module, replicas)),
         )
         self._by_shards = replicas is None
-        # EF21's mean, which all keep, must stay consistent with each worker's own part of it.
+        # Replicas have the same update. EF21's mean, which all keep, must stay consistent with each
+        # worker's own part of it.
         keeps_mean = any(isinstance(part, EF21) for part in parts_of(compressor))
-        self._agreeing = shards if self._by_shards and keeps_mean else None
+        self._agreeing = shards if self._by_shards and keeps_mean else replicas
         self._sizes: dict[str, int] = {}
         try:
             self._hooks = [FlatGradient.of(group, replicas) for group in groups.values()]
@@ -87,12 +88,10 @@ class FsdpCompression(Compression):
         rows = gradient.float().unsqueeze(0)
         own = rows[:, : rows.shape[1] // self._comm.workers] if self._by_shards else rows
         out = self._aggregate(exchange, {name: rows}, like={name: own})
-        # Replicas decide by the update, which is the same on all of them. The owner of a shard sees
-        # only its own update, so it checks its residual, too.
-        residuals = [x for layer in out.state.layers() for x in layer.per_worker.values()]
-        seen = [*out.update.values(), *(residuals if self._by_shards else [])]
-        exchange.keep(out.state, seen, self._agreeing)
-        return out.update[name][0]
+        # A GradScaler must find an overflow even where a method sends a sign of it, or nothing. The
+        # owner of a shard sees only its own update, but its residual is that of all shards.
+        kept = exchange.keep(out.state, [rows, *out.update.values()], self._agreeing)
+        return out.update[name][0] if kept else torch.full_like(own[0], torch.nan)
 
 
 def is_carried(compressor: Compressor, between_nodes: bool) -> bool:

@@ -153,9 +153,21 @@ def test_a_removed_compressor_leaves_plain_averaging() -> None:
         assert not close(seen["plain"], seen["sign"])
 
 
-def test_a_step_that_overflows_leaves_no_trace_in_the_residual() -> None:
-    for gradients, finite in pool(2).run(skip_infinite):
-        assert not finite and all(g.isfinite().all() for g in gradients)
+@pytest.mark.parametrize(
+    "name, knobs",
+    [
+        ("powersgd", {"rank": 1}),
+        ("signum", {}),  # sends a sign of an overflow
+        ("random_k", {"rank": 1}),  # sends most values in other steps
+        ("demo", {}),
+    ],
+)
+def test_a_step_that_overflows_is_seen_and_leaves_no_trace(
+    name: str, knobs: dict[str, Any]
+) -> None:
+    for overflowed, after, state in pool(2).run(skip_infinite, name, knobs):
+        assert not any(g.isfinite().any() for g in overflowed)
+        assert state and all(x.isfinite().all() for x in [*after, *state])
 
 
 @pytest.mark.parametrize(

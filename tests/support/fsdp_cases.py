@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from gloo_pool import Process
+from library_cases import tensors_of_state
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
@@ -300,13 +301,13 @@ def divide_by_own_factor(process: Process) -> tuple[list[Tensor], list[Tensor]]:
     return means, ours.backward(process.rank, 0)
 
 
-def skip_infinite(process: Process, between: bool) -> list[Tensor]:
-    """Return the gradients of the step after one in which a worker's gradients overflowed.
+def skip_infinite(process: Process, between: bool, name: str) -> list[Tensor]:
+    """Return the gradients of the step after one in which a worker's overflowed, and the state.
 
     Those of the last layer overflowed in the last process's shard only.
     """
     ours = Sharded(between)
-    ours.compress("top_k", fraction=0.1)
+    compression = ours.compress(name)
     for step in range(3):
         ours.model.zero_grad()
         inputs, targets = batch(process.rank, step)
@@ -315,7 +316,7 @@ def skip_infinite(process: Process, between: bool) -> list[Tensor]:
         if step == 1 and process.rank == 1:
             loss = loss + torch.inf * outputs[:, -1].sum()
         loss.backward()
-    return gradients(ours.model)
+    return gradients(ours.model) + tensors_of_state(compression)
 
 
 def estimates_behind_infinity(process: Process) -> tuple[list[Tensor], list[Tensor]]:

@@ -236,19 +236,29 @@ def remove(process: Process) -> dict[str, list[Tensor]]:
     return seen
 
 
-def skip_infinite(process: Process) -> tuple[list[Tensor], bool]:
-    """Return the gradients after a step that overflowed, and whether that step's were finite."""
+def skip_infinite(
+    process: Process, name: str, knobs: dict[str, Any]
+) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+    """Return the gradients of a step in which worker 1 overflowed and of the next, and the state.
+
+    The state is that after the next step.
+    """
     ddp = DistributedDataParallel(Net())
-    gcbench.compress(ddp, "powersgd", rank=1)
-    finite = True
+    compression = gcbench.compress(ddp, name, **knobs)
+    seen = []
     for step in range(3):
         ddp.zero_grad()
         inputs, targets = batch(process.rank, step)
         loss = cross_entropy(ddp(inputs), targets)
         (loss * (torch.inf if step == 1 and process.rank == 1 else 1)).backward()
-        if step == 1:
-            finite = all(bool(g.isfinite().all()) for g in gradients(ddp))
-    return gradients(ddp), finite
+        seen.append(gradients(ddp))
+    return seen[1], seen[2], tensors_of_state(compression)
+
+
+def tensors_of_state(compression: gcbench.Compression) -> list[Tensor]:
+    """Return all tensors that the compressor remembers on this worker."""
+    layers = [layer for state in compression.state_dict()["states"].values() for layer in state]
+    return [x for layer in layers for tensors in layer for x in tensors.values()]
 
 
 class Slices(nn.Module):
