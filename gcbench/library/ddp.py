@@ -78,6 +78,12 @@ def refuse_ddp(ddp: DistributedDataParallel) -> None:
             "embedding is made"
         )
     refuse_complex({name: p for p, name in parameters_of(ddp).items()})
+    if ddp.static_graph and len({p.dtype for p in parameters_of(ddp)}) > 1:
+        raise ConfigError(
+            "static_graph=True: in the first step, DDP has a bucket for each type of parameters "
+            "and does not say which one is the last; type static_graph=False, or compress with a "
+            "model whose parameters have one type"
+        )
     if len({p.device for p in parameters_of(ddp)}) > 1:
         raise ConfigError(
             "the parameters are on several devices; type compress with a model on one device"

@@ -178,6 +178,7 @@ def test_a_step_that_overflows_is_seen_and_leaves_no_trace(
             "Net is not a DistributedDataParallel, and fully_shard did not shard it; type ",
         ),
         ("unused", "find_unused_parameters=True: "),
+        ("static", "static_graph=True: in the first step, DDP has a bucket for each type of "),
         ("name", "compressor=powersdg: there is no such method; type powersgd"),
         ("knob", "bits: compressor=powersgd has no such knob; it has rank, "),
         ("range", "rank=0: type a rank of at least 1, as in rank=2"),

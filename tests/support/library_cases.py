@@ -320,10 +320,15 @@ def refusal_of_backward(ddp: DistributedDataParallel, rank: int) -> str:
 def refusal(process: Process, case: str) -> str:
     """Return the error message of `compress`."""
     model = {"sparse": nn.Embedding(9, 4, sparse=True), "complex": Complex()}.get(case, Net())
-    ddp = DistributedDataParallel(model, find_unused_parameters=case == "unused")
+    if case == "static":
+        model.layers[2].to(torch.bfloat16)
+    ddp = DistributedDataParallel(
+        model, find_unused_parameters=case == "unused", static_graph=case == "static"
+    )
     arguments: dict[str, Any] = {
         "module": {"module": model},
         "unused": {},
+        "static": {},
         "name": {"compressor": "powersdg"},
         "knob": {"bits": 4},
         "range": {"rank": 0},
