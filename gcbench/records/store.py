@@ -153,7 +153,7 @@ def find_begun(folders: Sequence[str | Path]) -> list[str]:
 
 def read_run(directory: Path) -> RecordedRun:
     """Return the run of a directory. Raises OSError, or ValueError that says what is wrong."""
-    files = RunFiles(directory)
+    files = RunFiles(directory.absolute())  # curves are read later, perhaps from another folder
     result = Result.parse(read_json(files.result))
     return RecordedRun(result, printable(str(directory)), files.read_metrics)
 

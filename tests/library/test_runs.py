@@ -136,6 +136,18 @@ def test_a_thread_can_run(tmp_path: Path) -> None:
         assert call.result().status == "done"
 
 
+def test_curves_are_those_of_the_folder_that_was_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    gcbench.run("compressor=none", directory="here", **DENSE)
+    runs = gcbench.load_runs("here")
+    lines = len(runs.curves())
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir("elsewhere")
+    assert len(runs.curves()) == lines > 0
+
+
 def test_values_of_python_are_quoted(tmp_path: Path) -> None:
     folder = tmp_path / "it's $5, {here} = [1]"
     result = gcbench.run("compressor=none", directory=folder, **DENSE)
