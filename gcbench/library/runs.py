@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from gcbench.config import (
     Config,
@@ -106,8 +109,25 @@ def _points(keys: Mapping[str, Any], grid: list[Any]) -> list[dict[str, Any]]:
 def _run(config: Config, directory: str) -> Result:
     for notice in notices_of(config):
         log.warning(notice)
-    start(config, directory)
+    with _keep_settings_of_torch():
+        start(config, directory)
     return _read(directory)
+
+
+@contextmanager
+def _keep_settings_of_torch() -> Iterator[None]:
+    """Restore torch's random numbers and threads, which a run with one process sets in this one.
+
+    Otherwise a script would draw the same numbers after every run, and go on with its threads.
+    """
+    threads = torch.get_num_threads()
+    # Asking for the state of a GPU would create a context on it, and workers need the memory.
+    gpus = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    try:
+        with torch.random.fork_rng(gpus):
+            yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _run_or_read(config: Config, directory: str) -> Result:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+import torch
 from results import plain_result
 from scripts_of_users import python
 
@@ -134,6 +135,21 @@ def test_a_thread_can_run(tmp_path: Path) -> None:
     with ThreadPoolExecutor() as threads:
         call = threads.submit(gcbench.run, "compressor=none", outputs=tmp_path, **DENSE)
         assert call.result().status == "done"
+
+
+def test_a_run_leaves_torch_as_the_script_set_it(tmp_path: Path) -> None:
+    threads, drawn = torch.get_num_threads(), []
+    torch.set_num_threads(3)
+    try:
+        for seed in (1, 2):
+            torch.manual_seed(seed)
+            gcbench.run("compressor=none", directory=tmp_path / f"{seed}", **DENSE)
+            drawn.append(torch.rand(1).item())
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(threads)
+    expected = [torch.rand(1, generator=torch.Generator().manual_seed(s)).item() for s in (1, 2)]
+    assert drawn == expected
 
 
 def test_curves_are_those_of_the_folder_that_was_read(
