@@ -19,6 +19,7 @@ from gcbench.config import (
     resolve_overrides,
     to_overrides,
 )
+from gcbench.identity import BOOKKEEPING, LENGTH, differences, format_differences
 from gcbench.launch.start import start
 from gcbench.records import RunFiles
 from gcbench.records.schema import Result
@@ -77,6 +78,7 @@ def sweep(*overrides: str, **keys: Any) -> list[Result]:
     if not points:
         empty = next(key for key, values in zip(keys, grid, strict=True) if not values)
         raise ConfigError(f"{empty}=[]: type at least one value")
+    _refuse_one_directory(points)
     return [_run_or_read(config, directory) for config, directory in points]
 
 
@@ -104,6 +106,20 @@ def _join(overrides: Sequence[str], keys: Mapping[str, Any]) -> list[str]:
 
 def _points(keys: Mapping[str, Any], grid: list[Any]) -> list[dict[str, Any]]:
     return [dict(zip(keys, values, strict=True)) for values in product(*grid)]
+
+
+def _refuse_one_directory(points: Sequence[tuple[Config, str]]) -> None:
+    """Raise ConfigError if different runs would write to one directory; longer ones extend it."""
+    first: dict[str, Config] = {}
+    for config, directory in points:
+        before = first.setdefault(directory, config)
+        differs = differences(before, config, BOOKKEEPING | LENGTH)
+        if differs and not config["rerun"]:
+            raise ConfigError(
+                f"directory={directory}: points of this sweep differ "
+                f"({format_differences(differs)}), and each needs a directory of its own; type "
+                "outputs= instead"
+            )
 
 
 def _run(config: Config, directory: str) -> Result:

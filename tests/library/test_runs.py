@@ -137,6 +137,16 @@ def test_a_thread_can_run(tmp_path: Path) -> None:
         assert call.result().status == "done"
 
 
+def test_points_of_one_directory_are_refused_before_anything_starts(tmp_path: Path) -> None:
+    there = tmp_path / "one"
+    with pytest.raises(ConfigError, match=r"points of this sweep differ \(seed=1 -> 2\), and each"):
+        gcbench.sweep("compressor=none", directory=there, seed=[1, 2], **DENSE)
+    assert not there.exists()
+    longer = {**DENSE, "trainer.max_steps": [2, 4], "trainer.keep_weights": True}
+    results = gcbench.sweep("compressor=none", directory=there, **longer)
+    assert [result.steps for result in results] == [2, 4]
+
+
 def test_a_run_leaves_torch_as_the_script_set_it(tmp_path: Path) -> None:
     threads, drawn = torch.get_num_threads(), []
     torch.set_num_threads(3)
