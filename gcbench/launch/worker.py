@@ -130,7 +130,7 @@ def work(
 
 def _continue_metrics(files: RunFiles, progress: Progress) -> None:
     """Truncate metrics.jsonl to the checkpoint, and warn if lines before it are missing."""
-    files.truncate_metrics(progress.step)
+    files.truncate_metrics(progress.step, progress.tests[-1]["step"] if progress.tests else 0)
     if files.last_logged() < progress.logged:
         log.warning(
             "%s lacks lines before step %d, as after a power failure: curves have a gap",

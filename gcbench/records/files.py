@@ -79,10 +79,12 @@ class RunFiles:
         lines = (line for line in self.read_metrics() if line.get("event") == "train")
         return max((int(line["step"]) for line in lines), default=0)
 
-    def truncate_metrics(self, step: int) -> None:
-        """Remove the lines after `step`, that of the checkpoint from which the run continues.
+    def truncate_metrics(self, step: int, tested: int) -> None:
+        """Remove the lines that the checkpoint from which the run continues does not know.
 
-        Raises ValueError if the file is not UTF-8 text.
+        These are all after its `step`. A test is also unknown if it came after its last test, at
+        step `tested`: a run that continues makes up for the test that was due when it was stopped,
+        and would do so again. Raises ValueError if the file is not UTF-8 text.
         """
         if self.metrics.exists():
             try:
@@ -93,7 +95,7 @@ class RunFiles:
                 ) from error
             replace_file(
                 self.metrics,
-                "".join(f"{line}\n" for line in lines if _is_up_to(line, step)).encode(),
+                "".join(f"{line}\n" for line in lines if _is_up_to(line, step, tested)).encode(),
             )
 
     def set_aside(self, extends: bool = False) -> None:
@@ -131,9 +133,11 @@ def _finite(value: Any) -> Any:
     return value
 
 
-def _is_up_to(line: str, step: int) -> bool:
+def _is_up_to(line: str, step: int, tested: int) -> bool:
     try:
-        return bool(json.loads(line).get("step", 0) <= step)
+        record = json.loads(line)
+        last = tested if record.get("event") == "test" else step
+        return bool(record.get("step", 0) <= last)
     # The end of the file, cut short by a crash, or a line that is no record.
     except (ValueError, TypeError, AttributeError, RecursionError):
         return False

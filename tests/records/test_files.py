@@ -74,16 +74,18 @@ def test_a_broken_result_is_named(tmp_path: Path) -> None:
 
 def test_metrics_go_back_to_a_step(tmp_path: Path) -> None:
     files = RunFiles(tmp_path)
-    files.truncate_metrics(0)
+    files.truncate_metrics(0, tested=0)
     assert not files.metrics.exists()
     for step in (1, 2, 3):
         files.append_metrics({"step": step, "loss": math.nan})
+        files.append_metrics({"event": "test", "step": step})
     with files.metrics.open("a") as file:
         file.write('{"step": 2, "lo')  # as if the machine went down
-    files.truncate_metrics(2)
+    files.truncate_metrics(2, tested=1)
     files.append_metrics({"step": 3})
     lines = [json.loads(line) for line in files.metrics.read_text().splitlines()]
-    assert lines == [{"step": 1, "loss": None}, {"step": 2, "loss": None}, {"step": 3}]
+    test = {"event": "test", "step": 1}
+    assert lines == [{"step": 1, "loss": None}, test, {"step": 2, "loss": None}, {"step": 3}]
 
 
 def test_what_was_set_aside_stays(tmp_path: Path) -> None:

@@ -184,7 +184,7 @@ def test_tensorboard_has_the_scalars_and_knobs_and_goes_on_after_the_last_line(
     assert "optimizer" in text and "bits" in text
     # As if killed after its last checkpoint, at step 2: events after that step are purged.
     files = RunFiles(tmp_path)
-    files.truncate_metrics(2)
+    files.truncate_metrics(2, tested=2)
     again = start_logger(config_of(*overrides), files, Begun.here())
     again.log({"event": "train", "step": 4, "epoch": 0.1, "loss": 7.0})
     again.finish(plain_result(status="interrupted", reason="stopped"))

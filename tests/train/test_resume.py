@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import pickle
 import shutil
+import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,10 @@ from sentence import run, untimed_metrics
 from gcbench.compressors.dense import Dense
 from gcbench.config import ConfigError, RunFailed
 from gcbench.records import clock
+from gcbench.train import loop
 from gcbench.train.replica import Replica
+from gcbench.train.run import ExchangeResult, Progress, Run
+from gcbench.train.step import train_step
 
 # Together these use all that a checkpoint must carry: momentum, per-worker residuals, shared
 # factors, meters, half-filled log intervals.
@@ -376,6 +381,40 @@ def test_a_run_that_is_resumed_samples_no_error_twice(tmp_path: Path) -> None:
     run(tmp_path / "cut", *typed)
     cut_back(tmp_path / "cut", 5)
     assert run(tmp_path / "cut", *typed)["compression_error"] == whole["compression_error"]
+    assert untimed_metrics(tmp_path / "cut") == untimed_metrics(tmp_path / "whole")
+
+
+def test_a_test_that_was_made_up_for_is_in_the_metrics_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run is stopped after step 3, where a test is due, and continued, which makes up for it.
+
+    It is killed then, so that it goes on from the checkpoint of step 3 once more.
+    """
+    typed = ["trainer.launcher=virtual", "trainer.batch_size=200", "trainer.epochs=3"]
+    whole = run(tmp_path / "whole", *typed)
+    assert whole["steps_per_epoch"] == 3
+
+    def in_step(number: int, what: Callable[[], None]) -> None:
+        def spoiled(run: Run, progress: Progress) -> ExchangeResult | None:
+            if progress.step == number:
+                what()
+            return train_step(run, progress)
+
+        monkeypatch.setattr(loop, "train_step", spoiled)
+
+    def die() -> None:
+        raise OSError("killed")
+
+    in_step(1, lambda: signal.raise_signal(signal.SIGINT))  # a step before it ends the run
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "cut", *typed)
+    assert [line["event"] for line in untimed_metrics(tmp_path / "cut")] == ["compression"]
+    in_step(3, die)
+    with pytest.raises(RunFailed, match="killed"):
+        run(tmp_path / "cut", *typed)
+    monkeypatch.undo()
+    assert run(tmp_path / "cut", *typed)["test"] == whole["test"]
     assert untimed_metrics(tmp_path / "cut") == untimed_metrics(tmp_path / "whole")
 
 
