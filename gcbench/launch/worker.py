@@ -105,11 +105,15 @@ def work(
                     logger.log(line)
                     display.show(line)
 
+            def before_save() -> None:
+                if logger is not None and progress.step < run.total_steps:
+                    logger.complete_step()
+
             compilation = BackgroundCompilation(config, plan, output)
             with _watch_run(run, progress), compilation:
                 compilation.choose_sums(run, progress)
                 status, reason = train(
-                    run, progress, checkpoints, record, compilation.between_steps
+                    run, progress, checkpoints, record, compilation.between_steps, before_save
                 )
                 if status == "done":
                     save_weights(run, progress, checkpoints, files.weights)

@@ -28,6 +28,9 @@ class Logger(Protocol):
     def log(self, line: dict[str, Any]) -> None:
         """Log a line of metrics.jsonl."""
 
+    def complete_step(self) -> None:
+        """Keep the lines so far even if the process is killed; their last step gets no more."""
+
     def finish(self, result: Result) -> None: ...
 
 
@@ -35,6 +38,9 @@ class NoLogger:
     logged = None
 
     def log(self, line: dict[str, Any]) -> None:
+        pass
+
+    def complete_step(self) -> None:
         pass
 
     def finish(self, result: Result) -> None:
@@ -63,6 +69,9 @@ class CsvLogger:
         if self._rows and self._rows[-1][STEP] != line["step"]:
             self._write_last()
         self._merge(line)
+
+    def complete_step(self) -> None:
+        """Do nothing, as a run that continues writes the whole table again."""
 
     def finish(self, result: Result) -> None:
         self._rewrite()
@@ -108,6 +117,9 @@ class TensorBoardLogger:
     def log(self, line: dict[str, Any]) -> None:
         for key, value in prefix_event(line).items():
             self._writer.add_scalar(key, value, line["step"])
+
+    def complete_step(self) -> None:
+        self._writer.flush()
 
     def finish(self, result: Result) -> None:
         if result.status != "interrupted":

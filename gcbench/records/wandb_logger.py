@@ -28,6 +28,9 @@ SETTINGS: dict[str, Any] = {
     "x_disable_stats": True,  # sampling the machine would take time from what is timed
     "init_timeout": 30,
     "x_service_wait": 30,
+    # The service of a run that was killed drops the lines that it has not written to the run's
+    # offline file yet. It writes them every 15 s by default.
+    "x_transaction_log_flush_interval": 0.1,
     "finish_timeout": 15,  # less than the time that a worker has left when asked to stop
     "finish_timeout_raises": True,
 }
@@ -41,6 +44,7 @@ class WandbLogger:
 
     def __init__(self, run: Any) -> None:
         self._run = run
+        self._step = 0  # of the row that still gets lines; 0 if it is complete
         self.logged = Logged(
             logger="wandb",
             id=run.id,
@@ -57,6 +61,13 @@ class WandbLogger:
                     scores = {key: v for key, v in values.items() if key.startswith("test/")}
                     values |= {key.replace("test", event, 1): v for key, v in scores.items()}
         self._log(values, line["step"])
+        self._step = line["step"]
+
+    def complete_step(self) -> None:
+        """Complete the row of the last step, which W&B would keep until the next step begins."""
+        if self._step:
+            self._log({}, self._step, commit=True)
+            self._step = 0
 
     def finish(self, result: Result) -> None:
         if result.status != "interrupted":
@@ -69,11 +80,11 @@ class WandbLogger:
         except Exception as error:
             _warn(error)
 
-    def _log(self, values: dict[str, Any], step: int) -> None:
+    def _log(self, values: dict[str, Any], step: int, commit: bool = False) -> None:
         if self._run is None:
             return
         try:
-            self._run.log(values, step=step)
+            self._run.log(values, step=step, commit=commit)
         except Exception as error:
             self._run = None
             _warn(error)

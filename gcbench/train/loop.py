@@ -28,10 +28,12 @@ def train(
     checkpoints: Checkpoints,
     record: Record,
     between_steps: BetweenSteps | None = None,
+    before_save: Callable[[], None] | None = None,
 ) -> tuple[Status, str | None]:
     """Train from `progress` to the end; return the status and, unless it is `done`, the reason.
 
-    `record` receives the lines of metrics.jsonl.
+    `record` receives the lines of metrics.jsonl. `before_save` is called before a checkpoint is
+    written: a run that continues from there does not record the lines until then again.
     """
     saved_at, saved_step = time.monotonic(), progress.step
     urgency = NOTHING
@@ -41,6 +43,8 @@ def train(
         if progress.step > saved_step and (
             urgency == CHECKPOINT or _checkpoint_is_due(run, progress)
         ):
+            if before_save is not None:
+                before_save()
             if diverged := _save(run, progress, checkpoints):
                 return "diverged", diverged
             saved_at, saved_step = time.monotonic(), progress.step

@@ -77,7 +77,7 @@ def test_trouble_is_told_once_and_ends_nothing(
         def define_metric(self, name: str, **_: Any) -> None:
             fail_at("define_metric")
 
-        def log(self, metrics: dict[str, Any], step: int) -> None:
+        def log(self, metrics: dict[str, Any], step: int, commit: bool) -> None:
             fail_at("log")
 
         def finish(self, exit_code: int) -> None:

@@ -7,6 +7,7 @@ import os
 import runpy
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -104,6 +105,31 @@ def test_phases_and_bits_stand_in_the_summary_by_keys_of_their_own(logged: Logge
         k: value["mean"] for k, value in result["seconds"].items()
     }
     assert summary["bits/ratio"] == result["bits_sent"]["ratio"]
+
+
+def test_a_run_that_was_killed_keeps_its_lines(tmp_path: Path) -> None:
+    """It continues after those of its checkpoint, so they would be missing for good."""
+    code = f"""
+import os, signal, time
+from pathlib import Path
+from sentence import config_of
+from gcbench.records import RunFiles, start_logger
+from gcbench.records.result import Begun
+
+config = config_of("logger.mode=offline")
+logger = start_logger(config, RunFiles(Path({str(tmp_path)!r})), Begun.here())
+for step in (1, 2):
+    logger.log({{"event": "train", "step": step, "epoch": step / 2, "loss": 0.5}})
+logger.complete_step()  # as before a checkpoint
+time.sleep(2)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, timeout=patience(120))
+    assert done.returncode == -signal.SIGKILL
+    (file,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
+    history = read_offline(file).history
+    assert [(row["_step"], row["train/loss"]) for row in history] == [(1, 0.5), (2, 0.5)]
 
 
 def metrics_of(node: Any) -> Iterator[str]:

@@ -18,8 +18,10 @@ from sentence import run, untimed_metrics
 
 from gcbench.compressors.dense import Dense
 from gcbench.config import ConfigError, RunFailed
-from gcbench.records import clock
+from gcbench.records import RunFiles, clock
+from gcbench.records.loggers import NoLogger
 from gcbench.train import loop
+from gcbench.train.checkpoints import last_step
 from gcbench.train.replica import Replica
 from gcbench.train.run import ExchangeResult, Progress, Run
 from gcbench.train.step import train_step
@@ -416,6 +418,21 @@ def test_a_test_that_was_made_up_for_is_in_the_metrics_once(
     monkeypatch.undo()
     assert run(tmp_path / "cut", *typed)["test"] == whole["test"]
     assert untimed_metrics(tmp_path / "cut") == untimed_metrics(tmp_path / "whole")
+
+
+def test_loggers_keep_what_a_checkpoint_has_before_it_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    had: list[tuple[int, int]] = []  # the last steps of checkpoints and metrics
+
+    def complete_step(self: NoLogger) -> None:
+        metrics = RunFiles(tmp_path).read_metrics()
+        had.append((last_step(tmp_path / "checkpoints"), metrics[-1]["step"]))
+
+    monkeypatch.setattr(NoLogger, "complete_step", complete_step)
+    overrides = ["trainer.max_steps=12", "trainer.checkpoint_steps=4", "trainer.log_every=2"]
+    run(tmp_path, "trainer.launcher=virtual", *overrides)
+    assert had == [(0, 4), (4, 8)]
 
 
 def test_a_checkpoint_between_two_lines_has_all_seconds_until_then(
