@@ -179,7 +179,7 @@ class BackgroundCompilation:
         self._stage = "settled"
         self.compiled_from_step = progress.step
         _take_times(run, progress)
-        progress.ledger.begin_anew()
+        progress.ledger.begin_anew(codecs="compiled")
         if run.first:
             # Worker processes have no log handler for anything below a warning.
             text = Text(f"codecs are compiled from step {progress.step} on")

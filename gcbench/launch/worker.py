@@ -48,6 +48,7 @@ from gcbench.launch.watch import Place, watch
 from gcbench.models import InitializedFromData
 from gcbench.records import ProgressDisplay, RunFiles, print_summary, start_logger
 from gcbench.records.clock import Clock
+from gcbench.records.environment import describe_machine
 from gcbench.records.gradients import GradientFiles
 from gcbench.records.result import Begun
 from gcbench.seeds import mix
@@ -257,7 +258,28 @@ def build_run(
         steps_per_epoch=steps_per_epoch,
         total_steps=steps,
         stop_requested=lambda: bool(received),
+        conditions=control.gather(_conditions(config, plan))[0],
     )
+
+
+def _conditions(config: Config, plan: Plan) -> dict[str, Any]:
+    """Return what times depend on and a run that continues may change, by name."""
+    trainer, machine = config["trainer"], describe_machine()
+    return {
+        "network": config["network"],
+        "link": os.environ.get("GCBENCH_LINK"),
+        "device": plan.device,
+        "backend": plan.backend,
+        "workers": plan.workers,
+        "processes per machine": plan.local_processes,
+        "threads": plan.threads,
+        "oversubscription": plan.oversubscribed,
+        "codecs": plan.codec_backend,
+        "overlap": trainer["overlap"],
+        "bucket_mib": trainer["bucket_mib"] if trainer["overlap"] else None,
+        "processor": machine.cpu,
+        "GPUs": machine.gpus,
+    }
 
 
 def _make_replica(

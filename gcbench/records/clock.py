@@ -10,7 +10,7 @@ are only read at the log interval, so that nothing waits for the device inside a
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -157,20 +157,30 @@ class Ledger:
 
     The exchange of a collective is its shortest time over ranks; the rest is `wait`. `timed` is
     false if processes have several (virtual) workers each; `elapsed()` is None then.
+
+    `conditions` names what the times depend on and a continued run may change, such as its link.
     """
 
-    def __init__(self, processes: int, timed: bool = True) -> None:
+    def __init__(
+        self, processes: int, timed: bool = True, conditions: Mapping[str, Any] | None = None
+    ) -> None:
         self._timed = timed
-        self._earlier = 0.0  # seconds of steps whose phases no longer count
+        self._conditions = dict(conditions or {})
+        # Seconds of steps whose phases no longer count; None if workers were virtual in some.
+        self._earlier: float | None = 0.0
         self._begin(processes)
 
     def _begin(self, processes: int) -> None:
         self._totals = [dict.fromkeys((*PHASES, *HIDDEN), 0.0) for _ in range(processes)]
         self._steps = 0
 
-    def begin_anew(self) -> None:
-        """Reset the times of phases; earlier steps still count in `elapsed()`."""
-        self._earlier = self.elapsed() or 0.0
+    def begin_anew(self, **changed: Any) -> None:
+        """Reset the times of phases, as conditions `changed`.
+
+        Earlier steps still count in `elapsed()`.
+        """
+        self._conditions |= changed
+        self._earlier = self.elapsed()
         self._begin(len(self._totals))
 
     def add(self, by_process: list[list[list[Lap]]]) -> None:
@@ -213,8 +223,11 @@ class Ledger:
         return {phase: {"mean": sum(v) / len(v), "max": max(v)} for phase, v in rows.items()}
 
     def elapsed(self) -> float | None:
-        """Return the seconds of all steps after warm-up so far, as a mean over processes."""
-        if not self._timed:
+        """Return the seconds of all steps after warm-up so far, as a mean over processes.
+
+        None if some of them had virtual workers, as nobody knows how long they would have taken.
+        """
+        if not self._timed or self._earlier is None:
             return None
         counted = sum(totals["step"] for totals in self._totals) / len(self._totals)
         return self._earlier + counted
@@ -225,13 +238,25 @@ class Ledger:
             "steps": self._steps,
             "earlier": self._earlier,
             "elapsed": self.elapsed(),
+            "conditions": self._conditions,
         }
 
-    def load(self, state: dict[str, Any]) -> None:
-        """Restore a state; if the number of processes has changed, only the elapsed seconds."""
-        if len(state["totals"]) == len(self._totals):
+    def load(self, state: dict[str, Any]) -> list[str]:
+        """Restore a state; return the names of the conditions that have changed since.
+
+        If there are any, or another number of processes, only the elapsed seconds are restored: a
+        mean over steps of both kinds would be the time of neither.
+        """
+        before = state.get("conditions", self._conditions)  # not in older checkpoints
+        changed = [
+            name
+            for name in sorted(before.keys() | self._conditions.keys())
+            if before.get(name) != self._conditions.get(name)
+        ]
+        if not changed and len(state["totals"]) == len(self._totals):
             self._totals, self._steps = state["totals"], state["steps"]
             self._earlier = state.get("earlier", 0.0)  # not in older checkpoints
         else:
             # Older checkpoints do not have it; it is None for virtual workers.
-            self._earlier = state.get("elapsed") or 0.0
+            self._earlier = state.get("elapsed")
+        return changed

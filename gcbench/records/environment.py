@@ -29,7 +29,7 @@ def slurm_job() -> str | None:
 def describe_environment(git: Git | None = None) -> Environment:
     """Return this machine, its packages and the time; `git` is by default that of `checked_out`."""
     return Environment(
-        versions=_versions(), git=git or checked_out(), machine=_machine(), finished=now()
+        versions=_versions(), git=git or checked_out(), machine=describe_machine(), finished=now()
     )
 
 
@@ -74,7 +74,7 @@ def count_cores() -> int | None:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 
-def _machine() -> Machine:
+def describe_machine() -> Machine:
     gpus = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return Machine(

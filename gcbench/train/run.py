@@ -149,6 +149,8 @@ class Run:
     steps_per_epoch: int
     total_steps: int
     stop_requested: Callable[[], bool]
+    # What its times depend on and may change when it continues, as process 0 sees it.
+    conditions: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def first(self) -> bool:
@@ -196,8 +198,9 @@ class Progress:
     @staticmethod
     def start(run: Run) -> Progress:
         device = run.replica.device
+        timed = run.comm.processes == run.comm.workers
         return Progress(
-            ledger=Ledger(run.comm.processes, timed=run.comm.processes == run.comm.workers),
+            ledger=Ledger(run.comm.processes, timed, run.conditions),
             losses=torch.zeros(len(run.comm.local), dtype=torch.float64, device=device),
             first_bad=FirstBad.none(len(run.comm.local), device),
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +12,8 @@ from torch import Tensor
 from gcbench.compressors import Grads, State
 from gcbench.train.resharding import stack
 from gcbench.train.run import ExchangeResult, InnerModel, Progress, Run
+
+log = logging.getLogger("gcbench")
 
 
 def shared_content(run: Run, progress: Progress) -> dict[str, Any]:
@@ -52,7 +55,10 @@ def worker_content(run: Run, progress: Progress, row: int) -> dict[str, Any]:
 def restore(
     run: Run, progress: Progress, shared: dict[str, Any], workers: Sequence[dict[str, Any]]
 ) -> None:
-    """Restore the run and `progress` from the contents of the shared and the workers' files."""
+    """Restore the run and `progress` from the contents of the shared and the workers' files.
+
+    Process 0 warns if times are not comparable with those until then.
+    """
     run.replica.model.load_state_dict(shared["model"])
     run.optimizer.load_state_dict(shared["optimizer"])
     run.schedule.load_state_dict(shared["schedule"])
@@ -68,7 +74,14 @@ def restore(
     progress.tests, progress.samples = shared["tests"], shared["samples"]
     progress.sampled = shared.get("sampled", -1)  # an older gcbench wrote none
     progress.codec_sums = shared.get("codec_sums", [])  # likewise
-    progress.ledger.load(shared["ledger"])
+    changed = progress.ledger.load(shared["ledger"])
+    if changed and run.first and progress.ledger.elapsed() is not None:
+        log.warning(
+            "the seconds of a step count from step %d on, as %s changed; those of curves are sums "
+            "of both",
+            progress.step,
+            ", ".join(changed),
+        )
 
 
 def _inner_content(inner: InnerModel) -> dict[str, Any]:

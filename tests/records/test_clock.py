@@ -76,4 +76,22 @@ def test_seconds_go_on_elapsing_with_another_number_of_processes() -> None:
     assert virtual.elapsed() is None
     again = Ledger(2)
     again.load(virtual.state())
-    assert again.elapsed() == 0
+    again.add([[[Lap("encode", 1.0)]]] * 2)
+    later = Ledger(2)
+    later.load(again.state())
+    seconds = later.seconds()
+    assert seconds is not None and seconds["encode"]["mean"] == 1
+    assert later.elapsed() is None  # nobody knows how long the virtual workers' steps would take
+
+
+def test_phases_are_timed_under_one_set_of_conditions() -> None:
+    slow = Ledger(1, conditions={"link": "slow", "threads": 1})
+    slow.add([[[Lap("exchange", 3.0)]]])
+    same, fast = (Ledger(1, conditions={"link": link, "threads": 1}) for link in ("slow", "fast"))
+    assert same.load(slow.state()) == [] and same.seconds() == slow.seconds()
+    assert fast.load(slow.state()) == ["link"]
+    assert fast.seconds() is None and fast.elapsed() == 3
+    slow.begin_anew(codecs="compiled")
+    slow.add([[[Lap("encode", 1.0)]]])
+    eager = Ledger(1, conditions={"link": "slow", "threads": 1})
+    assert eager.load(slow.state()) == ["codecs"] and eager.elapsed() == 4

@@ -142,6 +142,24 @@ def test_a_resumed_run_goes_on_counting_seconds(tmp_path: Path) -> None:
     assert after[12] > after[9]
 
 
+def test_phases_are_timed_on_one_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A mean over steps on two links would be the time of neither, and the result names one."""
+    overrides = ["trainer.gpus=1", "trainer.max_steps=12", "trainer.checkpoint_steps=6"]
+    for link, seconds in (("slow", 5.0), ("fast", 1.0)):
+        monkeypatch.setenv("GCBENCH_LINK", link)
+        laps = [clock.Lap("forward", seconds)]
+        monkeypatch.setattr(clock.Clock, "_laps", lambda *_, laps=laps: laps)
+        result = run(tmp_path, *overrides)
+        if link == "slow":
+            cut_back(tmp_path, 6)
+    assert result["network"]["link"] == "fast" and result["seconds"]["step"]["mean"] == 1
+    assert "the seconds of a step count from step 6 on, as link changed" in caplog.text
+    timed = 6 - clock.WARMUP_STEPS  # of each part
+    assert RunFiles(tmp_path).read_metrics()[-1]["seconds"] == timed * (5 + 1)
+
+
 @pytest.mark.usefixtures("copied_workers")
 @pytest.mark.parametrize("method", slow_but(["local_steps"], ["svrg", "local_steps"]))
 def test_virtual_workers_continue_as_real_ones(tmp_path: Path, method: str) -> None:
