@@ -38,8 +38,8 @@ def start(config: Config, directory: str, in_sweep: bool = False) -> Result | No
     """Run a configuration to its end, and return its result; None on other ranks than the first.
 
     Raises ConfigError before anything has started, RunFailed if the run fails (RunDiverged if it
-    diverges), KeyboardInterrupt if it is stopped. In a sweep, a run that has already finished, here
-    or under another name, is skipped without showing its result.
+    diverges), KeyboardInterrupt if it, or its sweep, is stopped. In a sweep, a run that has already
+    finished, here or under another name, is skipped without showing its result.
     """
     path = Path(directory).resolve()
     machine = Machine.detect()
@@ -65,11 +65,17 @@ def _start(config: Config, plan: Plan, files: RunFiles, in_sweep: bool) -> Resul
             refuse_other_run(config, files)
             if finished := _finished(config, files, say):
                 return finished
-        return _start_locked(config, plan, files, rank, anew, lock)
+        return _start_locked(config, plan, files, rank, anew, lock, in_sweep)
 
 
 def _start_locked(
-    config: Config, plan: Plan, files: RunFiles, rank: int, anew: bool, lock: Lock | None
+    config: Config,
+    plan: Plan,
+    files: RunFiles,
+    rank: int,
+    anew: bool,
+    lock: Lock | None,
+    in_sweep: bool,
 ) -> Result | None:
     if plan.launcher not in JOINING or os.environ["LOCAL_RANK"] == "0":
         data = _check(config, plan, files.directory)  # downloads what is missing, once per node
@@ -84,7 +90,14 @@ def _start_locked(
     signals = nullcontext(list[str]()) if plan.starts_processes else collect_signals()
     with signals as received:
         stopped_by = _run(config, plan, files, rank, begun, lock, received)
-    return _done(files, stopped_by, anew) if rank == 0 else None
+    if rank != 0:
+        return None
+    result = _done(files, stopped_by, anew)
+    # A signal that came after the last step has not stopped the run, but stops the sweep. A job of
+    # Slurm is not queued again for points that it may not have.
+    if in_sweep and stopped_by not in (None, slurm.REQUEUE.name):
+        raise KeyboardInterrupt
+    return result
 
 
 def _finished(config: Config, files: RunFiles, say: bool) -> Result | None:

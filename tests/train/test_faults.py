@@ -21,6 +21,7 @@ from sentence import SMALL, config_of, run, untimed_metrics
 from train_cases import drift_error, drift_error_at_the_end
 
 from gcbench.config import RunFailed
+from gcbench.launch import worker
 from gcbench.train.drift import parameter_hash
 
 LENGTH = [
@@ -210,6 +211,24 @@ def test_a_full_disk_leaves_the_checkpoint_before_usable(small_disk: Path, tmp_p
     whole = run(tmp_path / "whole", *overrides)
     assert result_of(folder)["bits_sent"] == whole["bits_sent"]
     assert untimed_metrics(folder)[-1] == untimed_metrics(tmp_path / "whole")[-1]
+
+
+def test_ctrl_c_after_the_last_step_of_a_row_ends_the_sweep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is too late to stop the row, which is done; the rows after it would run on regardless."""
+    keep = worker.save_weights
+
+    def interrupted(*args: Any) -> None:
+        signal.raise_signal(signal.SIGINT)
+        keep(*args)
+
+    monkeypatch.setattr(worker, "save_weights", interrupted)
+    overrides = ["trainer.launcher=virtual", "trainer.max_steps=2"]
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "row", *overrides, in_sweep=True)
+    assert result_of(tmp_path / "row")["status"] == "done"
+    assert run(tmp_path / "alone", *overrides)["status"] == "done"
 
 
 def test_a_result_that_cannot_be_written_does_not_hide_why_the_run_failed(
