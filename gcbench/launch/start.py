@@ -27,6 +27,7 @@ from gcbench.launch.preparation import prepare_directory, was_begun_by_this_job
 from gcbench.launch.same import find_same_run
 from gcbench.launch.worker import work
 from gcbench.records import RunFiles, print_summary
+from gcbench.records.files import ENDED
 from gcbench.records.result import Begun, make_result
 from gcbench.records.schema import Result
 from gcbench.train.checkpoints import CheckpointError
@@ -175,13 +176,20 @@ def _run(
             )
         return interrupted.signal_name
     except WorkerFailed as failure:
-        _record_failure(config, begun, files, f"worker {failure.rank}: {failure.reason}")
+        who = f"worker {failure.rank}"
+        if _has_ended_since(files, begun):
+            log.warning("%s failed when the run had ended: %s", who, failure.reason)
+            return None
+        _record_failure(config, begun, files, f"{who}: {failure.reason}")
         if not _is_for_user(failure.reason):
             print(failure.traceback_text, file=sys.stderr)
-        raise RunFailed(f"worker {failure.rank} failed: {failure.reason}") from None
+        raise RunFailed(f"{who} failed: {failure.reason}") from None
     except ConfigError:  # such as configurations that differ between processes
         raise
     except Exception as error:
+        if rank == 0 and _has_ended_since(files, begun):
+            log.warning("the run had ended: %s", failure_of(error, rank).reason)
+            return None
         if not is_echo(error) and not _is_for_user(failure_of(error, rank).reason):
             traceback.print_exc()
         if plan.processes > 1:
@@ -210,6 +218,17 @@ def _is_for_user(reason: str) -> bool:
     return reason.partition(":")[0] in (
         kind.__name__ for kind in (ConfigError, CheckpointError, MethodError)
     )
+
+
+def _has_ended_since(files: RunFiles, begun: Begun) -> bool:
+    """Return whether the run has reached its end, which no failure after it undoes.
+
+    A worker may be killed while W&B finishes, or be unable to print the summary.
+    """
+    result = files.read_result()
+    if result is None or result.extended != begun.extended:  # that of the run that is extended
+        return False
+    return result.status in ENDED and result.started >= begun.started
 
 
 def _is_written_since(files: RunFiles, started: str) -> bool:

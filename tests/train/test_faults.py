@@ -21,7 +21,10 @@ from sentence import SMALL, config_of, run, untimed_metrics
 from train_cases import drift_error, drift_error_at_the_end
 
 from gcbench.config import RunFailed
-from gcbench.launch import worker
+from gcbench.launch import start, worker
+from gcbench.launch.local import WorkerFailed
+from gcbench.records.loggers import NoLogger
+from gcbench.records.schema import Result
 from gcbench.train.drift import parameter_hash
 
 LENGTH = [
@@ -229,6 +232,31 @@ def test_ctrl_c_after_the_last_step_of_a_row_ends_the_sweep(
         run(tmp_path / "row", *overrides, in_sweep=True)
     assert result_of(tmp_path / "row")["status"] == "done"
     assert run(tmp_path / "alone", *overrides)["status"] == "done"
+
+
+@pytest.mark.usefixtures("copied_workers")
+@pytest.mark.parametrize("launcher", ["local", "virtual"])
+def test_a_failure_after_the_result_leaves_it_as_it_is(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    launcher: str,
+) -> None:
+    """For example if a worker is killed while W&B finishes, which may take seconds."""
+    processes = start.run_processes
+
+    def killed_at_the_end(*args: Any) -> None:
+        processes(*args)
+        raise WorkerFailed(0, "", "killed by SIGKILL")
+
+    def finish(self: NoLogger, result: Result) -> None:
+        raise RuntimeError("killed by SIGKILL")
+
+    monkeypatch.setattr(start, "run_processes", killed_at_the_end)
+    monkeypatch.setattr(NoLogger, "finish", finish)
+    result = run(tmp_path, f"trainer.launcher={launcher}", "trainer.max_steps=2")
+    assert (result["status"], result["steps"]) == ("done", 2)
+    assert "had ended" in caplog.text and "killed by SIGKILL" in caplog.text
 
 
 def test_a_result_that_cannot_be_written_does_not_hide_why_the_run_failed(
