@@ -54,11 +54,11 @@ class Compression(ABC):
         comm: Comm,
         device: torch.device,
         seeds: Mapping[str, int],
-        **place: int,
+        **place: int | str,
     ) -> None:
         """Take the seed of each exchange of a backward pass, by name.
 
-        `place` holds further numbers that a saved state must match, such as a shard.
+        `place` holds further values that a saved state must match, such as a shard's number.
         """
         self.compressor = compressor
         self._comm = comm

@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from gcbench.comm import Comm, WholeGradient, transport_of
 from gcbench.compressors import Compressor
 from gcbench.config import ConfigError
+from gcbench.identity import digest
 from gcbench.launch.checks import refuse_complex
 from gcbench.library.compression import Compression
 
@@ -31,6 +32,7 @@ class DdpCompression(Compression):
             device,
             {"gradient": seed},
             values=sum(p.numel() for p in self._parameters),
+            parameters=digest([[name, list(p.shape)] for p, name in self._parameters.items()]),
         )
         self._hook = _free_hook_of(ddp)
         self._hook.on_gradients = self._exchange

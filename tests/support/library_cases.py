@@ -358,13 +358,19 @@ def refusal(process: Process, case: str) -> str:
 
 
 def refused_states(process: Process) -> list[str]:
-    """Return the error messages for states of another compressor and model, and for none at all."""
+    """Return the error messages for states of another compressor and model, and for none at all.
+
+    One of the other models has equally many values, but under other names.
+    """
     compressions = [
         gcbench.compress(DistributedDataParallel(Net()), "powersgd", rank=rank) for rank in (1, 2)
     ]
     sentences = []
-    narrow = gcbench.compress(DistributedDataParallel(nn.Linear(12, 4)), "powersgd", rank=1)
-    for state in (compressions[1].state_dict(), narrow.state_dict(), {"model": {}}):
+    others = [
+        gcbench.compress(DistributedDataParallel(module), "powersgd", rank=1)
+        for module in (nn.Linear(12, 4), nn.ModuleDict({"net": Net()}))
+    ]
+    for state in (*(other.state_dict() for other in (compressions[1], *others)), {"model": {}}):
         try:
             compressions[0].load_state_dict(state)
         except ValueError as error:
