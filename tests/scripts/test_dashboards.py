@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
 from needed import patience
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "dashboards"
@@ -64,8 +65,9 @@ def test_a_name_may_have_quotes_but_no_signs_of_a_filter() -> None:
     assert done.returncode == 2 and "cannot read <, = or > in a name" in done.stderr
 
 
-def test_a_project_without_its_entity_is_refused() -> None:
-    done = dashboards("gcbench")
+@pytest.mark.parametrize("project", ["gcbench", "/gcbench", "team/", "wandb.ai/team/gcbench"])
+def test_a_project_that_is_not_in_an_entity_is_refused(project: str) -> None:
+    done = dashboards(project)
     assert done.returncode == 2 and "type ENTITY/PROJECT" in done.stderr
 
 
