@@ -19,6 +19,10 @@ of this worker's shard where the gradient is that of all shards, else of the gra
 """
 
 
+# PyTorch 2.14 warns of the name that earlier versions have.
+_reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
+
 class FlatGradient:
     """The hook of a `fully_shard` module that passes on its parameter group's gradient.
 
@@ -60,7 +64,7 @@ class FlatGradient:
         Raises ValueError unless `op` is a mean or a sum.
         """
         if self.on_gradient is None:
-            return dist.reduce_scatter_tensor(output_tensor, input_tensor, op, group, async_op)
+            return _reduce_scatter(output_tensor, input_tensor, op, group, async_op)
         if op not in (dist.ReduceOp.AVG, dist.ReduceOp.SUM):
             raise ValueError(
                 "set_gradient_divide_factor: a compressor returns a mean, which FSDP can only "

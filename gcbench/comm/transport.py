@@ -12,6 +12,8 @@ from torch import Tensor
 from gcbench.comm import chunks
 
 Reduction = Literal["sum", "max", "min", "and"]
+# PyTorch 2.14 warns of the name that earlier versions have.
+_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
 
 class Transport(Protocol):
@@ -117,7 +119,7 @@ class NcclTransport(_GroupTransport):
     def all_gather(self, message: Tensor) -> Tensor:
         rows, size = message.shape
         everyone = message.new_empty(self.processes * rows, size)
-        dist.all_gather_into_tensor(everyone, message, group=self.group)
+        _all_gather(everyone, message, group=self.group)
         return everyone
 
     def all_to_all(self, by_process: Tensor) -> Tensor:
