@@ -65,15 +65,12 @@ class _GroupTransport:
     def split(self: AnyGroup, size: int) -> tuple[AnyGroup, AnyGroup]:
         """Return a transport within this process's node of `size`, and one among the nodes."""
         ranks = dist.get_process_group_ranks(self.group)
-        first = self.rank - self.rank % size  # of this process's node
-        return self._subgroup(ranks[first : first + size]), self._subgroup(
-            ranks[self.rank % size :: size]
-        )
+        nodes = [ranks[i : i + size] for i in range(0, len(ranks), size)]
+        places = [list(same) for same in zip(*nodes, strict=True)]
+        return self._subgroup(nodes), self._subgroup(places)
 
-    def _subgroup(self: AnyGroup, ranks: list[int]) -> AnyGroup:
-        # Processes outside of `group` do not call this, or do so for a group of their own. Without
-        # local synchronization, PyTorch waits for all processes and gives both groups one name.
-        group = dist.new_group(ranks, timeout=self._timeout, use_local_synchronization=True)
+    def _subgroup(self: AnyGroup, ranks: list[list[int]]) -> AnyGroup:
+        group, _ = dist.new_subgroups_by_enumeration(ranks, timeout=self._timeout)
         return type(self)(cast(dist.ProcessGroup, group), self._timeout)
 
     def _by_process(self, rows: list[Tensor], row_bytes: list[int]) -> list[list[Tensor]]:

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 from comm_cases import (
-    groups_of_nodes,
     node_outcomes_in_one_process,
     node_outcomes_over_gloo,
     timeouts_of_nodes,
@@ -148,10 +147,3 @@ def test_a_node_is_a_host_unless_its_size_is_given() -> None:
 
 def test_a_node_waits_no_longer_than_the_run_does() -> None:
     assert pool(4).run(timeouts_of_nodes, 77.0) == [{77.0}] * 4
-
-
-def test_groups_that_split_at_the_same_time_make_groups_of_their_own() -> None:
-    """Groups of one name, as PyTorch numbers them, would connect to each other's processes."""
-    totals, names = zip(*pool(4).run(groups_of_nodes), strict=True)
-    assert [int(total) for total in totals] == [1, 1, 5, 5]
-    assert not {*names[0], *names[1]} & {*names[2], *names[3]}

@@ -9,7 +9,6 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 import torch
-import torch.distributed as dist
 from gloo_pool import Process
 from torch import Tensor
 
@@ -267,18 +266,3 @@ def timeouts_of_nodes(process: Process, seconds: float) -> set[float]:
     process.control.barrier()  # leaving early closes connections that others still open
     backends = [part.group._get_backend(torch.device("cpu")) for part in parts]
     return {backend.options._timeout.total_seconds() for backend in backends}
-
-
-def groups_of_nodes(process: Process) -> tuple[Tensor, list[str]]:
-    """Return the sum over nodes, with nodes of one, in each of two groups of two processes.
-
-    Also return the names of the groups that have been made.
-    """
-    halves = [dist.new_group([0, 1]), dist.new_group([2, 3])]
-    half = halves[process.rank // 2]
-    assert isinstance(half, dist.ProcessGroup)
-    parts = GlooTransport(half).split(1)
-    total = torch.tensor([process.rank])
-    parts[1].all_reduce(total, "sum")
-    process.control.barrier()  # leaving early closes connections that others still open
-    return total, [part.group.group_name for part in parts]
