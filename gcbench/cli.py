@@ -173,7 +173,7 @@ def main() -> None:
 
 
 def _run_or_refuse(arguments: Sequence[str]) -> None:
-    if "COMP_LINE" in os.environ and _complete_subcommand(os.environ["COMP_LINE"]):
+    if "-sc" in arguments and _complete_subcommand(os.environ.get("COMP_LINE", "")):
         return
     if arguments and arguments[0][:1] not in ("-", "~") and "=" not in arguments[0]:
         known = near(arguments[0], [*SUBCOMMANDS, "--help"]) or ", ".join(SUBCOMMANDS)
@@ -190,7 +190,7 @@ def _complete_subcommand(line: str) -> bool:
     Hydra completes the keys and choices of runs only.
     """
     first, *more = line.split()[1:] or [""]
-    if not more:
+    if line and not more:  # there is no line while the completion is installed
         print(*(name for name in SUBCOMMANDS if name.startswith(first)))
     return first in SUBCOMMANDS
 

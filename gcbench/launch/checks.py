@@ -75,8 +75,9 @@ def check(config: Config, plan: Plan, data: Data, directory: Path) -> None:
             "batch; type trainer.accumulate=1"
         )
     estimator.refuse(model, data, compressor, config)
-    codes_momentum = _check_momentum(config, compressor)
+    _check_momentum(config, compressor)
     _check_directions(config, compressor, estimator)
+    codes_momentum = any(isinstance(part, MomentumCoding) for part in parts_of(compressor))
     try_step(config["optimizer"], config["schedule"], model, fixed_momentum=codes_momentum)
     refuse_pipeline(
         to_dataclass(TrainerSettings, config["trainer"]),
@@ -226,13 +227,12 @@ def _check_samples(trainer: Config, data: Data) -> None:
         )
 
 
-def _check_momentum(config: Config, compressor: Compressor) -> bool:
-    """Return whether a momentum is coded; refuse an optimizer that would use it in another way."""
+def _check_momentum(config: Config, compressor: Compressor) -> None:
+    """Refuse an optimizer that would not use a coded momentum as the method assumes."""
     coding = [part for part in parts_of(compressor) if isinstance(part, MomentumCoding)]
     for options in options_by_group(config["optimizer"]):
         for part in coding:
             part.refuse_optimizer(options, dense_steps_of(compressor))
-    return bool(coding)
 
 
 def _check_directions(config: Config, compressor: Compressor, estimator: Estimator) -> None:
