@@ -19,9 +19,10 @@ from gcbench.bench.timing import Row, mean_seconds
 from gcbench.comm import Comm, GlooTransport, LocalControl, MirrorTransport, ProcessGroupControl
 from gcbench.config import Config
 from gcbench.data import Data
+from gcbench.launch.building import build_run
+from gcbench.launch.connections import Connections
 from gcbench.launch.instantiate import make_model
 from gcbench.launch.plan import Machine, make_plan
-from gcbench.launch.worker import Connections, build_run
 from gcbench.train.pipeline import exchanges_in_background
 from gcbench.train.replica import is_recurrent
 from gcbench.train.run import Progress

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -52,21 +51,31 @@ class RunsFrame(DataFrame):  # type: ignore[misc]
     """A DataFrame of runs that can read their curves, even after selecting or sorting rows."""
 
     _metadata = ["recorded"]  # pandas copies it to frames derived from this one
-    recorded: Mapping[str, RecordedRun]
+    recorded: dict[str, RecordedRun]
 
     @property
     def _constructor(self) -> type[RunsFrame]:
         return RunsFrame
 
     def __finalize__(self, other: Any, method: str | None = None, **options: Any) -> RunsFrame:
-        """Take the runs of all frames that pandas joined: those of a concat, or two of a merge."""
+        """Take the runs of all frames that pandas joined: those of a concat, or two of a merge.
+
+        Raises:
+            ConfigError: if two different runs have one place, by which curves are found.
+        """
         super().__finalize__(other, method=method, **options)
         sides = [getattr(other, side, None) for side in ("left", "right")]
         joined = [
             part for part in [*getattr(other, "objs", ()), *sides] if hasattr(part, "recorded")
         ]
         if joined:
-            self.recorded = {k: run for part in joined for k, run in part.recorded.items()}
+            self.recorded = {}
+        for place, run in (item for part in joined for item in part.recorded.items()):
+            if self.recorded.setdefault(place, run).copy_key != run.copy_key:
+                raise ConfigError(
+                    f"{place}: two different runs of these frames have this place; load both at "
+                    'once, as in load_runs("/data/a", "/data/b")'
+                )
         return self
 
     def curves(self) -> DataFrame:

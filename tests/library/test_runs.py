@@ -98,6 +98,19 @@ def test_joined_frames_read_their_curves(tmp_path: Path) -> None:
         both[["seed"]].curves()
 
 
+def test_frames_with_two_runs_at_one_place_are_not_joined(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frames = []
+    for seed in (1, 2):
+        gcbench.run("compressor=none", directory=tmp_path / f"{seed}" / "run", seed=seed, **DENSE)
+        monkeypatch.chdir(tmp_path / f"{seed}")
+        frames.append(gcbench.load_runs("run"))
+    assert list(pd.concat([frames[1], frames[1]]).curves().run.unique()) == ["run"]
+    with pytest.raises(ConfigError, match="run: two different runs of these frames have this"):
+        pd.concat(frames)
+
+
 def test_kept_runs_of_one_name_read_their_own_curves(tmp_path: Path) -> None:
     def run(accuracy: float) -> RecordedRun:
         lines = [{"event": "test", "step": 1, "accuracy": accuracy}]

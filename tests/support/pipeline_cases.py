@@ -12,9 +12,10 @@ from gloo_pool import Process
 
 from gcbench.comm import Comm, GlooTransport
 from gcbench.config import Config
+from gcbench.launch.building import build_run
+from gcbench.launch.connections import Connections
 from gcbench.launch.instantiate import make_data
 from gcbench.launch.plan import Machine, make_plan
-from gcbench.launch.worker import Connections, build_run
 from gcbench.train.pipeline import exchanges_in_background
 from gcbench.train.run import Progress
 from gcbench.train.step import sample, train_step

@@ -11,9 +11,10 @@ import torch
 from gloo_pool import Process
 
 from gcbench.config import Config
+from gcbench.launch.building import build_run
+from gcbench.launch.connections import Connections
 from gcbench.launch.instantiate import make_data
 from gcbench.launch.plan import Machine, make_plan
-from gcbench.launch.worker import Connections, build_run
 from gcbench.train.checkpoints import Checkpoints
 from gcbench.train.drift import ReplicasDrifted, refuse_drift
 from gcbench.train.loop import train
