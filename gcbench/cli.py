@@ -38,7 +38,7 @@ from gcbench.config import (
     start_notice,
 )
 from gcbench.launch import slurm
-from gcbench.search import count_objectives, objectives
+from gcbench.search import count_objectives, is_of_sweeper, objectives
 from gcbench.sweep_progress import listed_errors
 
 INTERRUPTED = 130
@@ -286,6 +286,11 @@ def _command(
             raise
         sentence = sentence_of(error, name, arguments)
         print(f"{name}: {sentence}", file=sys.stderr)
+        sys.exit(1)
+    except ValueError as error:
+        if full_error or not is_of_sweeper(error):
+            raise
+        print(f"{name}: the sweeper cannot search this: {error}", file=sys.stderr)
         sys.exit(1)
 
 

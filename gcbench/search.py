@@ -6,6 +6,7 @@ They choose points by the values of earlier ones, and minimize them.
 from __future__ import annotations
 
 import math
+from traceback import walk_tb
 from typing import Any
 
 from hydra.conf import HydraConf
@@ -43,6 +44,13 @@ def count_objectives(config: Config, hydra_config: HydraConf) -> int:
             "hydra.sweeper.direction=minimize, or [minimize,minimize] for both"
         )
     return len(names)
+
+
+def is_of_sweeper(error: ValueError) -> bool:
+    """Return whether a sweeper raised this, as for a space that it cannot search, and no run."""
+    modules = [frame.f_globals["__name__"] for frame, _ in walk_tb(error.__traceback__)]
+    began = [name.startswith("hydra_plugins.") and "sweeper" in name for name in modules]
+    return any(began) and not any(n.startswith("gcbench") for n in modules[began.index(True) :])
 
 
 def objectives(result: Result | None) -> list[float]:

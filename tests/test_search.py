@@ -96,6 +96,21 @@ def test_what_cannot_be_minimized_is_refused(
 
 
 @pytest.mark.parametrize(
+    ("space", "says"),
+    [
+        ("tag(log,interval(-1,1))", "the sweeper cannot search this: The `low` value must be larg"),
+        ("interval(1,2)", "the sweeper cannot search this: GridSampler only supports discrete"),
+    ],
+)
+def test_what_optuna_cannot_search_is_refused_in_its_words(
+    tmp_path: Path, space: str, says: str
+) -> None:
+    refused = search(tmp_path, f"optimizer.lr={space}")
+    assert refused.returncode == 1 and "Traceback" not in refused.stderr
+    assert refused.stderr.splitlines()[-1].startswith(f"gcbench: {says}")
+
+
+@pytest.mark.parametrize(
     ("test", "expected"),
     [
         ({"accuracy": 90.0, "loss": 0.3}, 10.0),

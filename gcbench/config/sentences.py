@@ -214,6 +214,15 @@ def _in_our_words(text: str, benchmark: bool, overrides: Sequence[str]) -> str:
             f"gcbench.sweep with a list), or {several[2]}=[{several[3]}] for one value that is a "
             "list"
         )
+    if re.match(r"BasicSweeper does not support|Sweep parameters '.+' requires", text):
+        for typed in overrides:
+            if "interval(" in typed:
+                return (
+                    f"{typed}: only a search tries values of an interval; type gcbench -m "
+                    f"hydra/sweeper=optuna '{typed}'"
+                )
+    if sweep := re.match(r"Sweep parameters '(.+)' requires", text):
+        return f"{sweep[1]}: several values are a sweep; type gcbench -m '{sweep[1]}'"
     not_read = r"(?:parsing override|alternative at input) '(.+?)'|LexerNoViableAltException: (.+)"
     if unread := re.search(not_read, text):
         return (

@@ -150,6 +150,15 @@ def test_every_subcommand_has_a_help(typed: Typed, tmp_path: Path, name: str) ->
             "gcbench: compressor=glob(qsdg*): this matches no choice; type one of acpsgd, atomo",
         ),
         (["bits=2,4"], "gcbench: bits=2,4: several values are a sweep; type gcbench -m bits=2,4"),
+        (["bits=range(2,5)"], "gcbench: bits=range(2,5): several values are a sweep; type gcbench"),
+        (
+            ["-m", "optimizer.lr=interval(1,2)"],
+            "gcbench: optimizer.lr=interval(1,2): only a search",
+        ),
+        (
+            ["optimizer.lr=interval(1,2)"],
+            "gcbench: optimizer.lr=interval(1,2): only a search tries",
+        ),
         (["report", "tabel=x"], "gcbench report: tabel=x: no such key; type table="),
         (
             ["report", "--tabel=x"],
