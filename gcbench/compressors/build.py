@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Collection, Iterator, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from gcbench.compressors.aligned import Aligned
 from gcbench.compressors.base import Compressor
@@ -15,7 +15,7 @@ from gcbench.compressors.codec import Codec
 from gcbench.compressors.dense import Dense
 from gcbench.compressors.ef21 import EF21
 from gcbench.compressors.entropy_coded import apply_code
-from gcbench.compressors.exchange import build_exchange
+from gcbench.compressors.exchange import ScatterExchange, build_exchange
 from gcbench.compressors.hierarchical import Hierarchical
 from gcbench.compressors.loco import LoCo
 from gcbench.compressors.onebit_adam import MomentumCoding
@@ -51,15 +51,6 @@ Feedback = ErrorFeedback | EF21 | LoCo
 """What `error_feedback` puts around a method."""
 
 
-@runtime_checkable
-class Counting(Protocol):
-    """A method whose paper states how many bits it sends."""
-
-    @property
-    def analytic_bits_per_value(self) -> float | None:
-        """Return the bits without scales and tables; None if they depend on the codes."""
-
-
 @checked
 def build(
     method: Compressor | Codec,
@@ -93,6 +84,8 @@ def build(
         )
     if isinstance(method, Bucketed) and method.per_layer:
         _refuse_buckets_beside_layers(bucket_scope, exchange, align)
+    if isinstance(method, ByKind):
+        _refuse_residuals_of_shards(method)
     compressor = _send_codes(method, align, code, exchange, workers_per_node)
     if bucket_scope == "gradient":
         compressor = BucketsThroughGradient(compressor)
@@ -208,6 +201,16 @@ def _refuse_buckets_beside_layers(
         )
 
 
+def _refuse_residuals_of_shards(method: ByKind) -> None:
+    """Raise ValueError if a kind has a residual per shard: state belongs to tensors there."""
+    for part in (*parts_of(method.convolutions), *parts_of(method.others)):
+        if isinstance(part, ScatterExchange) and part.code_means:
+            raise ValueError(
+                "exchange=scatter_coded inside a method for convolutions and one for other "
+                "tensors: a shard belongs to neither; type exchange=scatter"
+            )
+
+
 def parts_of(compressor: Compressor) -> Iterator[object]:
     """Yield the compressor and what it wraps, outermost first."""
     part: object | None = compressor
@@ -222,8 +225,8 @@ def analytic_ratio(compressor: Compressor) -> float | None:
     Scales and tables are left out. None if the bits depend on the codes, or if the paper counts
     them in another way.
     """
-    counted = next((part for part in parts_of(compressor) if isinstance(part, Counting)), None)
-    bits = counted.analytic_bits_per_value if counted else None
+    name = "analytic_bits_per_value"
+    bits = next((getattr(part, name) for part in parts_of(compressor) if hasattr(part, name)), None)
     return 32 / bits if bits else None
 
 

@@ -14,6 +14,7 @@ from gcbench.compressors.base import Aggregated, Compressor, Grads, Properties, 
 from gcbench.compressors.codec import Codec, Message, RaggedCodec
 from gcbench.compressors.dense import Dense
 from gcbench.compressors.exchange import GatherExchange, ScatterExchange, average_shards
+from gcbench.compressors.wrappers import BucketsThroughGradient
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,8 @@ def shard_exchange(compressor: Compressor) -> Compressor:
 
     Raises ValueError if its messages do not consist of one code of equal length per shard.
     """
+    if isinstance(compressor, BucketsThroughGradient):  # a group of parameters is one tensor anyway
+        return shard_exchange(compressor.inner)
     if isinstance(compressor, Dense):
         return ShardExchange(Cast(getattr(torch, compressor.dtype)))
     if isinstance(compressor, GatherExchange) and not isinstance(compressor.codec, RaggedCodec):

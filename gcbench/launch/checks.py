@@ -267,6 +267,6 @@ def _warn_of_little_compression(
 ) -> None:
     steps = steps_of_run(config["trainer"], data)
     shapes = [p.shape for p in model.parameters() if p.requires_grad]
-    share = compressed_share(compressor, shapes, steps // estimator.period)
+    share = compressed_share(compressor, shapes, estimator.exchanges_in(steps))
     if advice := advice_on_share(share, config):
         log.warning("%s are compressed %s", share_in_words(share), advice)

@@ -36,7 +36,10 @@ class FsdpCompression(Compression):
         }
         parameter = _sharded_parameters(module)[0]
         shards = parameter.device_mesh.get_group()
-        device = parameter.to_local().device
+        # Gradients are reduced there, even if CPUOffloadPolicy keeps the parameters in main memory.
+        device = torch.device(parameter.device_mesh.device_type)
+        if device.type == "cuda":
+            device = torch.device("cuda", torch.cuda.current_device())
         workers = replicas or shards
         # Replicas of different shards have the same worker numbers but need different random draws.
         shard = shards.rank() if replicas else 0

@@ -121,6 +121,10 @@ class LocalSteps(InnerSteps, Checked):
     def period(self) -> int:
         return -(-self.every // self.fragments)
 
+    def exchanges_in(self, steps: int) -> int:
+        """Return how many times each parameter is exchanged in `steps` steps."""
+        return steps // self.every
+
     def refuse(
         self, model: nn.Module, data: Data, compressor: Compressor, config: Mapping[str, Any]
     ) -> None:

@@ -109,11 +109,13 @@ def _divergence(run: Run, progress: Progress) -> str | None:
     """Return why the run has diverged, or None.
 
     It has if a value was not finite, or if the weights are not: then the next loss will not be.
+    All processes return the same, though the weights of local steps are each worker's own.
     """
     if bad := _first_bad(run, progress):
         return describe_bad_value(bad)
     models = [run.replica.parameters, *(model.parameters for model in run.inner)]
-    if all(p.isfinite().all() for parameters in models for p in parameters.values()):
+    finite = all(p.isfinite().all() for parameters in models for p in parameters.values())
+    if all(run.control.gather(finite)):
         return None
     return f"the weights were not finite after step {progress.step - 1}"
 

@@ -118,6 +118,7 @@ class ByTrial(Pipeline):
         self._decided = False
         self._steps = 0
         self._began = 0.0
+        self._unused = False  # whether a step of this process had parameters without a gradient
 
     def gradients(self, run: Run, progress: Progress) -> Tensor:
         if not self._decided and self._steps % TURN_STEPS == 0:
@@ -126,6 +127,7 @@ class ByTrial(Pipeline):
         return self._ways[self._overlaps].gradients(run, progress)
 
     def exchange(self, run: Run, progress: Progress) -> ExchangeResult | None:
+        self._unused = self._unused or bool(run.replica.unused)
         return self._ways[self._overlaps].exchange(run, progress)
 
     def messages(self, run: Run) -> list[list[str]]:
@@ -140,7 +142,8 @@ class ByTrial(Pipeline):
         if self._steps > 2 * TURN_STEPS:  # in the first turns DDP builds its buckets
             self._seconds[self._overlaps].append(now - self._began)
         self._overlaps = not self._overlaps
-        if run.replica.unused:  # their buckets would never be complete
+        # Their buckets would never be complete. Processes may have others, as with LayerDrop.
+        if any(run.control.gather(self._unused)):
             self._overlaps, self._decided = False, True
         elif len(self._seconds[True]) == TURNS:
             self._decided = True

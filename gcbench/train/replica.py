@@ -135,7 +135,7 @@ class Replica:
         self._arrived = [set() for _ in self.workers]
         for row in range(1, len(self.workers)):
             if row not in self._own_buffers:
-                self._own_buffers[row] = [getattr(m, name).clone() for m, name in self._buffers]
+                self._own_buffers[row] = [buffer.clone() for buffer in self.buffers_of(0)]
 
     @contextmanager
     def parameters_at(self, point: Sequence[Tensor]) -> Iterator[None]:
@@ -173,7 +173,7 @@ class Replica:
             p.grad = None
         losses = []
         collecting = self._collecting(row) if self._buckets is None else nullcontext()
-        with self._buffers_of(row), collecting:
+        with self._with_buffers(row), collecting:
             for i, (inputs, targets) in enumerate(_micro_batches(batch, self._accumulate)):
                 clock.lap("forward")
                 last = i == self._accumulate - 1
@@ -186,8 +186,20 @@ class Replica:
                 losses.append(loss.detach())
         return torch.stack(losses).sum()
 
+    def buffers_of(self, row: int) -> list[Tensor]:
+        """Return a worker's buffers, without the statistics of norms, which are worker 0's."""
+        own = self._own_buffers.get(row)
+        return [getattr(m, name) for m, name in self._buffers] if own is None else own
+
+    def set_buffers(self, row: int, tensors: Sequence[Tensor]) -> None:
+        """Make these a worker's buffers."""
+        if row == 0:
+            self._swap_buffers(tensors)
+        else:
+            self._own_buffers[row] = [*tensors]
+
     @contextmanager
-    def _buffers_of(self, row: int) -> Iterator[None]:
+    def _with_buffers(self, row: int) -> Iterator[None]:
         """Replace the model's buffers, which are those of the first row, by another row's."""
         if row == 0:
             yield

@@ -80,7 +80,8 @@ def other_epochs_reason(config: Config, workers: int, before: int, now: int) -> 
 def merge_workers(contents: Sequence[dict[str, Any]], shares: Sequence[float]) -> dict[str, Any]:
     """Return the content of one worker's file, merged from those of several by `shares`.
 
-    Hidden states are reset, as the text is now cut into other columns.
+    Hidden states are reset, as the text is now cut into other columns, and buffers become worker
+    0's, as they do in a test.
     """
     layers = zip(*(content["state"] for content in contents), strict=True)
     return {

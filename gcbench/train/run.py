@@ -54,6 +54,10 @@ class Estimator(Protocol):
     def period(self) -> int:
         """Return the maximum number of steps from one exchange to the next."""
 
+    def exchanges_in(self, steps: int) -> int:
+        """Return how many times each parameter is exchanged in `steps` steps, at most."""
+        return steps
+
     @property
     def worker_copies(self) -> int:
         """Return how many copies of the parameters each worker keeps for its local steps."""

@@ -46,6 +46,7 @@ def worker_content(run: Run, progress: Progress, row: int) -> dict[str, Any]:
         ],
         "late": progress.late and _late_row(progress.late, row),
         "carry": run.replica.carries[row],
+        "buffers": [buffer.clone() for buffer in run.replica.buffers_of(row)],
         "meter": run.comm.meter.state()[row],
         "loss": float(progress.losses[row]),
         "inner": _inner_content(run.inner[row]) if run.inner else None,
@@ -106,6 +107,9 @@ def _late_from(update: Grads, rows: dict[str, Tensor]) -> ExchangeResult:
 
 def _restore_workers(run: Run, progress: Progress, workers: Sequence[dict[str, Any]]) -> None:
     run.replica.carries = [w["carry"] for w in workers]
+    for row, worker in enumerate(workers):
+        if "buffers" in worker:  # not in older checkpoints, nor if the number of workers changes
+            run.replica.set_buffers(row, worker["buffers"])
     run.comm.meter.load([w["meter"] for w in workers])
     progress.losses.copy_(torch.tensor([w["loss"] for w in workers], dtype=torch.float64))
     for row, inner in enumerate(run.inner):

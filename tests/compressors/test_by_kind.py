@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from method_cases import aggregate, build_method
 
 from gcbench.compressors.build import build, compressed_share
 from gcbench.compressors.by_kind import ByKind
 from gcbench.compressors.dense import Dense
+from gcbench.compressors.onebit import OneBit
 from gcbench.compressors.powersgd import PowerSGD
 from gcbench.compressors.qsgd import QSGD
 
@@ -63,6 +65,12 @@ def test_its_bits_are_those_of_the_kinds() -> None:
     out = aggregate(method, GRADS)
     values = {k: set((g / g.abs().amax()).flatten().tolist()) for k, g in out.sent().items()}
     assert len(values["linear"]) <= 2 * 3 and len(values["convolution"]) > 50
+
+
+def test_a_residual_of_shards_is_refused() -> None:
+    coded = build(OneBit(bucket_size=64), exchange="scatter_coded", error_feedback=True)
+    with pytest.raises(ValueError, match="a shard belongs to neither; type exchange=scatter"):
+        build(ByKind(coded, Dense()))
 
 
 def test_the_compressed_share_counts_each_tensor_in_its_kind() -> None:

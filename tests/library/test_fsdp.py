@@ -55,6 +55,17 @@ def test_none_trains_as_plain_fsdp_or_hsdp(between: bool) -> None:
         assert close(ours, plain)
 
 
+@either_way
+def test_buckets_run_through_a_group_of_parameters_in_any_case(between: bool) -> None:
+    knobs = {"min_size": 0, "bucket_size": 64}
+    typed = pool(4).run(run_choices, between, {"qsgd": knobs | {"bucket_scope": "gradient"}})
+    plain = pool(4).run(run_choices, between, {"qsgd": knobs})
+    for (updates, *bits), (expected, *expected_bits) in (
+        (a["qsgd"], b["qsgd"]) for a, b in zip(typed, plain, strict=True)
+    ):
+        assert equal(updates, expected) and bits == expected_bits
+
+
 @pytest.mark.parametrize("seed", [1, pytest.param(7, marks=pytest.mark.slow)])
 @either_way
 def test_updates_are_those_of_the_exchange_of_the_same_shards(between: bool, seed: int) -> None:

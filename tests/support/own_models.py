@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from gcbench.comm import Comm
@@ -59,6 +60,49 @@ class Spectral(nn.Sequential):
     def __init__(self) -> None:
         layer = nn.utils.parametrizations.spectral_norm(nn.Linear(64, 10))
         super().__init__(nn.Flatten(), layer)
+
+
+class Centered(nn.Module):
+    """Subtracts a running mean of its training inputs, which is a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(64))
+        self.read = nn.Linear(64, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.flatten(1)
+        if self.training:
+            self.mean = 0.5 * self.mean + 0.5 * x.detach().mean(0)
+        return self.read(x - self.mean)
+
+
+class Steep(nn.Linear):
+    """Has a gradient 10,000 times as large in worker 1's third backward pass."""
+
+    def __init__(self) -> None:
+        super().__init__(64, 10)
+        self.passes = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = super().forward(x.flatten(1))
+        self.passes += self.training
+        if self.passes == 3 and dist.is_initialized() and dist.get_rank() == 1:
+            return out + 9999 * (out - out.detach())
+        return out
+
+
+class Skipping(nn.Module):
+    """Skips a layer at random in training, each process by draws of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read, self.extra = nn.Linear(64, 10), nn.Linear(10, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.read(x.flatten(1))
+        skips = self.training and torch.rand(()) < 0.5
+        return x if skips else x + self.extra(x).relu()
 
 
 class Complex(Seven):

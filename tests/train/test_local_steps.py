@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from gcbench.comm import Comm
 from gcbench.compressors import Aggregated, Compressor, Grads, State, Step
-from gcbench.config import ConfigError
+from gcbench.config import ConfigError, RunFailed
 from gcbench.train.estimators import batch_of
 from gcbench.train.local_steps import cut_fragments
 from gcbench.train.run import Run
@@ -338,3 +338,25 @@ def test_fragments_are_whole_in_their_own_first_exchanges(tmp_path: Path) -> Non
     typed = ("min_size=0", "dense_steps=1", "estimator=local_steps", "estimator.every=2")
     length = ("estimator.fragments=2", "trainer.max_steps=4")
     assert run(tmp_path, *VIRTUAL, *typed, *length)["compressed_share"] == 0.5
+
+
+@pytest.mark.usefixtures("copied_workers")
+def test_processes_agree_that_one_workers_own_weights_have_diverged(tmp_path: Path) -> None:
+    """They overflow in a local step of worker 1, though its gradient does not."""
+    overrides = [*LOCAL[:1], "estimator.every=2", "compressor=none"]
+    overrides += ["optimizer.lr=1e36", "optimizer.weight_decay=0"]
+    overrides += ["model._target_=own_models.Steep", "optimizer.momentum=0"]
+    overrides += ["schedule=constant", "trainer.launcher=local", "trainer.gpus=2"]
+    with pytest.raises(RunFailed, match="diverged: the weights were not finite after step 2"):
+        run(tmp_path, *overrides, "trainer.max_steps=3", "trainer.eval_every=null")
+
+
+@pytest.mark.parametrize("fragments", [1, 4])
+def test_a_warm_up_is_most_of_few_exchanges_however_they_are_cut(
+    tmp_path: Path, fragments: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each parameter is exchanged 6 times, of which 5 are not compressed."""
+    cut = f"estimator.fragments={fragments}"
+    overrides = ["compressor=qsgd", "min_size=0", "dense_steps=5", "trainer.max_steps=24"]
+    run(tmp_path, *LOCAL, *VIRTUAL, cut, *overrides)
+    assert "16.7 % of the gradient's values are compressed" in caplog.text

@@ -262,6 +262,16 @@ def test_parameters_that_the_loss_does_not_depend_on(tmp_path: Path) -> None:
         run(tmp_path / "true", *overrides, "trainer.overlap=true")
 
 
+@pytest.mark.usefixtures("copied_workers")
+def test_processes_agree_that_some_parameters_are_skipped(tmp_path: Path) -> None:
+    """In the fifth step one process uses all parameters, and the other does not."""
+    overrides = ["model._target_=own_models.Skipping", "compressor=none", REAL, "trainer.gpus=2"]
+    overrides += [f"trainer.max_steps={5 * TURN_STEPS}", "trainer.timeout_seconds=30"]
+    plain = run(tmp_path / "plain", *overrides)
+    tried = run(tmp_path / "auto", *overrides, "trainer.overlap=auto")
+    assert tried["test"] == plain["test"] and tried["overlap_ratio"] is None
+
+
 def test_runs_with_overlap_continue_those_without_but_have_names_of_their_own() -> None:
     plain, overlapped, late = (
         config("qsgd", *overrides)

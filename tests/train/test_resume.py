@@ -63,6 +63,7 @@ METHODS["zero_one_adam"] = [
     *("optimizer=frozen_adam", "optimizer.freeze_steps=4", "optimizer.updates_per_interval=2"),
 ]
 METHODS["dion"] = ["compressor=dion", "rank=4", "optimizer=dion"]
+METHODS["buffers"] = [*METHODS["qsgd"], "model._target_=own_models.Centered"]
 METHODS["any_class"] = [
     "compressor=powersgd",
     "optimizer._target_=own_optimizers.Decaying",
@@ -105,7 +106,9 @@ def same(
         assert result[key] == expected[key]
 
 
-@pytest.mark.parametrize("method", slow_but(["qsgd", "powersgd", "onebit_adam"], [*METHODS]))
+@pytest.mark.parametrize(
+    "method", slow_but(["qsgd", "powersgd", "onebit_adam", "buffers"], [*METHODS])
+)
 def test_killed_and_resumed_equals_not_killed(tmp_path: Path, method: str) -> None:
     overrides = [
         *METHODS[method],
@@ -161,7 +164,9 @@ def test_phases_are_timed_on_one_link(
 
 
 @pytest.mark.usefixtures("copied_workers")
-@pytest.mark.parametrize("method", slow_but(["local_steps"], ["svrg", "local_steps"]))
+@pytest.mark.parametrize(
+    "method", slow_but(["local_steps", "buffers"], ["svrg", "local_steps", "buffers"])
+)
 def test_virtual_workers_continue_as_real_ones(tmp_path: Path, method: str) -> None:
     """Four virtual workers of one process become four processes over gloo.
 
