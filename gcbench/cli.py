@@ -190,8 +190,11 @@ def _complete_subcommand(line: str) -> bool:
     Hydra completes the keys and choices of runs only.
     """
     first, *more = line.split()[1:] or [""]
-    if line and not more:  # there is no line while the completion is installed
-        print(*(name for name in SUBCOMMANDS if name.startswith(first)))
+    ended = bool(first) and line[-1:].isspace()  # the cursor is at the next word
+    if line and not more and not ended:  # there is no line while the completion is installed
+        for name in SUBCOMMANDS:
+            if name.startswith(first):
+                print(name)
     return first in SUBCOMMANDS
 
 
@@ -287,10 +290,11 @@ def _command(
         sentence = sentence_of(error, name, arguments)
         print(f"{name}: {sentence}", file=sys.stderr)
         sys.exit(1)
-    except ValueError as error:
+    except Exception as error:
         if full_error or not is_of_sweeper(error):
             raise
-        print(f"{name}: the sweeper cannot search this: {error}", file=sys.stderr)
+        why = str(error) or "it takes choice(a,b), range(a,b) and interval(a,b)"
+        print(f"{name}: the sweeper cannot search this: {why}", file=sys.stderr)
         sys.exit(1)
 
 

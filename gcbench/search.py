@@ -5,7 +5,7 @@ They choose points by the values of earlier ones, and minimize them.
 
 from __future__ import annotations
 
-import math
+import os
 from traceback import walk_tb
 from typing import Any
 
@@ -14,7 +14,10 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from gcbench.config import Config, ConfigError
+from gcbench.launch.slurm import TORCHRUN
 from gcbench.records.schema import BITS_PER_MIB, Result
+
+WORST = 1e30  # finite, as from two infinite objectives Optuna's TPE computes NaN
 
 
 def is_search(hydra_config: HydraConf | DictConfig) -> bool:
@@ -26,10 +29,16 @@ def is_search(hydra_config: HydraConf | DictConfig) -> bool:
 def count_objectives(config: Config, hydra_config: HydraConf) -> int:
     """Return how many values the sweeper wants of each run; 0 if it does not search.
 
-    Raises ConfigError for a sweeper that would maximize them, and for a run without tests.
+    Raises ConfigError for a sweeper that would maximize them, for a run without tests, and under
+    torchrun, where every rank would search by itself.
     """
     if not is_search(hydra_config):
         return 0
+    if all(name in os.environ for name in TORCHRUN) and int(os.environ["WORLD_SIZE"]) > 1:
+        raise ConfigError(
+            f"hydra.sweeper={hydra_config.sweeper._target_}: every rank of torchrun would search "
+            "by itself; type gcbench without torchrun, with trainer.launcher=local"
+        )
     if config["trainer"]["eval_every"] is None:
         raise ConfigError(
             "trainer.eval_every=null: a search compares tests; type a number of epochs"
@@ -46,7 +55,7 @@ def count_objectives(config: Config, hydra_config: HydraConf) -> int:
     return len(names)
 
 
-def is_of_sweeper(error: ValueError) -> bool:
+def is_of_sweeper(error: Exception) -> bool:
     """Return whether a sweeper raised this, as for a space that it cannot search, and no run."""
     modules = [frame.f_globals["__name__"] for frame, _ in walk_tb(error.__traceback__)]
     began = [name.startswith("hydra_plugins.") and "sweeper" in name for name in modules]
@@ -56,11 +65,14 @@ def is_of_sweeper(error: ValueError) -> bool:
 def objectives(result: Result | None) -> list[float]:
     """Return the test error in percent (or perplexity, or loss) and the MiB sent per worker.
 
-    Both are infinite without a result, as for a run that has diverged.
+    Both are WORST without a result, as for a run that has diverged, and the error of a score that
+    is infinite.
     """
-    from gcbench.report.measures import LOWER, main_score  # imports pandas
+    from gcbench.report.measures import LOWER, MAIN_SCORES, measure  # imports pandas
 
     if result is None or result.bits_sent is None:
-        return [math.inf, math.inf]
-    name, value = main_score(result) or ("loss", math.inf)
-    return [value if name in LOWER else 100 - value, result.bits_sent.per_worker / BITS_PER_MIB]
+        return [WORST, WORST]
+    name = next((name for name in MAIN_SCORES if name in (result.test or {})), "loss")
+    value = measure(name, result)
+    error = WORST if value is None else value if name in LOWER else 100 - value
+    return [error, result.bits_sent.per_worker / BITS_PER_MIB]

@@ -87,7 +87,9 @@ class SweepProgress(Callback):
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **_: Any) -> None:
         if is_search(config.hydra) and job_return.status is JobStatus.COMPLETED:
-            self.searched.append(Path(run_directory(config)))
+            own = Path(run_directory(config))
+            there = (own / "result.json").exists()
+            self.searched.append(own if there else find_same_run(resolve(config), own) or own)
         if self.ended >= len(self.rows):  # a single run, or a job in a process of its own
             return
         row = self.rows[self.ended]
@@ -116,7 +118,10 @@ class SweepProgress(Callback):
     def on_multirun_end(self, config: DictConfig, **_: Any) -> None:
         if is_search(config.hydra):
             _compare(self.searched, config)
-            log.info("the best: %s", Path(config.hydra.sweep.dir) / "optimization_results.yaml")
+            found = Path(config.hydra.sweep.dir) / "optimization_results.yaml"
+            if found.exists():  # as Optuna writes it, over that of an earlier search
+                suffix = digest(sorted(config.hydra.overrides.task))
+                log.info("the best: %s", found.replace(found.with_stem(f"{found.stem}-{suffix}")))
 
     def _list_failures(self) -> None:
         listed = "".join(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import subprocess
 from pathlib import Path
@@ -15,7 +14,7 @@ from results import plain_result
 
 from gcbench.records.result import count_bits
 from gcbench.records.schema import BITS_PER_MIB
-from gcbench.search import objectives
+from gcbench.search import WORST, objectives
 
 SHORT = (
     "logger=none",
@@ -45,13 +44,18 @@ def test_a_search_finds_the_point_with_the_smallest_error(tmp_path: Path) -> Non
         for result in results
         if result["status"] == "done"
     }
-    found = yaml.safe_load((tmp_path / "optimization_results.yaml").read_text())
+    (best,) = tmp_path.glob("optimization_results-*.yaml")
+    found = yaml.safe_load(best.read_text())
     assert found["best_value"] == pytest.approx(min(errors.values()))
     assert errors[found["best_params"]["optimizer.lr"]] == min(errors.values())
     _, table = done.stdout.split("mlp, digits, 2 workers x 32, 2 steps")
     assert all(f"optimizer.lr={rate} " in table for rate in errors)
+    assert f"the best: {best}" in done.stderr
     assert list(tmp_path.glob("figures/sweeps/mlp-digits-*.png"))
-    assert f"the best: {tmp_path}/optimization_results.yaml" in done.stderr
+    again = search(tmp_path, "optimizer.lr=choice(0.01,0.2)", "name=again")
+    assert again.returncode == 0, again.stderr
+    assert "optimizer.lr=0.01 " in again.stdout, "its points have run under another name"
+    assert len(list(tmp_path.glob("optimization_results-*.yaml"))) == 2
 
 
 def test_it_may_weigh_the_error_against_the_bits(tmp_path: Path) -> None:
@@ -66,7 +70,8 @@ def test_it_may_weigh_the_error_against_the_bits(tmp_path: Path) -> None:
         ]
         for result in results
     }
-    found = yaml.safe_load((tmp_path / "optimization_results.yaml").read_text())
+    (best,) = tmp_path.glob("optimization_results-*.yaml")
+    found = yaml.safe_load(best.read_text())
     for point in found["solutions"]:
         assert point["values"] == pytest.approx(points[point["params"]["compressor"]])
     assert "qsgd" in {point["params"]["compressor"] for point in found["solutions"]}
@@ -100,6 +105,7 @@ def test_what_cannot_be_minimized_is_refused(
     [
         ("tag(log,interval(-1,1))", "the sweeper cannot search this: The `low` value must be larg"),
         ("interval(1,2)", "the sweeper cannot search this: GridSampler only supports discrete"),
+        ("glob(*)", "the sweeper cannot search this: it takes choice(a,b), range(a,b) and interv"),
     ],
 )
 def test_what_optuna_cannot_search_is_refused_in_its_words(
@@ -116,7 +122,8 @@ def test_what_optuna_cannot_search_is_refused_in_its_words(
         ({"accuracy": 90.0, "loss": 0.3}, 10.0),
         ({"perplexity": 25.0, "loss": 3.2}, 25.0),
         ({"loss": 0.3}, 0.3),
-        ({"loss": None}, math.inf),
+        ({"loss": None}, WORST),
+        ({"perplexity": None, "loss": 750.0}, WORST),
     ],
 )
 def test_the_objective_is_less_for_a_better_run(
@@ -124,4 +131,4 @@ def test_the_objective_is_less_for_a_better_run(
 ) -> None:
     sent = count_bits([8 * 2**20, 24 * 2**20], steps=1, steps_per_epoch=1, dense=32)
     assert objectives(plain_result(test=test, bits_sent=sent)) == [expected, 2.0]
-    assert objectives(None) == [math.inf, math.inf]
+    assert objectives(None) == [WORST, WORST]

@@ -48,6 +48,8 @@ def _check_groups(optimizer: Config) -> None:
     """Refuse an option of a group that the optimizer itself could not have."""
     for group in optimizer.get("groups") or []:
         _check_node({**optimizer, **group}, settings.OptimizerSettings, "optimizer.groups: ")
+        if sentence := refusal("optimizer.groups: match", group.get("match", ""), str):
+            raise ConfigError(f"{sentence} in quotes, as in match:'1'")
         lr_scale = group.get("lr_scale", 1.0)
         if sentence := refusal("optimizer.groups: lr_scale", lr_scale, settings.LrScale):
             raise ConfigError(sentence)

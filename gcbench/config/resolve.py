@@ -22,7 +22,7 @@ from gcbench.config.help import keys_by_choice
 from gcbench.config.idle import refuse_idle_keys
 from gcbench.config.links import emulated_link
 from gcbench.config.names import refuse_name
-from gcbench.config.sentences import hints_of_keys, parse_value, unknown_key
+from gcbench.config.sentences import GROUPS, hints_of_keys, parse_value, unknown_key
 from gcbench.config.typed import WITH_TARGETS, choices_of, experiment_of, typed_keys, typed_knobs
 from gcbench.knobs import kinds_of, knobs_of, refusal
 from gcbench.settings import BenchSettings, MethodSettings, RunSettings
@@ -69,6 +69,9 @@ def settle(composed: DictConfig) -> Config:
     typed = typed_keys(composed)
     choices, experiment = choices_of(composed), experiment_of(composed)
     _refuse_removed_keys(composed)
+    outputs = tree.get("outputs", "outputs")  # before a directory is named in it
+    if sentence := refusal("outputs", outputs, knobs_of(RunSettings)["outputs"]):
+        raise ConfigError(sentence)
     _refuse_names_for_nodes(tree, choices)
     if "budget" in tree:
         apply_budget(tree, choices, typed)
@@ -87,9 +90,10 @@ def settle(composed: DictConfig) -> Config:
 
 
 def _refuse_removed_keys(composed: DictConfig) -> None:
-    """Refuse ~seed and the like, without which no directory could be named."""
+    """Refuse ~seed, ~schedule and the like, without which there is no run."""
+    needed = {*knobs_of(RunSettings), *GROUPS, "budget"}
     for override in composed.hydra.overrides.task:
-        if override.startswith("~") and override[1:].partition("=")[0] in knobs_of(RunSettings):
+        if override.startswith("~") and override[1:].partition("=")[0] in needed:
             raise ConfigError(f"{override}: every run needs this key; leave this out")
 
 

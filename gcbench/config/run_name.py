@@ -57,7 +57,10 @@ def _knobs_in_name(knobs: Config) -> str:
 
 def run_directory(composed: DictConfig) -> str:
     """Return the directory for a run's files; it may be relative to the working directory."""
-    return str(composed.directory or Path(composed.outputs) / run_name(composed))
+    if composed.directory:
+        return str(composed.directory)
+    name = run_name(composed)  # which refuses an `outputs` that is no folder
+    return str(Path(composed.outputs) / name)
 
 
 def sweep_subdirectory(composed: DictConfig) -> str:

@@ -14,6 +14,9 @@ from typing import Any
 import torch.distributed as dist
 
 MEETING_FILE = "GCBENCH_MEETING"  # environment variable with the path of the file
+# Variable that torchrun sets if its agent keeps one store for as long as its processes live.
+AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"
+_joins = 0  # groups that this process has joined, one for each row of a sweep
 
 
 def restarts() -> int:
@@ -23,8 +26,10 @@ def restarts() -> int:
 
 def join(backend: str | None, **more: Any) -> None:
     """Join the default process group; `more` are arguments of `init_process_group`."""
-    # After a restart torchrun's store still has the addresses of the previous processes.
-    if MEETING_FILE in os.environ or restarts():
+    global _joins
+    _joins += 1
+    # The agent's store still has the addresses of earlier processes, and of a sweep's earlier rows.
+    if MEETING_FILE in os.environ or restarts() or os.environ.get(AGENT_STORE) == "True":
         more |= {
             "store": store("meeting"),
             "rank": int(os.environ["RANK"]),
@@ -34,8 +39,11 @@ def join(backend: str | None, **more: Any) -> None:
 
 
 def store(name: str) -> Any:
-    """Return a named part of the store that all processes share; after a restart it is empty."""
-    part = f"gcbench-{name}-{restarts()}"
+    """Return a named part of the store that all processes share.
+
+    It is empty after a restart, and in the next row of a sweep.
+    """
+    part = f"gcbench-{name}-{restarts()}-{_joins}"
     return dist.PrefixStore(part, _open_store())  # type: ignore[attr-defined]
 
 

@@ -303,6 +303,30 @@ def test_torchrun_itself(tmp_path: Path) -> None:
     assert is_of_torchrun(tmp_path)
 
 
+@pytest.mark.slow  # the agent of torchrun keeps one store for all rows
+def test_rows_of_a_sweep_under_torchrun_find_each_other(tmp_path: Path) -> None:
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    overrides = ["-m", *QUICK, "trainer.gpus=2", "trainer.max_steps=2", "seed=1,2,3"]
+    done = subprocess.run(
+        [*torchrun, "--nproc-per-node", "2", "-m", "gcbench", *overrides],
+        cwd=tmp_path,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=patience(240),
+    )
+    assert done.returncode == 0, done.stderr
+    assert [r["status"] for r in results(tmp_path)] == ["done"] * 3
+
+
+def test_a_search_under_torchrun_is_refused(tmp_path: Path) -> None:
+    overrides = ["-m", *QUICK, "hydra/sweeper=optuna", "seed=range(1,3)", "trainer.gpus=2"]
+    for done in under_torchrun(
+        processes.gcbench, overrides, overrides, folder=tmp_path, timeout=patience(120)
+    ):
+        assert done.returncode == 1 and "every rank of torchrun would search" in done.stderr
+
+
 def test_a_result_names_the_rank_that_was_killed_though_torchrun_ends_the_others(
     tmp_path: Path,
 ) -> None:

@@ -93,6 +93,8 @@ def test_help_imports_no_torch(tmp_path: Path) -> None:
         ("gcbench rep", ["report"]),
         ("gcbench compressor=pow", ["compressor=powersgd"]),
         ("gcbench report ta", []),  # but file names, which the shell adds
+        ("gcbench report ", []),
+        ("gcbench ", ["report", "check"]),
         ("gcbench c", ["claims", "check", "clip_norm=", "compressor"]),
     ],
 )
