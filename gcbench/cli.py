@@ -91,6 +91,11 @@ def _run(composed: DictConfig) -> float | list[float] | None:
     from gcbench.launch.start import start
 
     wanted = count_objectives(config, hydra_config)
+    if wanted and _is_of_torchrun() and int(os.environ["WORLD_SIZE"]) > 1:
+        raise ConfigError(
+            "hydra/sweeper: every rank of torchrun would search by itself; type gcbench without "
+            "torchrun, with trainer.launcher=local"
+        )
     try:
         result = start(config, hydra_config.runtime.output_dir, in_sweep)
     except RunDiverged as error:
@@ -315,5 +320,8 @@ def _is_first_rank() -> bool:
 
     RANK counts only if torchrun's other variables are set, too.
     """
-    rank = "RANK" if all(name in os.environ for name in slurm.TORCHRUN) else "SLURM_PROCID"
-    return os.environ.get(rank, "0") == "0"
+    return os.environ.get("RANK" if _is_of_torchrun() else "SLURM_PROCID", "0") == "0"
+
+
+def _is_of_torchrun() -> bool:
+    return all(name in os.environ for name in slurm.TORCHRUN)

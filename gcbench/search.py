@@ -5,7 +5,6 @@ They choose points by the values of earlier ones, and minimize them.
 
 from __future__ import annotations
 
-import os
 from traceback import walk_tb
 from typing import Any
 
@@ -14,7 +13,6 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from gcbench.config import Config, ConfigError
-from gcbench.launch.slurm import TORCHRUN
 from gcbench.records.schema import BITS_PER_MIB, Result
 
 WORST = 1e30  # finite, as from two infinite objectives Optuna's TPE computes NaN
@@ -29,16 +27,10 @@ def is_search(hydra_config: HydraConf | DictConfig) -> bool:
 def count_objectives(config: Config, hydra_config: HydraConf) -> int:
     """Return how many values the sweeper wants of each run; 0 if it does not search.
 
-    Raises ConfigError for a sweeper that would maximize them, for a run without tests, and under
-    torchrun, where every rank would search by itself.
+    Raises ConfigError for a sweeper that would maximize them, and for a run without tests.
     """
     if not is_search(hydra_config):
         return 0
-    if all(name in os.environ for name in TORCHRUN) and int(os.environ["WORLD_SIZE"]) > 1:
-        raise ConfigError(
-            f"hydra.sweeper={hydra_config.sweeper._target_}: every rank of torchrun would search "
-            "by itself; type gcbench without torchrun, with trainer.launcher=local"
-        )
     if config["trainer"]["eval_every"] is None:
         raise ConfigError(
             "trainer.eval_every=null: a search compares tests; type a number of epochs"
