@@ -75,7 +75,7 @@ def find_missing(
     First come the runs that undecided claims lack. The next claim is always the cheapest to decide,
     given the runs of the claims before it, whose rows it may share; claims that have their runs and
     are still open are the last of them. Then comes one run of every row that has none, then further
-    seeds. A row counts at a smaller budget if it has the same configuration there (text has no
+    seeds. A row counts at a smaller budget if it has the same configuration there (speech has no
     recipe of its own at cpu_medium), and at the paper's budget if no budget makes it smaller.
     """
     collected = _Collected(evidence, budget, seconds)

@@ -235,7 +235,9 @@ def _predicted_coding(result: Result, device: Device) -> float | None:
         codec = device.codec(result.choices["compressor"], result.parameters or 0)
     except ConfigError:
         return None
-    every = (result.estimator or {}).get("every", 1)  # steps from one exchange to the next
+    estimator, steps = result.estimator or {}, result.steps or 1
+    # Steps from one exchange to the next, or their mean.
+    every = estimator.get("every") or steps / (estimator.get("exchanges") or steps)
     return _round(codec_seconds(codec, messages_of(result), network_of(result, INSTANT)) / every)
 
 

@@ -180,7 +180,7 @@ def _commands_of(row: Row) -> Iterator[str]:
             yield command_of_runs(experiment, borrowed, overrides_of_run(borrowed[0]))
     own: list[tuple[Sequence[str], list[RecordedRun]]] = []  # overrides, and their runs
     if not_borrowed := [run for run in row.runs if run not in row.borrowed]:
-        own.append((row.overrides, not_borrowed))
+        own.append((row.chosen, not_borrowed))
     own += [(other.overrides, other.runs) for other in row.others]
     if row.grid:
         split = [f"{SPLIT}=valid"] if row.grid.validated else []
@@ -188,7 +188,8 @@ def _commands_of(row: Row) -> Iterator[str]:
             if split or rate.runs != row.runs:
                 own.append(([f"{RATE}={rate.lr:g}", *split], rate.runs))
     for overrides, runs in own:
-        yield command_of_runs(str(row.spec.experiment), runs, (*row.own_overrides, *overrides))
+        every = (*row.own_overrides, *row.typed, *overrides)
+        yield command_of_runs(str(row.spec.experiment), runs, every)
 
 
 def made_by(environments: Sequence[Environment], mark: str = "") -> list[str]:

@@ -50,8 +50,8 @@ class Row:
     others: list[Other] = field(default_factory=list)
     # Older runs of the same seed and configuration.
     duplicates: list[RecordedRun] = field(default_factory=list)
-    # Added after those of the table: with=..., or the learning rate that was chosen.
-    overrides: tuple[str, ...] = ()
+    typed: tuple[str, ...] = ()  # with=..., as far as the row has the keys
+    chosen: tuple[str, ...] = ()  # the learning rate that was chosen, if it is not the row's own
 
     @property
     def own_overrides(self) -> tuple[str, ...]:
@@ -61,7 +61,7 @@ class Row:
     @property
     def all_overrides(self) -> tuple[str, ...]:
         """Return the overrides with which the reported runs are made from the experiment."""
-        return *self.own_overrides, *self.overrides
+        return *self.own_overrides, *self.typed, *self.chosen
 
     @property
     def needs(self) -> str | None:
@@ -87,10 +87,8 @@ class Row:
         """
         if self.spec.experiment is None or self.budget == PAPER:
             return None
-        typed = tuple(
-            override for override in self.overrides if not override.startswith(f"{RATE}=")
-        )
-        at_budget, at_papers = compose_row(self.spec, self.budget, typed), compose_row(self.spec)
+        at_budget = compose_row(self.spec, self.budget, self.typed)
+        at_papers = compose_row(self.spec)
         ours, papers = (one.config["trainer"]["gpus"] for one in (at_budget, at_papers))
         return None if ours == papers else f"{ours} workers in place of {papers}"
 
@@ -186,7 +184,7 @@ def find_row(
     if spec.experiment and overrides:
         overrides = overrides_for(spec.experiment, budget, overrides)
     if spec.experiment is None or not candidates:
-        return Row(spec, budget, overrides=overrides)
+        return Row(spec, budget, typed=overrides)
     expected = compose_row(spec, budget, overrides)
     settings = {key: read_key(expected.config, key) for key in spec.settings}
     of_experiment = {
@@ -213,7 +211,8 @@ def find_row(
         grid=grid,
         others=_others({run: d for run, d in differences.items() if run not in shown}),
         duplicates=[*duplicates, *(grid.duplicates if grid else ())],
-        overrides=(*overrides, *_chosen_overrides(grid, expected)),
+        typed=overrides,
+        chosen=_chosen_overrides(grid, expected),
     )
 
 

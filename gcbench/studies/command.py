@@ -48,9 +48,11 @@ def study(typed: Sequence[str]) -> None:
         return list_studies()
     chosen, started = make_study(name, arguments.others), now()
     output = console()
-    rows = list(
-        track(chosen.rows(), name, console=output, transient=True, disable=not output.is_terminal)
-    )
+    hidden = not output.is_terminal
+    try:
+        rows = list(track(chosen.rows(), name, console=output, transient=True, disable=hidden))
+    except ValueError as error:  # a setting that a method refuses
+        raise ConfigError(f"{name}: {error}") from error
     finished = now()
     path = Path(chosen.outputs) / "studies" / f"{name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)

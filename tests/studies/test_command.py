@@ -67,6 +67,10 @@ def test_rows_are_shown_and_written_with_what_made_them(
             ["ecq_stability", "sizes=256,x"],
             "sizes=256,x: type a whole number of at least 1, as in sizes=256,1024,4096",
         ),
+        (
+            ["quantizer_bounds", "levels=[200]", "seeds=1", "values=[256]", "vectors=[flat]"],
+            "quantizer_bounds: levels=200: type a number of levels from 1 to 127",
+        ),
         (["quantizer_bounds", "seed=3"], "seed=3: no such key; type seeds="),
         (
             ["quantizer_bounds", "seeds"],
