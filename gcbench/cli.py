@@ -91,7 +91,7 @@ def _run(composed: DictConfig) -> float | list[float] | None:
     from gcbench.launch.start import start
 
     wanted = count_objectives(config, hydra_config)
-    if wanted and _is_of_torchrun() and int(os.environ["WORLD_SIZE"]) > 1:
+    if wanted and slurm.is_of_torchrun(os.environ) and int(os.environ["WORLD_SIZE"]) > 1:
         raise ConfigError(
             "hydra/sweeper: every rank of torchrun would search by itself; type gcbench without "
             "torchrun, with trainer.launcher=local"
@@ -320,8 +320,5 @@ def _is_first_rank() -> bool:
 
     RANK counts only if torchrun's other variables are set, too.
     """
-    return os.environ.get("RANK" if _is_of_torchrun() else "SLURM_PROCID", "0") == "0"
-
-
-def _is_of_torchrun() -> bool:
-    return all(name in os.environ for name in slurm.TORCHRUN)
+    rank = "RANK" if slurm.is_of_torchrun(os.environ) else "SLURM_PROCID"
+    return os.environ.get(rank, "0") == "0"

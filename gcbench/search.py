@@ -49,7 +49,7 @@ def count_objectives(config: Config, hydra_config: HydraConf) -> int:
 
 def is_of_sweeper(error: Exception) -> bool:
     """Return whether a sweeper raised this, as for a space that it cannot search, and no run."""
-    modules = [frame.f_globals["__name__"] for frame, _ in walk_tb(error.__traceback__)]
+    modules = [frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__)]
     began = [name.startswith("hydra_plugins.") and "sweeper" in name for name in modules]
     return any(began) and not any(n.startswith("gcbench") for n in modules[began.index(True) :])
 

@@ -108,7 +108,7 @@ def test_what_cannot_be_minimized_is_refused(
         ("glob(*)", "the sweeper cannot search this: it takes choice(a,b), range(a,b) and interv"),
     ],
 )
-def test_what_optuna_cannot_search_is_refused_in_its_words(
+def test_what_optuna_cannot_search_is_refused_with_the_reason(
     tmp_path: Path, space: str, says: str
 ) -> None:
     refused = search(tmp_path, f"optimizer.lr={space}")

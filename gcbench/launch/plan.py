@@ -44,7 +44,7 @@ class Machine:
 
     @property
     def under_torchrun(self) -> bool:
-        return all(key in self.environment for key in slurm.TORCHRUN)
+        return slurm.is_of_torchrun(self.environment)
 
     def started_processes(self, launcher: str) -> tuple[int, int]:
         """Return how many processes torchrun or srun started: on all nodes, and on this one."""

@@ -44,6 +44,11 @@ class JobShape(NamedTuple):
         return self._replace(tasks_per_node=points * self.tasks_per_node, gpus_per_node=gpus)
 
 
+def is_of_torchrun(environment: Environment) -> bool:
+    """Return whether torchrun has started this process, or something that sets its variables."""
+    return all(name in environment for name in TORCHRUN)
+
+
 def tasks(environment: Environment) -> int:
     """Return the number of tasks in this process's job step; 0 outside of one."""
     return int(environment.get("SLURM_STEP_NUM_TASKS", 0))

@@ -13,7 +13,7 @@ from gcbench.report.claims import BUDGETS, LEARNING_RATE, Claim, RowRelations
 from gcbench.report.claims_answers import AnsweredClaim, NextCommands
 from gcbench.report.claims_evidence import RATES, Evidence
 from gcbench.report.command_lines import command_lines
-from gcbench.report.configs import compose, compose_row, overrides_for
+from gcbench.report.configs import compose, compose_row
 from gcbench.report.rates import RATE
 
 SEEDS = (1, 2, 3)  # the seeds with which rows are compared
@@ -83,14 +83,12 @@ def _lacking(
         experiment = str(row.spec.experiment)
         variants = [(row.all_overrides, row.runs)]
         if part.measure == LEARNING_RATE:
-            beside = overrides_for(experiment, budget, evidence.overrides)
-            overrides = (*row.own_overrides, *beside)
             rate = compose_row(row.spec, budget).config["optimizer"]["lr"]
             swept = [f"{RATE}={rate * factor:g}" for factor in RATES]
             runs = [*row.runs, *(row.grid.runs if row.grid else ())]
             variants = [
                 (
-                    (*overrides, override),
+                    (*row.own_overrides, *row.typed, override),
                     [run for run in runs if f"{RATE}={run.flat[RATE]:g}" == override],
                 )
                 for override in swept

@@ -289,33 +289,13 @@ def test_ranks_of_torchrun_join_and_one_writes(tmp_path: Path) -> None:
 
 @pytest.mark.slow  # the test above sets torchrun's variables itself
 def test_torchrun_itself(tmp_path: Path) -> None:
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    overrides = [*QUICK, "trainer.gpus=2", "trainer.max_steps=5"]
-    done = subprocess.run(
-        [*torchrun, "--nproc-per-node", "2", "-m", "gcbench", *overrides],
-        cwd=tmp_path,
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        timeout=patience(120),
-    )
-    assert done.returncode == 0, done.stderr
+    run_torchrun(tmp_path, *QUICK, "trainer.gpus=2", "trainer.max_steps=5")
     assert is_of_torchrun(tmp_path)
 
 
 @pytest.mark.slow  # the agent of torchrun keeps one store for all rows
 def test_rows_of_a_sweep_under_torchrun_find_each_other(tmp_path: Path) -> None:
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    overrides = ["-m", *QUICK, "trainer.gpus=2", "trainer.max_steps=2", "seed=1,2,3"]
-    done = subprocess.run(
-        [*torchrun, "--nproc-per-node", "2", "-m", "gcbench", *overrides],
-        cwd=tmp_path,
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        timeout=patience(240),
-    )
-    assert done.returncode == 0, done.stderr
+    run_torchrun(tmp_path, "-m", *QUICK, "trainer.gpus=2", "trainer.max_steps=2", "seed=1,2,3")
     assert [r["status"] for r in results(tmp_path)] == ["done"] * 3
 
 
@@ -360,6 +340,20 @@ def end_after_loss():
     result = json.loads((tmp_path / "run/result.json").read_text())
     reason = f"worker 1: {SILENT}"
     assert (result["status"], result["reason"]) == ("failed", reason)
+
+
+def run_torchrun(folder: Path, *arguments: str) -> None:
+    """Run gcbench with two ranks of the real torchrun."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    done = subprocess.run(
+        [*torchrun, "--nproc-per-node", "2", "-m", "gcbench", *arguments],
+        cwd=folder,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=patience(240),
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def is_of_torchrun(folder: Path) -> bool:
