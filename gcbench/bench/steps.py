@@ -26,13 +26,14 @@ from gcbench.bench.contenders import (
 )
 from gcbench.bench.timing import Row, ratio_in_turn, slowest
 from gcbench.comm import ProcessGroupControl
-from gcbench.config import Config, compose_overrides, resolve
+from gcbench.config import Config, ConfigError, compose_overrides, resolve
 from gcbench.launch.instantiate import make_data
 from gcbench.launch.meeting import join
 from gcbench.launch.memory import keep_freed_memory
 
 TURN = 3  # consecutive steps of a method in one turn
 MESSAGES = 50  # all-reduces that are timed, of which the median counts
+FIXED = ["optimizer.momentum=0", "trainer.threads=1", "logger.mode=disabled"]
 BASELINE = "no exchange"
 TORCH = {"torch DDP": None, "torch DDP, powerSGD_hook rank 2": 2}  # the ranks of PowerSGD
 
@@ -40,6 +41,19 @@ TORCH = {"torch DDP": None, "torch DDP, powerSGD_hook rank 2": 2}  # the ranks o
 class Steps(NamedTuple):
     rows: list[Row]
     message_seconds: float
+
+
+def refuse_fixed(overrides: Iterable[str], fixed: Iterable[str], methods: str) -> None:
+    """Raise ConfigError for overrides that a script replaces by its `fixed` ones or its methods.
+
+    `methods` says what to type in place of compressor=NAME.
+    """
+    known = {one.partition("=")[0]: f"{one} is fixed here" for one in fixed}
+    known["compressor"] = methods
+    for override in overrides:
+        key = override.lstrip("+").partition("=")[0]
+        if key in known:
+            raise ConfigError(f"{override}: {known[key]}; leave it out")
 
 
 def step_times(
@@ -51,7 +65,8 @@ def step_times(
 ) -> Steps:
     """Return one row per method and the seconds of a message, identical in all processes.
 
-    `overrides` choose model, data and batch size, as `gcbench` takes them. Methods named in
+    `overrides` choose model, data and batch size, as `gcbench` takes them, and may not be those
+    that refuse_fixed refuses. Methods named in
     `mirrored` exchange nothing: a process encodes, and decodes as many messages as it would get.
     """
     keep_freed_memory()
@@ -167,12 +182,10 @@ def _share_weights(contenders: Iterable[Contender]) -> None:
 
 
 def _config(overrides: Sequence[str], workers: int) -> Config:
-    launcher = "local" if workers > 1 else "virtual"  # one process per worker, whoever started it
-    fixed = [
-        f"trainer.gpus={workers}",
-        "optimizer.momentum=0",
-        f"trainer.launcher={launcher}",
-        "trainer.threads=1",
-        "logger.mode=disabled",
-    ]
-    return resolve(compose_overrides([*overrides, *fixed]))
+    return resolve(compose_overrides([*overrides, *FIXED, *of_workers(workers)]))
+
+
+def of_workers(workers: int) -> list[str]:
+    """Return the overrides of one process per worker, whoever started it."""
+    launcher = "local" if workers > 1 else "virtual"
+    return [f"trainer.gpus={workers}", f"trainer.launcher={launcher}"]

@@ -52,6 +52,13 @@ class Source(Arguments):
         first = Path(self.results[0])
         return first.parent if first.is_file() else first
 
+    @property
+    def place(self) -> str:
+        """Return what was typed about the place of runs: project=NAME, or results=FOLDERS."""
+        if self.source == "wandb":
+            return f"project={self.project}"
+        return f"results={','.join(self.results)}"
+
 
 @dataclass
 class Report(Source):
@@ -156,7 +163,7 @@ def read_source(kind: type[S], typed: Sequence[str]) -> S:
     if isinstance(arguments, Runs) and arguments.plain:
         if "results" in arguments.given:
             raise ConfigError(
-                f"{arguments.plain[0]} results={','.join(arguments.results)}: type the folders "
+                f"{arguments.plain[0]} {arguments.place}: type the folders "
                 "either alone or after results=, not both"
             )
         arguments.results = arguments.plain
@@ -165,6 +172,10 @@ def read_source(kind: type[S], typed: Sequence[str]) -> S:
             "source=wandb: type project=entity/project, too"
             if arguments.project is None
             else f"project={arguments.project}: type source=wandb, too"
+        )
+    if isinstance(arguments, Runs) and arguments.source == "wandb" and arguments.results != RESULTS:
+        raise ConfigError(
+            f"{' '.join(arguments.results)}: with source=wandb no folder is read; leave it out"
         )
     for folder in arguments.results:
         if folder not in RESULTS and not Path(folder).exists():

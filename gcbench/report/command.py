@@ -42,8 +42,8 @@ log = logging.getLogger("gcbench")
 
 def report(typed: Sequence[str]) -> None:
     """Print tables or draw figures. Raises ConfigError with one sentence for mistyped arguments."""
-    if "html" in typed[:1]:
-        return _html(typed[1:])
+    if next((one for one in typed if "=" not in one), None) == "html":
+        return _html(typed)
     arguments = read_source(Report, typed)
     first, *rest = arguments.plain or [""]
     if first == "list":
@@ -78,7 +78,7 @@ def _load_runs(arguments: Source) -> list[RecordedRun]:
         if arguments.source == "wandb"
         else find_runs(arguments.results)
     )
-    if isinstance(arguments, Report | Claims) and not read.runs:  # the other commands say so
+    if arguments.source == "files" and isinstance(arguments, Report | Claims) and not read.runs:
         _warn_of_absent(arguments.results)
     read.warn()
     return read.runs
@@ -134,12 +134,10 @@ def _figures(arguments: Report) -> None:
 
 def _html(typed: Sequence[str]) -> None:
     arguments = read_source(Page, typed)
-    _refuse_more("html", arguments.plain)
+    _refuse_more("html", arguments.plain[1:])
     runs = _load_runs(arguments)
     if not runs:
-        raise ConfigError(
-            f"results={','.join(arguments.results)}: no runs there; type another folder"
-        )
+        raise ConfigError(f"{arguments.place}: no runs there; type where there are some")
     from gcbench.report.page import build_page  # imports torch
 
     path = Path(arguments.file or arguments.folder / "report.html")
@@ -167,7 +165,7 @@ def _show(
     if not (alone or has_run or (kept and arguments.budget == PAPER)):
         return []
     if arguments.keep:
-        keep_table(Path(arguments.keep), document, arguments.budget)
+        keep_table(Path(arguments.keep), document, PAPER if table.study else arguments.budget)
         if kept:
             keep_study(Path(arguments.keep), kept.path)
     return list(
@@ -190,8 +188,10 @@ def runs(typed: Sequence[str]) -> None:
     elif every:
         show_table(list_runs(every), arguments.format)
     else:
-        folders = " ".join(map(str, arguments.results))
-        print(f"no runs in {folders}; type gcbench for a first one, or gcbench runs FOLDER")
+        print(
+            f"{arguments.place}: no runs there; type gcbench for a first one, or gcbench runs "
+            "FOLDER"
+        )
 
 
 def claims(typed: Sequence[str]) -> None:

@@ -18,7 +18,7 @@ from gcbench.comm.network import Link
 from gcbench.config import ConfigError
 from gcbench.identity import digest, format_value
 from gcbench.predict.devices import Device, device_names, read_device
-from gcbench.predict.links import PAYLOAD, read_presets
+from gcbench.predict.links import read_presets
 from gcbench.predict.measure import COMPUTATION
 from gcbench.predict.model import codec_seconds, exchange_seconds
 from gcbench.records.schema import Result
@@ -87,7 +87,6 @@ def collect(runs: Sequence[RecordedRun]) -> dict[str, Any]:
         "lower": sorted(LOWER | {"train_loss"}),
         "curves": CURVES,
         "scores": SHOWN_SCORES,
-        "payload": PAYLOAD,
         "links": [
             {
                 "name": name,

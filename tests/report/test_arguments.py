@@ -35,7 +35,11 @@ OUT = Path("outputs")
         (["figure=runs", "format=csv"], "format=csv: gcbench report figure=NAME does not read it"),
         (
             ["figure=runs", "with=rank=2"],
-            "with=rank=2: figure=runs does not show the rows of a table",
+            "with=rank=2: figure=runs shows no runs of a table's rows",
+        ),
+        (
+            ["figure=small/times", "with=rank=2"],
+            "with=rank=2: figure=small/times shows no runs of a table's rows",
         ),
         (
             ["table=small/times", "with=rank=2"],
@@ -136,7 +140,8 @@ def test_runs_of_one_experiment_are_told_apart_by_their_methods_first(said) -> N
 
 def test_a_page_is_written_beside_the_results(here: Path, said) -> None:
     write(here / "other" / "a", result_of(SGD))
-    assert said("html", "results=other").startswith("other/report.html: 1 run; open it")
+    for typed in (("html", "results=other"), ("results=other", "html")):
+        assert said(*typed).startswith("other/report.html: 1 run; open it")
 
 
 def test_it_starts_without_torch() -> None:

@@ -231,7 +231,7 @@ def test_the_page_is_one_file_that_names_no_other(frame: DataFrame) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["html", "results=."], "results=.: no runs there; type another folder"),
+        (["html", "results=."], "results=.: no runs there; type where there are some"),
         (["html", "now"], "html now: html takes keys only"),
         (["html", "budget=cpu"], "budget=cpu: no such key"),
     ],

@@ -524,8 +524,8 @@ def test_runs_that_were_stopped_are_shown_and_not_kept(said) -> None:
 
 def test_a_folder_without_runs_is_named(said) -> None:
     OUT.mkdir(exist_ok=True)
-    assert (
-        said("runs") == "no runs in outputs; type gcbench for a first one, or gcbench runs FOLDER\n"
+    assert said("runs") == (
+        "results=outputs: no runs there; type gcbench for a first one, or gcbench runs FOLDER\n"
     )
 
 
@@ -684,7 +684,8 @@ def test_a_study_beside_the_paper(said) -> None:
         "rows": [{"row": "AlexNet", "time": 195.5}, {"row": "Ours", "time": [1, 3]}],
     }
     (OUT / "studies/times.json").write_text(json.dumps(study))
-    text = said("table=small/times", "format=markdown", "keep=kept")
+    text = said("table=small/times", "format=markdown", "keep=kept", "budget=cpu")
+    assert Path("kept/tables/small/times.md").exists()
     assert rows(text)["AlexNet"][:3] == ["196 (n=1)", "195", "0"]
     assert rows(text)["Ours"][0] == "2 [1, 3] (n=2)" and "gbps=10" in text
     assert said("table=small/times", "format=markdown", "results=kept") == text

@@ -10,6 +10,7 @@ from results import result_of
 
 from gcbench.config import ConfigError
 from gcbench.report.build import build, groups_of
+from gcbench.report.command import report, runs
 from gcbench.report.tables import read_table
 from gcbench.report.wandb_runs import load_wandb
 
@@ -70,3 +71,16 @@ def test_what_wandb_says_is_one_sentence() -> None:
         load_wandb("team/none", FakeApi([]))
     with pytest.raises(ConfigError, match="type entity/project"):
         load_wandb("gcbench", FakeApi([]))
+
+
+def test_a_project_without_runs_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("wandb.Api", lambda: FakeApi([]))
+    wandb = ["source=wandb", "project=team/gcbench"]
+    runs(wandb)
+    assert capsys.readouterr().out.startswith("project=team/gcbench: no runs there; type gcbench")
+    with pytest.raises(ConfigError, match="project=team/gcbench: no runs there; type where"):
+        report(["html", *wandb])
+    with pytest.raises(ConfigError, match="tests: with source=wandb no folder is read"):
+        runs(["tests", *wandb])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,12 +13,13 @@ from needed import patience
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 
 
-def mistake(script: str, *arguments: str) -> str:
+def mistake(script: str, *arguments: str, **env: str) -> str:
     """Return the last line that a script prints when it refuses its arguments."""
     done = subprocess.run(
         [sys.executable, str(SCRIPTS / script), *arguments],
         capture_output=True,
         text=True,
+        env=os.environ | env,
         timeout=patience(120),
     )
     assert done.returncode and "Traceback" not in done.stderr
@@ -42,3 +44,15 @@ def test_no_rounds_have_no_median(script: str) -> None:
 )
 def test_virtual_workers_refuses_what_it_would_ignore(override: str, says: str) -> None:
     assert says in mistake("virtual_workers", override)
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("trainer.gpus=4", "trainer.gpus=4: trainer.gpus=2 is fixed here; leave it out"),
+        ("++optimizer.momentum=0.9", "optimizer.momentum=0 is fixed here; leave it out"),
+        ("compressor=qsgd", "compressor=qsgd: all methods take turns here; leave it out"),
+    ],
+)
+def test_steps_refuses_what_it_would_ignore(override: str, says: str) -> None:
+    assert says in mistake("steps", "model=mlp", override, RANK="0", WORLD_SIZE="2")

@@ -43,16 +43,17 @@ def draw(
     The files are svg and png below `folder`. For a figure without data, the list has a line that
     says how to get the data. `asked` is a table (orq/figure2), a paper, a study (ecq_stability),
     which_method, runs (everything that ran), or all. Raises ConfigError if it is none of these,
-    or if `overrides` are given for a figure that does not show the rows of a table.
+    or if `overrides` are given for figures that show no runs of a table's rows.
     """
     at_budget = [run for run in runs if run.budget == budget]
     special = {
         WHICH: lambda: figures_of_methods(at_budget, budget),
         RUNS: lambda: (picture for picture in figures_of_runs(at_budget) if picture[1]),
     }
-    if overrides and asked in (*special, *STUDIES):
+    tables = [] if asked in (*special, *STUDIES) else [read_table(name) for name in _tables(asked)]
+    if overrides and all(table.study for table in tables):
         raise ConfigError(
-            f"with={overrides[0]}: figure={asked} does not show the rows of a table; leave it out"
+            f"with={overrides[0]}: figure={asked} shows no runs of a table's rows; leave it out"
         )
     lines = [
         line
@@ -68,16 +69,14 @@ def draw(
                 PAPER,
                 f"there is no such study yet; type gcbench study {name}",
             )
-    if asked not in (*special, *STUDIES):
-        for name in _tables(asked):
-            table = read_table(name)
-            lines += _write(
-                figures_of_table(table, runs, budget, overrides, results),
-                folder,
-                budget,
-                f"no run of budget={budget} has what it shows; gcbench report table={name} says "
-                "what to run",
-            )
+    for table in tables:
+        lines += _write(
+            figures_of_table(table, runs, budget, overrides, results),
+            folder,
+            PAPER if table.study else budget,
+            f"no run of budget={budget} has what it shows; gcbench report table={table.name} says "
+            "what to run",
+        )
     return lines
 
 
