@@ -100,6 +100,14 @@ def _refuse_idle_inputs(config: Config, together: bool) -> None:
                     f"{key}={format_value(known[key])} has no effect with {taker}={known[taker]}; "
                     "type only one of them"
                 )
+    model = known["model"]
+    left_open = _left_open_by(config["model"]) if model else ()
+    for key in ("shape", "classes", "vocabulary"):
+        if key not in left_open and known[key] != usual[key]:
+            beside = f"with model={model}" if model else "without model=NAME"
+            raise ConfigError(
+                f"{key}={format_value(known[key])} has no effect {beside}; leave it out"
+            )
     if not (together or config["workers"] or config["recorded"] or config["draws"]):
         raise ConfigError("draws=[] workers=[]: nothing is measured; type draws=[normal]")
 
@@ -112,8 +120,13 @@ def _shapes(config: Config) -> list[Shapes]:
     """Return the shapes of a model's tensors, or of a matrix for each of the sizes."""
     if "model" not in config:
         return [one_matrix(int(n)) for n in config["sizes"]]
-    outputs = config["vocabulary" if "vocabulary" in config["model"] else "classes"]
+    outputs = config[_left_open_by(config["model"])[-1]]
     return [parameter_shapes(config["model"], config["shape"], outputs)]
+
+
+def _left_open_by(model: Config) -> tuple[str, ...]:
+    """Return the keys that a model takes from a data set, and a benchmark from its own keys."""
+    return ("vocabulary",) if "vocabulary" in model else ("shape", "classes")
 
 
 def _sources(config: Config) -> list[list[InputOf]]:

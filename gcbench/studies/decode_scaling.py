@@ -13,6 +13,8 @@ from gcbench.bench.inputs import draw_input
 from gcbench.comm import Comm, MirrorTransport
 from gcbench.compressors import Compressor, Grads
 from gcbench.compressors.virtual import Stepper
+from gcbench.config import ConfigError
+from gcbench.identity import format_value
 from gcbench.launch.memory import keep_freed_memory
 from gcbench.records.clock import WARMUP_STEPS, Clock
 from gcbench.studies.study import Row, Study, compressor, model_shapes
@@ -70,6 +72,14 @@ class DecodeScaling(Study):
     model: str = "resnet18"
     rounds: int = 7
     threads: int = 1
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError for a single worker, as ratios to what it receives are undefined."""
+        if 1 in self.workers:
+            raise ConfigError(
+                f"workers={format_value(self.workers)}: one worker receives nothing; type numbers "
+                "of 2 or more"
+            )
 
     def rows(self) -> Iterator[Row]:
         torch.set_num_threads(self.threads)

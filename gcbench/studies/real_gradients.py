@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,16 @@ class OnRealGradients(Study, ABC):
     steps: int = 220  # the length of the training
     every: int = 100  # steps from the start of one recorded window to the next; the first is 0
     window: int = 20  # consecutive steps that are recorded
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError for settings of a training run beside gradients of another one."""
+        for field in fields(self) if self.recorded is not None else ():
+            typed = getattr(self, field.name)
+            if field.name in TRAINING and typed != field.default:
+                raise ConfigError(
+                    f"{field.name}={typed} has no effect with recorded={self.recorded}; type only "
+                    "one of them"
+                )
 
     def settings(self) -> dict[str, Any]:
         """Return the study's settings, with those of the run that recorded the gradients.

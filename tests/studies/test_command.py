@@ -79,6 +79,11 @@ def test_rows_are_shown_and_written_with_what_made_them(
         ([], "type list, or a study's name"),
         (["list", "seeds=3"], "list seeds=3: type gcbench study list"),
         (["gradient_levels", "recorded=nowhere"], "recorded=nowhere: no step-*.pt there"),
+        (
+            ["gradient_levels", "recorded=here", "steps=440"],
+            "steps=440 has no effect with recorded=here; type only one of them",
+        ),
+        (["decode_scaling", "workers=[1,2]"], "workers=[1,2]: one worker receives nothing"),
     ],
 )
 def test_mistakes_are_one_sentence(
