@@ -151,10 +151,14 @@ def _shannon_bits(run: Run, progress: Progress) -> float | None:
 
 
 def _mean_error(samples: Sequence[Sample]) -> CompressionError | None:
-    if not samples:
+    relative = _mean(samples, "relative")
+    if relative is None:
         return None
-    relative, cosine = _mean(samples, "relative"), _mean(samples, "cosine")
-    return CompressionError(relative=relative, cosine=cosine, samples=len(samples))
+    return CompressionError(
+        relative=relative,
+        cosine=_mean(samples, "cosine"),
+        samples=sum("relative" in sample for sample in samples),
+    )
 
 
 def _mean(samples: Sequence[Sample], name: str) -> float | None:

@@ -38,19 +38,20 @@ def train_step(run: Run, progress: Progress) -> ExchangeResult | None:
 def sample(run: Run, exchanged: ExchangeResult) -> Sample:
     """Return the update's relative 2-norm error and its cosine to the true mean gradient.
 
-    Where codes were gathered, `shannon_bits`, the least that these could cost, is included. The
+    Either is left out where it is undefined, as that gradient, or the update, is exactly 0. Where
+    codes were gathered, `shannon_bits`, the least that these could cost, is included. The
     communication for a sample is neither counted nor timed.
     """
     mean = run.control.sum(exchanged.gradients.sum(0, dtype=torch.float64)) / run.comm.workers
     updates = [exchanged.update[name] for name in run.replica.grads if name in exchanged.update]
     applied = torch.cat([update.flatten() for update in updates]).double()
     norm, applied_norm = mean.norm(), applied.norm()
-    error, cosine = (applied - mean).norm() / norm, (applied @ mean) / (applied_norm * norm)
+    measured: Sample = {}
     # Rounding to float32 hides the order in which the workers were summed.
-    measured = {
-        "relative": float(error.float()),
-        "cosine": float(cosine.float()),
-    }
+    if norm != 0:
+        measured["relative"] = float(((applied - mean).norm() / norm).float())
+    if norm != 0 and applied_norm != 0:
+        measured["cosine"] = float((applied @ mean / (applied_norm * norm)).float())
     if exchanged.shannon_bits is not None:
         measured["shannon_bits"] = float(
             (run.control.sum(exchanged.shannon_bits().sum()) / run.comm.workers).float()

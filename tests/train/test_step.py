@@ -146,3 +146,7 @@ def test_the_error_is_relative_to_the_mean_gradient(tmp_path: Path) -> None:
         },
         rel=1e-5,
     )
+    nothing = {name: torch.zeros_like(u) for name, u in exchanged.update.items()}
+    alone = exchanged._replace(shannon_bits=None)
+    assert sample(run, alone._replace(update=nothing)) == {"relative": 1}
+    assert sample(run, alone._replace(gradients=torch.zeros_like(exchanged.gradients))) == {}
