@@ -31,7 +31,7 @@ from gcbench.knobs import hints_of, refusal
 from gcbench.launch.instantiate import make_compressor
 from gcbench.launch.plan import Machine, choose_codec_backend
 from gcbench.library.compression import Compression
-from gcbench.library.ddp import DdpCompression, parameters_of, refuse_ddp
+from gcbench.library.ddp import DdpCompression, parameters_of, refuse_ddp, refuse_nodes
 from gcbench.library.fsdp import (
     FsdpCompression,
     is_carried,
@@ -153,6 +153,7 @@ def compress(
         raise ConfigError("replicas: only modules of fully_shard take them; leave them out")
     refuse_ddp(module)
     method, config = _make_compressor(compressor, knobs)
+    refuse_nodes(module, method)
     _warn_if_mostly_whole(method, config, [p.shape for p in parameters_of(module)])
     _use_codecs(codec_backend, module)
     return DdpCompression(module, method, seed)

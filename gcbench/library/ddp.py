@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from gcbench.comm import Comm, WholeGradient, transport_of
-from gcbench.compressors import Compressor
+from gcbench.compressors import Compressor, parts_of
+from gcbench.compressors.hierarchical import Hierarchical
 from gcbench.config import ConfigError
 from gcbench.identity import digest
 from gcbench.launch.checks import refuse_complex
@@ -89,6 +90,20 @@ def refuse_ddp(ddp: DistributedDataParallel) -> None:
     if len({p.device for p in parameters_of(ddp)}) > 1:
         raise ConfigError(
             "the parameters are on several devices; type compress with a model on one device"
+        )
+
+
+def refuse_nodes(ddp: DistributedDataParallel, compressor: Compressor) -> None:
+    """Raise ConfigError for nodes within a part of all processes: making their groups would hang.
+
+    PyTorch makes a process group only with the help of all processes.
+    """
+    group = ddp.process_group.size()
+    nodes = any(isinstance(part, Hierarchical) for part in parts_of(compressor))
+    if nodes and group < dist.get_world_size():
+        raise ConfigError(
+            f"exchange=hierarchical: process_group has {group} of {dist.get_world_size()} "
+            "processes, and nodes need all of them; type exchange=gather"
         )
 
 

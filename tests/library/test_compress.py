@@ -195,6 +195,7 @@ def test_a_step_that_overflows_is_seen_and_leaves_no_trace(
         ("seed", "seed=one: type a seed of at least 0"),
         ("seeds", "worker 1 called compress with other arguments than worker 0; worker "),
         ("knobs", "worker 1 called compress with other arguments than worker 0; worker "),
+        ("nodes", "exchange=hierarchical: process_group has 1 of 2 processes, and nodes need "),
     ],
 )
 def test_mistakes_are_refused_in_one_sentence(case: str, says: str) -> None:

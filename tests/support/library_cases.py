@@ -323,7 +323,10 @@ def refusal(process: Process, case: str) -> str:
     if case == "static":
         model.layers[2].to(torch.bfloat16)
     ddp = DistributedDataParallel(
-        model, find_unused_parameters=case == "unused", static_graph=case == "static"
+        model,
+        find_unused_parameters=case == "unused",
+        static_graph=case == "static",
+        process_group=dist.new_subgroups(1)[0] if case == "nodes" else None,
     )
     arguments: dict[str, Any] = {
         "module": {"module": model},
@@ -345,6 +348,7 @@ def refusal(process: Process, case: str) -> str:
         "seed": {"seed": "one"},
         "seeds": {"seed": process.rank},
         "knobs": {"rank": 1 + process.rank},
+        "nodes": {"compressor": "qsgd", "exchange": "hierarchical", "workers_per_node": 1},
     }[case]
     if case == "twice":
         gcbench.compress(ddp, "none")
