@@ -75,6 +75,17 @@ def use_backend(backend: Backend, sums: Sums | None = None, may_fall_back: bool 
         logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
 
 
+@contextmanager
+def keep_backend() -> Iterator[None]:
+    """Restore on exit how all kernels of this process ran before."""
+    global _backend, _sums, _may_fall_back
+    before = _backend, _sums, _may_fall_back
+    try:
+        yield
+    finally:
+        _backend, _sums, _may_fall_back = before
+
+
 def kernels_are_compiled() -> bool:
     """Return whether this process runs compiled code where that gives the same bits as eager."""
     return _backend == "compiled" and _runner is None

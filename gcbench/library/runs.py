@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from gcbench.codecs.kernels import keep_backend
 from gcbench.config import (
     Config,
     ConfigError,
@@ -125,7 +126,7 @@ def _refuse_one_directory(points: Sequence[tuple[Config, str]]) -> None:
 def _run(config: Config, directory: str) -> Result:
     for notice in notices_of(config):
         log.warning(notice)
-    with _keep_settings_of_torch():
+    with _keep_settings_of_torch(), keep_backend():
         start(config, directory)
     return _read(directory)
 
