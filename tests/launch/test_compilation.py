@@ -22,7 +22,13 @@ from processes import under_torchrun
 from sentence import SMALL, config_of, run
 
 from gcbench.codecs import kernels, native
-from gcbench.codecs.kernels import kernel, run_kernels_by, summing_kernel, use_backend
+from gcbench.codecs.kernels import (
+    keep_backend,
+    kernel,
+    run_kernels_by,
+    summing_kernel,
+    use_backend,
+)
 from gcbench.launch import compilation, compiler_process
 from gcbench.launch.compiler_process import Compiler, Mark, Rehearsal
 from gcbench.launch.plan import Machine
@@ -52,8 +58,8 @@ SHAPES = {"w": [40, 130], "b": [7], "v": [3, 999]}
 
 @pytest.fixture(autouse=True)
 def eager_afterwards() -> Iterator[None]:
-    yield
-    use_backend("eager")
+    with keep_backend():
+        yield
 
 
 @pytest.fixture

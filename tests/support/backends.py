@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from needed import skip
 
-from gcbench.codecs.kernels import Backend, use_backend
+from gcbench.codecs.kernels import Backend, keep_backend, use_backend
 
 
 def needs_compiler() -> None:
@@ -20,6 +20,6 @@ def use(backend: Backend) -> Iterator[None]:
     """Use a backend for kernels until a fixture ends."""
     if backend == "compiled":
         needs_compiler()
-    use_backend(backend)
-    yield
-    use_backend("eager")
+    with keep_backend():
+        use_backend(backend)
+        yield

@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 import gcbench
-from gcbench.codecs.kernels import kernels_are_compiled, use_backend
+from gcbench.codecs.kernels import keep_backend, kernels_are_compiled
 from gcbench.compressors.powersgd import PowerSGD
 from gcbench.compressors.qsgd import QSGD
 from gcbench.config import Config
@@ -55,12 +55,10 @@ def train_like_runner(
 def train_compiled(process: Process, config: Config) -> dict[bool, tuple[list[Tensor], int]]:
     """Return what `train_like_runner` returns, by whether codecs were compiled."""
     trained = {}
-    try:
+    with keep_backend():
         for backend in ("eager", "compiled"):
             after = train_like_runner(process, config, {"codec_backend": backend}, 100)
             trained[kernels_are_compiled()] = after
-    finally:
-        use_backend("eager")
     return trained
 
 
