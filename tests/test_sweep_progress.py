@@ -255,7 +255,11 @@ def test_an_estimate_that_fails_leaves_the_threads_as_they_were(
     assert torch.get_num_threads() == before
 
 
+WHOLE = START_SECONDS + 2.95 * 10 * 50  # seconds of ten epochs, with the start
+
+
 def three_seconds_a_step(config: Config, **facts: Any) -> Result:
+    """Return the result of two epochs in 5 minutes."""
     return plain_result(
         steps=100,
         steps_per_epoch=50,
@@ -270,22 +274,22 @@ def three_seconds_a_step(config: Config, **facts: Any) -> Result:
 def test_what_a_run_took_tells_what_its_like_will_take() -> None:
     config = config_of("trainer.epochs=10")
     past = three_seconds_a_step(config)
-    assert Estimates([past]).seconds(config) == 3.0 * 10 * 50
-    assert (
-        Estimates([past]).seconds(config_of("trainer.epochs=10", "trainer.gpus=1")) != 3.0 * 10 * 50
-    )
+    assert Estimates([past]).seconds(config) == WHOLE
+    assert Estimates([past]).seconds(config_of("trainer.epochs=10", "trainer.gpus=1")) != WHOLE
+    short = past.model_copy(update={"steps": 2, "finished": "2026-01-01T00:00:06+00:00"})
+    assert Estimates([short]).seconds(config) == START_SECONDS + 0.5 * 10 * 50
 
 
 def test_a_network_of_other_widths_is_another_size() -> None:
     past = three_seconds_a_step(config_of("trainer.epochs=10"))
     wider = config_of("trainer.epochs=10", "model.widths=[512]")
-    assert Estimates([past]).seconds(wider) != 3.0 * 10 * 50
+    assert Estimates([past]).seconds(wider) != WHOLE
 
 
 def test_a_continued_run_counts_by_the_steps_since_then() -> None:
     config = config_of("trainer.epochs=10")
     past = three_seconds_a_step(config, device="cpu", resumed_step=50)
-    assert Estimates([past]).seconds(config) == 6.0 * 10 * 50
+    assert Estimates([past]).seconds(config) == START_SECONDS + 2 * (WHOLE - START_SECONDS)
     ended_before = past.model_copy(update={"resumed_step": 100})
     assert Estimates([ended_before]).core_seconds(config, "cpu") is None
 
@@ -296,10 +300,10 @@ def test_core_seconds_follow_from_runs_of_the_same_work_alone() -> None:
     estimates = Estimates([past])
     # A step took 3 s on four cores, whatever number of threads is asked for now.
     other_threads = config_of("trainer.epochs=10", "trainer.threads=1")
-    assert estimates.core_seconds(other_threads, "cpu") == 4 * 3.0 * 10 * 50
+    assert estimates.core_seconds(other_threads, "cpu") == 4 * WHOLE
     assert estimates.core_seconds(config_of("compressor=none"), "cpu") is not None
     paused = past.model_copy(update={"finished": "2026-01-01T01:05:00+00:00"})
-    assert Estimates([past, paused]).core_seconds(other_threads, "cpu") == 4 * 3.0 * 10 * 50
+    assert Estimates([past, paused]).core_seconds(other_threads, "cpu") == 4 * WHOLE
     wider = config_of("model.widths=[512]")
     assert estimates.core_seconds(wider, "cpu") is None
     assert estimates.core_seconds(config, "cuda") is None
@@ -323,13 +327,16 @@ def test_estimates_are_those_of_the_same_method_and_of_gpus_not_of_their_threads
         update={"finished": "2026-01-01T00:10:00+00:00"}
     )
     estimates = Estimates([three_seconds_a_step(config), slower])
-    assert [estimates.seconds(c) for c in (config, dense)] == [3.0 * 500, 6.0 * 500]
+    assert [estimates.seconds(c) for c in (config, dense)] == [
+        WHOLE,
+        START_SECONDS + 5.95 * 10 * 50,
+    ]
     on_gpus = three_seconds_a_step(config, device="cuda", processes=2, threads=8)
-    assert Estimates([on_gpus]).core_seconds(config, "cuda") == 2 * 3.0 * 500
+    assert Estimates([on_gpus]).core_seconds(config, "cuda") == 2 * WHOLE
 
 
 def test_virtual_workers_are_tried_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """By this clock a gradient takes 1 s; 1437 samples are 22 steps of four batches of 16."""
     monkeypatch.setattr(estimate, "time", SimpleNamespace(perf_counter=count().__next__))
     typed = ["trainer.gpus=4", "trainer.launcher=virtual", "trainer.batch_size=16"]
-    assert Estimates([]).seconds(config_of(*typed, "trainer.epochs=1")) == 4 * 22
+    assert Estimates([]).seconds(config_of(*typed, "trainer.epochs=1")) == START_SECONDS + 4 * 22

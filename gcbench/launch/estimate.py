@@ -35,7 +35,7 @@ class Estimates:
         self._past: dict[Size, list[Result]] = {}
         self._past_work: dict[Size, list[Result]] = {}
         for result in results:
-            if result.status == "done" and result.duration_of_step:
+            if result.status == "done" and result.steps_taken:
                 self._past.setdefault(_size(result.config, result.choices), []).append(result)
                 work = _work(result.config, result.choices, result.device)
                 self._past_work.setdefault(work, []).append(result)
@@ -49,7 +49,7 @@ class Estimates:
         size = _size(config, config["choices"])
         past = _alike(self._past.get(size, []), config)
         if past:
-            step_seconds = median_low(map(_duration_of_step, past))
+            step_seconds = median_low(map(_step_seconds, past))
             steps_per_epoch = _steps_per_epoch(past[0])
         else:
             try:
@@ -58,7 +58,7 @@ class Estimates:
                 step_seconds, steps_per_epoch = self._tried[size]
             except (ValueError, OSError, RuntimeError):
                 return None
-        return max(START_SECONDS, step_seconds * _steps(config, steps_per_epoch))
+        return START_SECONDS + step_seconds * _steps(config, steps_per_epoch)
 
     def core_seconds(self, config: Config, device: str) -> float | None:
         """Return the core seconds, or GPU seconds, expected from earlier runs on `device`.
@@ -68,8 +68,10 @@ class Estimates:
         past = _alike(self._past_work.get(_work(config, config["choices"], device), []), config)
         if not past:
             return None
-        each = median_low(_duration_of_step(result) * result.cores for result in past)
-        return max(START_SECONDS, each * _steps(config, _steps_per_epoch(past[0])))
+        steps = _steps(config, _steps_per_epoch(past[0]))
+        return median_low(
+            (START_SECONDS + _step_seconds(result) * steps) * result.cores for result in past
+        )
 
 
 def _alike(past: list[Result], config: Config) -> list[Result]:
@@ -100,9 +102,9 @@ def _size(config: Config, choices: dict[str, str]) -> Size:
     return *_work(config, choices, None), config["trainer"].get("threads")
 
 
-def _duration_of_step(result: Result) -> float:
-    assert result.duration_of_step is not None  # as past runs took steps
-    return result.duration_of_step
+def _step_seconds(result: Result) -> float:
+    """Return the seconds of a step with its share of tests, without the start of the run."""
+    return max(0.0, result.duration - START_SECONDS) / result.steps_taken
 
 
 def _measure(config: Config) -> tuple[float, int]:

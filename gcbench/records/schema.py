@@ -285,10 +285,9 @@ class Result(Environment):
         return (end - start).total_seconds()
 
     @property
-    def duration_of_step(self) -> float | None:
-        """Return the mean seconds of a step since `started`, or None if none was taken."""
-        steps = (self.steps or 0) - self.resumed_step
-        return max(1.0, self.duration) / steps if steps > 0 else None
+    def steps_taken(self) -> int:
+        """Return the number of steps since `started`."""
+        return (self.steps or 0) - self.resumed_step
 
 
 def _first_problem(error: ValidationError) -> str:

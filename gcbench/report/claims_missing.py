@@ -159,5 +159,5 @@ def _estimate_core_hours(missing: MissingRuns, kept: Sequence[RecordedRun]) -> f
 def _core_hours_of_run(run: RecordedRun) -> float:
     """Return the core-hours of a whole run, at its pace since it was last resumed."""
     result = run.result
-    whole = (result.duration_of_step or 0.0) * (result.steps or 0)
-    return max(whole, result.duration) * result.cores / 3600
+    continued = (result.steps or 0) / result.steps_taken if result.steps_taken else 1.0
+    return result.duration * continued * result.cores / 3600
