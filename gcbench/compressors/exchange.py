@@ -130,8 +130,11 @@ class ScatterExchange:
 
     @property
     def properties(self) -> Properties:
+        codec = self.codec.properties
         # Buckets run through the whole gradient, hence the global scope.
-        return Properties(unbiased=self.codec.properties.unbiased, scope="global", divisible=True)
+        return Properties(
+            unbiased=codec.unbiased, contractive=codec.contractive, scope="global", divisible=True
+        )
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         x = flatten(grads)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from method_cases import aggregate, flat, gradients
 
+from gcbench.check.promises import VECTORS, check_contractive
 from gcbench.codecs.packing import pack_lanes, unpack_lanes
 from gcbench.comm import Comm
 from gcbench.compressors import Grads, Properties, State, Step
@@ -17,6 +20,7 @@ from gcbench.compressors.build import build
 from gcbench.compressors.exchange import Exchange, build_exchange, sum_codes
 from gcbench.compressors.qsgd import QSGD
 from gcbench.compressors.sharded import shard_exchange
+from gcbench.compressors.sign import ScaledSign
 
 
 def mean_of(grads: Grads) -> torch.Tensor:
@@ -62,6 +66,17 @@ def test_summed_codes_are_the_sum_of_what_was_sent() -> None:
     grads = gradients(range(4), 0)
     out = aggregate(build_exchange(QSGD(3, bucket_size=16), "sum"), grads)
     torch.testing.assert_close(flat(out.update), mean_of(out.sent()), rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("exchange", ["scatter", "scatter_coded"])
+def test_scattered_signs_are_safe_under_error_feedback(exchange: Exchange) -> None:
+    """A worker's residual is the error of its own code, whatever the owner of a shard does."""
+    compressor = build_exchange(ScaledSign(bucket_size=16), exchange)
+    for kind in VECTORS:
+        check_contractive(compressor, kind)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        build(ScaledSign(bucket_size=16), exchange=exchange, error_feedback=True)
 
 
 class RoundedDown(QSGD):
