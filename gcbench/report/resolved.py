@@ -11,6 +11,7 @@ import gzip
 import hashlib
 import json
 import logging
+import re
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
@@ -35,6 +36,10 @@ NO_PART = {
 def key_of(experiment: str, budget: str, overrides: Iterable[str]) -> str:
     """Return the key of a configuration, for example `powersgd/table4/rank_2 budget=cpu`."""
     return " ".join([experiment, f"budget={budget}", *overrides])
+
+
+# Lines and ends of lines that are comments, but for `# @package`, which Hydra reads.
+COMMENT = re.compile(rb"^[ \t]*#(?! @package).*\n|[ \t]+#.*", re.MULTILINE)
 
 
 @cache
@@ -63,13 +68,13 @@ def write_resolved(configs: Mapping[str, Config]) -> Path:
 
 
 def hash_conf() -> str:
-    """Return a hash of the files in conf/ that configurations are composed from."""
+    """Return a hash of the files in conf/ that configurations are composed from, but comments."""
     root = conf_directory()
     hashed = hashlib.sha256()
     for path in sorted(root.rglob("*.yaml")):
         inside = path.relative_to(root)
         if inside.parts[0] not in NO_PART:
-            hashed.update(f"{inside.as_posix()}\n".encode() + path.read_bytes())
+            hashed.update(f"{inside.as_posix()}\n".encode() + COMMENT.sub(b"", path.read_bytes()))
     return hashed.hexdigest()
 
 

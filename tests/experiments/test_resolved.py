@@ -41,6 +41,23 @@ def test_reports_on_kept_results_compose_nothing(
     assert "reproduced" in capsys.readouterr().out or arguments != ["claims"]
 
 
+def test_a_comment_in_conf_leaves_them_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "one.yaml"
+    monkeypatch.setattr(resolved, "conf_directory", lambda: tmp_path)
+
+    def hash_of(text: str) -> str:
+        file.write_text(text)
+        return resolved.hash_conf()
+
+    before = hash_of("# @package _global_\nlr: 0.1\n")
+    for same in ("lr: 0.1  # of the paper\n", "# It is that of the paper.\nlr: 0.1\n"):
+        assert hash_of(f"# @package _global_\n{same}") == before
+    for other in ("# @package model\nlr: 0.1\n", "# @package _global_\nlr: 0.2\n"):
+        assert hash_of(other) != before
+
+
 def test_stored_configurations_of_other_files_are_not_used(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
