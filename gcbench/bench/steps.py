@@ -33,6 +33,7 @@ from gcbench.launch.memory import keep_freed_memory
 
 TURN = 3  # consecutive steps of a method in one turn
 MESSAGES = 50  # all-reduces that are timed, of which the median counts
+# Overrides of all contenders. They share their weights, and would each need memory for a momentum.
 FIXED = ["optimizer.momentum=0", "trainer.threads=1", "logger.mode=disabled"]
 BASELINE = "no exchange"
 TORCH = {"torch DDP": None, "torch DDP, powerSGD_hook rank 2": 2}  # the ranks of PowerSGD
@@ -65,9 +66,9 @@ def step_times(
 ) -> Steps:
     """Return one row per method and the seconds of a message, identical in all processes.
 
-    `overrides` choose model, data and batch size, as `gcbench` takes them, and may not be those
-    that refuse_fixed refuses. Methods named in
-    `mirrored` exchange nothing: a process encodes, and decodes as many messages as it would get.
+    `overrides` choose model, data and batch size, as `gcbench` takes them; those that are fixed
+    here are replaced. Methods named in `mirrored` exchange nothing: a process encodes, and decodes
+    as many messages as it would get.
     """
     keep_freed_memory()
     torch.set_num_threads(1)

@@ -163,7 +163,7 @@ def read_source(kind: type[S], typed: Sequence[str]) -> S:
     if isinstance(arguments, Runs) and arguments.plain:
         if "results" in arguments.given:
             raise ConfigError(
-                f"{arguments.plain[0]} {arguments.place}: type the folders "
+                f"{arguments.plain[0]} results={','.join(arguments.results)}: type the folders "
                 "either alone or after results=, not both"
             )
         arguments.results = arguments.plain
@@ -173,7 +173,8 @@ def read_source(kind: type[S], typed: Sequence[str]) -> S:
             if arguments.project is None
             else f"project={arguments.project}: type source=wandb, too"
         )
-    if isinstance(arguments, Runs) and arguments.source == "wandb" and arguments.results != RESULTS:
+    folders_typed = bool(arguments.plain) or "results" in arguments.given
+    if isinstance(arguments, Runs) and arguments.source == "wandb" and folders_typed:
         raise ConfigError(
             f"{' '.join(arguments.results)}: with source=wandb no folder is read; leave it out"
         )

@@ -31,15 +31,13 @@ NO_PART = {
     "links.yaml",
     "table",
 }
+# Lines and ends of lines that are comments, but for `# @package`, which Hydra reads.
+COMMENT = re.compile(rb"^[ \t]*#(?! @package).*\n|[ \t]+#.*", re.MULTILINE)
 
 
 def key_of(experiment: str, budget: str, overrides: Iterable[str]) -> str:
     """Return the key of a configuration, for example `powersgd/table4/rank_2 budget=cpu`."""
     return " ".join([experiment, f"budget={budget}", *overrides])
-
-
-# Lines and ends of lines that are comments, but for `# @package`, which Hydra reads.
-COMMENT = re.compile(rb"^[ \t]*#(?! @package).*\n|[ \t]+#.*", re.MULTILINE)
 
 
 @cache
@@ -68,7 +66,7 @@ def write_resolved(configs: Mapping[str, Config]) -> Path:
 
 
 def hash_conf() -> str:
-    """Return a hash of the files in conf/ that configurations are composed from, but comments."""
+    """Return a hash of what configurations are composed from: conf/ without its comments."""
     root = conf_directory()
     hashed = hashlib.sha256()
     for path in sorted(root.rglob("*.yaml")):

@@ -91,7 +91,7 @@ class FrozenAdam(torch.optim.Optimizer):
     then, so that its v is 0, is not updated: the errors of a code, divided by eps, would throw it
     far off. (DeepSpeed's 1-bit Adam lets the user provide a mask for such values.) Where v is tiny,
     as for inputs that are nearly always 0, `eps` limits how far: on digits, 0/1 Adam with signs
-    diverges ten steps after the freeze with eps=1e-8, and trains with 1e-5.
+    diverged ten steps after the freeze with eps=1e-8, and not with 1e-5 (one seed).
 
     With `updates_per_interval` = kappa the variance is frozen adaptively, as in Lu et al. 2022: it
     is updated only in the steps k_0 = 0, k_{j+1} = k_j + 2^floor(j / kappa) below T, so that the

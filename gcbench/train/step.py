@@ -38,7 +38,7 @@ def train_step(run: Run, progress: Progress) -> ExchangeResult | None:
 def sample(run: Run, exchanged: ExchangeResult) -> Sample:
     """Return the update's relative 2-norm error and its cosine to the true mean gradient.
 
-    Either is left out where it is undefined, as that gradient, or the update, is exactly 0. Where
+    Both are left out where that gradient is exactly 0, and the cosine where the update is. Where
     codes were gathered, `shannon_bits`, the least that these could cost, is included. The
     communication for a sample is neither counted nor timed.
     """
