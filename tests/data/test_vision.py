@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from nightly import slow_but
+from small_cifar10 import write_cifar10
 from torchvision import datasets
 
 from gcbench.data import ArrayData
@@ -28,15 +29,9 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(datasets.MNIST, "download", fail)
 
 
-def write_small_cifar10(root: Path) -> None:
-    folder = root / "cifar-10-batches-py"
-    folder.mkdir()
-    rows = np.arange(4 * 3072, dtype=np.uint8).reshape(4, 3072)
-    for file in [*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"]:
-        (folder / file).write_bytes(pickle.dumps({"data": rows, "labels": [3, 1, 4, 1]}))
-    (folder / "batches.meta").write_bytes(
-        pickle.dumps({"label_names": [str(label) for label in range(10)]})
-    )
+# Four images, the values of which count up.
+ROWS = np.arange(4 * 3072, dtype=np.uint8).reshape(4, 3072)
+LABELS = [3, 1, 4, 1]
 
 
 @pytest.mark.usefixtures("offline")
@@ -61,7 +56,7 @@ def test_nothing_is_fetched_unless_allowed(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("offline")
 def test_unofficial_files_are_read_with_a_warning(tmp_path: Path) -> None:
-    write_small_cifar10(tmp_path)
+    write_cifar10(tmp_path, ROWS, LABELS)
     with pytest.warns(UserWarning, match="not the official ones"):
         data = cifar10(str(tmp_path), augment=False)
     assert (data.train_samples, data.shape, data.outputs) == (20, (3, 32, 32), 10)
@@ -85,7 +80,7 @@ def test_an_unofficial_file_runs_nothing_and_is_named(
     content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    write_small_cifar10(tmp_path)
+    write_cifar10(tmp_path, ROWS, LABELS)
     (tmp_path / "cifar-10-batches-py" / "data_batch_2").write_bytes(content)
     with pytest.raises(ValueError, match=r"data_batch_2 is not a CIFAR file \(.*fetch it again"):
         cifar10(str(tmp_path))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 import shutil
 import signal
 from collections.abc import Callable
@@ -15,6 +14,7 @@ import pytest
 import torch
 from nightly import slow_but
 from sentence import run, untimed_metrics
+from small_cifar10 import write_cifar10
 
 from gcbench.compressors.dense import Dense
 from gcbench.config import ConfigError, RunFailed
@@ -191,7 +191,8 @@ def test_virtual_workers_continue_as_real_ones(tmp_path: Path, method: str) -> N
 @pytest.mark.usefixtures("copied_workers")
 def test_a_recipe_with_a_stem_from_data_continues_in_real_workers(tmp_path: Path) -> None:
     """Crops, flips, batch normalization and the frozen stem are the same in any process."""
-    write_small_cifar10(tmp_path)
+    images = np.random.default_rng(0).integers(256, size=(16, 3072), dtype=np.uint8)
+    write_cifar10(tmp_path, images, [k % 10 for k in range(16)])
     overrides = [
         *METHODS["qsgd"],
         "model=airnet",
@@ -217,18 +218,6 @@ def test_a_recipe_with_a_stem_from_data_continues_in_real_workers(tmp_path: Path
     resumed = run(tmp_path / "cut", *LENGTH, *overrides, "trainer.gpus=2", "trainer.launcher=local")
     assert resumed["processes"] == 2 and resumed["steps"] == 15
     same(tmp_path / "whole", tmp_path / "cut", 12, resumed, whole)
-
-
-def write_small_cifar10(root: Path) -> None:
-    folder = root / "cifar-10-batches-py"
-    folder.mkdir()
-    chance = np.random.default_rng(0)
-    for name in [*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"]:
-        rows = chance.integers(256, size=(16, 3072), dtype=np.uint8)
-        content = {"data": rows, "labels": [k % 10 for k in range(16)]}
-        (folder / name).write_bytes(pickle.dumps(content))
-    names = {"label_names": [str(label) for label in range(10)]}
-    (folder / "batches.meta").write_bytes(pickle.dumps(names))
 
 
 def test_text_resumes_with_its_hidden_state(tmp_path: Path) -> None:
