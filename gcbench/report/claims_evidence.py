@@ -121,8 +121,9 @@ def measure_row(row: Row, name: str) -> Measured:
     text = f"{_several(values)}{f' ({about})' if about else ''}" if values else ""
     if name in EXACT and values:
         return Measured(Value(exact=fmean(values.values())), text)
-    worst = math.inf if name in LOWER else -math.inf
-    by_seed = values | (dict.fromkeys([*diverged, *infinite], worst) if name in SCORES else {})
+    by_seed = values | (
+        dict.fromkeys([*diverged, *infinite], _worst(name)) if name in SCORES else {}
+    )
     if by_seed:
         how = "diverged" if diverged else "not finite"
         return Measured(Value(by_seed), text or f"{how} (n={len(by_seed)})")
@@ -145,7 +146,8 @@ def _best_rate(row: Row) -> Measured:
     by_seed = {}
     for seed in {run.seed for rate in rates for run in rate.runs}:
         scores = {rate.lr: _score_of(rate, seed, row.grid.measure) for rate in rates}
-        if None not in scores.values():
+        known = [score for score in scores.values() if score is not None]
+        if len(known) == len(scores) and any(map(math.isfinite, known)):
             best = min if row.grid.measure in LOWER else max
             by_seed[seed] = best(scores, key=lambda lr: scores[lr] or 0.0)
     if not by_seed:
@@ -154,9 +156,17 @@ def _best_rate(row: Row) -> Measured:
 
 
 def _score_of(rate: Rate, seed: int, name: str) -> float | None:
-    """Return the score of the run with this rate and seed; None if it is not done."""
-    scores = (measure(name, run.result) for run in rate.runs if run.seed == seed and run.done)
-    return next(scores, None)
+    """Return the score of the run with this rate and seed; None if it has not ended."""
+    run = next((run for run in rate.runs if run.seed == seed), None)
+    if run is None:
+        return None
+    bad = run.status == "diverged" or is_infinite(name, run.result)
+    return _worst(name) if bad else measure(name, run.result) if run.done else None
+
+
+def _worst(name: str) -> float:
+    """Return the score of a run that diverged, which is worse than any number."""
+    return math.inf if name in LOWER else -math.inf
 
 
 def _several(by_seed: Mapping[int, float]) -> str:

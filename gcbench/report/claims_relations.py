@@ -114,7 +114,11 @@ class PairedDifferences(NamedTuple):
 
     @property
     def mean(self) -> float:
-        return fmean(self.by_seed.values())
+        """Return their mean; NaN if each side diverged with a seed with which the other did not."""
+        differences = self.by_seed.values()
+        if {math.inf, -math.inf} <= set(differences):
+            return math.nan  # fmean would raise
+        return fmean(differences)
 
     def noise(self, together: Sequence[PairedDifferences]) -> float:
         """Return the bound that the mean has to exceed, given all differences judged `together`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gcbench.config import PAPER
+from gcbench.identity import format_value
 from gcbench.records.schema import Environment, Result
 from gcbench.records.store import RecordedRun
 from gcbench.report.borrowed import group_by_label, overrides_of_run
@@ -186,7 +187,7 @@ def _commands_of(row: Row) -> Iterator[str]:
         split = [f"{SPLIT}=valid"] if row.grid.validated else []
         for rate in row.grid.rates:
             if split or rate.runs != row.runs:
-                own.append(([f"{RATE}={rate.lr:g}", *split], rate.runs))
+                own.append(([f"{RATE}={format_value(rate.lr)}", *split], rate.runs))
     for overrides, runs in own:
         every = (*row.own_overrides, *row.typed, *overrides)
         yield command_of_runs(str(row.spec.experiment), runs, every)

@@ -14,6 +14,7 @@ from gcbench.identity import (
     Differences,
     as_overrides,
     flat_differences,
+    format_value,
 )
 from gcbench.records.files import ENDED
 from gcbench.records.store import RecordedRun, newest, sort_by_age
@@ -234,7 +235,7 @@ def _chosen_overrides(grid: Grid | None, expected: Composition) -> tuple[str, ..
     """Return the override for the chosen learning rate; empty if it is the row's own."""
     if grid is None or grid.chosen in (None, expected.config["optimizer"]["lr"]):
         return ()
-    return (f"{RATE}={grid.chosen:g}",)
+    return (f"{RATE}={format_value(grid.chosen)}",)
 
 
 def agrees(run: RecordedRun, settings: Mapping[str, Any]) -> bool:

@@ -407,6 +407,17 @@ def test_some_seeds_that_diverged_decide_nothing(said, asked) -> None:
     assert row["answer"] == "not decided" and "seed 3 diverged" in row["evidence"]
 
 
+def test_sides_that_diverged_with_different_seeds_decide_nothing(said, asked) -> None:
+    asked(near())
+    bad = {"status": "diverged", "reason": "not finite"}
+    for experiment, diverged in ((SGD, 1), (RANK, 2)):
+        for seed in (1, 2):
+            facts = bad if seed == diverged else {}
+            result = result_of(experiment, seed=seed, accuracy=94.0, **facts)
+            write(OUT / f"{experiment}-{seed}", result)
+    assert answers(said)[0]["answer"] == "not decided"
+
+
 def test_failed_runs_have_no_value(said, asked) -> None:
     asked(near())
     runs(SGD, 94.0, 94.2)
@@ -680,6 +691,18 @@ def test_the_best_rate_of_a_loss_is_that_of_the_lowest() -> None:
     grid = Grid(rates, "test", False, "loss", 0.2, [], [])
     found = measure_row(Row(TableRow("SGD"), "paper", grid=grid), "learning_rate").value
     assert found is not None and found.by_seed == {1: 0.2}
+
+
+def test_a_rate_that_diverged_is_not_the_best() -> None:
+    """With seed 2 all rates diverged, so that none is the best."""
+    diverged = {"status": "diverged", "test": None}
+    rates = [
+        Rate(lr, {}, [recorded(SGD, seed=1, **first), recorded(SGD, seed=2, **diverged)])
+        for lr, first in ((0.1, {"test": {"accuracy": 9.0}}), (0.2, diverged), (0.4, diverged))
+    ]
+    grid = Grid(rates, "test", False, "accuracy", 0.1, [], [])
+    found = measure_row(Row(TableRow("SGD"), "paper", grid=grid), "learning_rate").value
+    assert found is not None and found.by_seed == {1: 0.1}
 
 
 def test_costs_are_of_all_cores_and_of_rows_like_none_so_far() -> None:

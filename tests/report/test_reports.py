@@ -224,6 +224,13 @@ def test_the_best_learning_rate_of_a_grid(said, split: str) -> None:
         assert "9: diverged (n=1); 0.05 is reported, chosen on the test split" in grid
 
 
+def test_a_rate_with_many_digits_is_typed_with_all_of_them(said) -> None:
+    lr = 0.31622776601683794  # as `interval` of a search draws one
+    write(OUT / "own", result_of(SGD, accuracy=94.0))
+    write(OUT / "searched", result_of(SGD, f"optimizer.lr={lr}", accuracy=94.5))
+    assert f"optimizer.lr={lr}`" in said("table=small/one", "format=markdown")
+
+
 def test_a_lucky_seed_does_not_choose_a_learning_rate(said) -> None:
     """Seed 3 at 0.2 is above the mean at 0.1, but below seed 3 at 0.1; 0.05 has only seed 1."""
     for rate, scores in ((0.05, {1: 94.1}), (0.1, {1: 94, 2: 95, 3: 96}), (0.2, {3: 95.5})):
