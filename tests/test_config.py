@@ -473,6 +473,13 @@ def test_a_row_is_the_same_run_in_hydras_other_form() -> None:
     assert config_of(usual) == config_of(ROW) and run_name(compose(usual)) == run_name(compose(ROW))
 
 
+@pytest.mark.parametrize("typed", ["optimizer.lr=abc", "trainer.batch_size=0", "trainer.epochs=0"])
+def test_a_budget_does_not_compute_with_a_mistake(typed: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{typed}: type a"):
+        config_of(ROW, "budget=cpu", typed)
+    config_of("+experiment/modern/gpt=local_8", "budget=smoke", "estimator.every=abc")
+
+
 def test_a_budget_makes_the_same_experiment_smaller() -> None:
     row = "+experiment/powersgd/table3_wikitext2=rank_2"
     paper, cpu = config_of(row), config_of(row, "budget=cpu")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
 
 from gcbench import settings
 from gcbench.config.directory import conf_directory
@@ -42,6 +44,15 @@ def check_knobs(config: Config, *keys: type[Any]) -> None:
     for group, schema in SCHEMAS.items():
         _check_node(config.get(group, {}), schema, f"{group}.")
     _check_groups(config.get("optimizer", {}))
+
+
+def check_typed(tree: DictConfig, typed: Collection[str]) -> None:
+    """Refuse typed values of nodes with a schema, before a budget computes with them."""
+    for group, schema in SCHEMAS.items():
+        node = OmegaConf.to_container(tree[group], resolve=True, enum_to_str=True)
+        assert isinstance(node, dict)
+        asked = {k: v for k, v in node.items() if k == "_target_" or f"{group}.{k}" in typed}
+        _check_node(asked, schema, f"{group}.")
 
 
 def _check_groups(optimizer: Config) -> None:

@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from statistics import geometric_mean
 from typing import NamedTuple
 
 from gcbench.predict.model import Cluster, Compute, Method, Prediction, predict
 
 SLOWEST, FASTEST = 1e6, 1e13  # the rates that are tried, in bits per second
-HALVINGS = 24  # of that range on a logarithmic scale, for a precision of 1 part in a million
+TRIED = [SLOWEST * 10 ** (i / 4) for i in range(28)] + [FASTEST]
+HALVINGS = 20  # between two of these on a logarithmic scale, for a precision of 1 in a million
 
 
-class Threshold(NamedTuple):
-    """The rates between nodes at which a method pays: without bounds, always or `never`."""
+class RateRange(NamedTuple):
+    """The bounds, in bits per second, between which a method pays."""
 
-    below: float | None = None  # bits per second
-    above: float | None = None
-    never: bool = False
+    low: float  # SLOWEST: there is none
+    high: float  # FASTEST: there is none
 
 
 class MethodVerdict(NamedTuple):
     """A method's steps on every network, against dense ones, and the rates at which it pays."""
 
     method: Method
-    thresholds: list[Threshold]  # by number of workers, with the first network's latency
+    # By number of workers, with the first network's latency.
+    paying: list[list[RateRange]]
     speedups: dict[str, list[float]]  # dense over own step time, by network and number of workers
     predictions: dict[str, list[Prediction]]  # by network and number of workers
 
@@ -34,17 +36,19 @@ class MethodVerdict(NamedTuple):
         return geometric_mean(x for row in self.speedups.values() for x in row)
 
 
-def find_threshold(
+def find_paying(
     method: Method,
     dense: Method,
     workers: int,
     cluster: Cluster,
     compute: Compute,
     overlap: bool = False,
-) -> Threshold:
-    """Return the rates at which `method` has a shorter step than `dense`.
+) -> list[RateRange]:
+    """Return the ranges of rates between nodes at which `method` has a shorter step than `dense`.
 
-    There is at most one rate at which their steps take equally long, which is found by bisection.
+    Without overlap there is at most one rate at which their steps take equally long. With it there
+    can be several, as computation hides a part of each exchange. They are found by bisection
+    between the tried rates.
     """
 
     def pays(rate: float) -> bool:
@@ -54,14 +58,17 @@ def find_threshold(
         )
         return ours < theirs
 
-    slow, fast = pays(SLOWEST), pays(FASTEST)
-    if slow == fast:
-        return Threshold(never=not slow)
-    low, high = SLOWEST, FASTEST
-    for _ in range(HALVINGS):
-        middle = (low * high) ** 0.5
-        low, high = (middle, high) if pays(middle) == slow else (low, middle)
-    return Threshold(below=low) if slow else Threshold(above=high)
+    paying = [pays(rate) for rate in TRIED]
+    bounds = [SLOWEST] if paying[0] else []
+    for (slow, fast), (before, after) in zip(pairwise(TRIED), pairwise(paying), strict=True):
+        if before != after:
+            low, high = slow, fast
+            for _ in range(HALVINGS):
+                middle = (low * high) ** 0.5
+                low, high = (middle, high) if pays(middle) == before else (low, middle)
+            bounds.append(low)
+    bounds += [FASTEST] if paying[-1] else []
+    return [RateRange(low, high) for low, high in zip(bounds[::2], bounds[1::2], strict=True)]
 
 
 def find_verdicts(
@@ -85,10 +92,10 @@ def find_verdicts(
     verdicts = []
     for method in methods:
         predictions = steps(method)
-        thresholds = [find_threshold(method, dense, w, first, compute, overlap) for w in workers]
+        paying = [find_paying(method, dense, w, first, compute, overlap) for w in workers]
         speedups = {
             name: [d.step_seconds / p.step_seconds for d, p in zip(bounds[name], row, strict=True)]
             for name, row in predictions.items()
         }
-        verdicts.append(MethodVerdict(method, thresholds, speedups, predictions))
+        verdicts.append(MethodVerdict(method, paying, speedups, predictions))
     return sorted(verdicts, key=lambda verdict: -verdict.mean_speedup)

@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 
 from gcbench.drawing import RC, finish, logarithmic, panels, save, style_of_method
 from gcbench.predict.model import Cluster, Prediction
-from gcbench.predict.pays import FASTEST, SLOWEST, MethodVerdict
+from gcbench.predict.pays import SLOWEST, MethodVerdict
 
 REFERENCE: dict[str, Any] = {"color": "#999999", "linewidth": 0.8, "linestyle": ":"}
 
@@ -63,8 +63,5 @@ def draw(
 
 def _rate(verdict: MethodVerdict, i: int) -> float:
     """Return the Gbit/s below which a method pays; NaN if it only pays above a rate."""
-    threshold = verdict.thresholds[i]
-    if threshold.above is not None:
-        return float("nan")
-    bits = SLOWEST if threshold.never else threshold.below or FASTEST
-    return bits / 1e9
+    low, high = next(iter(verdict.paying[i]), (SLOWEST, SLOWEST))
+    return high / 1e9 if low == SLOWEST else float("nan")

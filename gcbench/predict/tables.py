@@ -13,7 +13,7 @@ from gcbench.predict.command import Predict
 from gcbench.predict.devices import DEVICE_FILES, OTHER, device_names, read_device
 from gcbench.predict.links import read_presets
 from gcbench.predict.measure import compare, measure_device, write_device
-from gcbench.predict.pays import MethodVerdict, Threshold, find_verdicts
+from gcbench.predict.pays import FASTEST, SLOWEST, MethodVerdict, RateRange, find_verdicts
 from gcbench.predict.scenario import ASSUMED_SAMPLES, Scenario, build_scenario, predictions
 from gcbench.predict.units import format_rate, format_seconds
 
@@ -169,7 +169,7 @@ def _rank_methods(arguments: Predict) -> TextTable:
                 + [f"{v.speedups[network][i]:.2f} x" for v in verdicts]
             )
         headings.append(f"W={number:,} pays")
-        columns.append(["", "", *(_threshold(v.thresholds[i]) for v in verdicts)])
+        columns.append(["", "", *(_paying(v.paying[i]) for v in verdicts)])
     return TextTable(
         headings,
         list(zip(*columns, strict=True)),
@@ -188,7 +188,7 @@ def _rank_methods(arguments: Predict) -> TextTable:
 
 
 def _latency_of(scenario: Scenario) -> str:
-    """Return words that name the network whose latency the thresholds use.
+    """Return words that name the network whose latency the ranges of rates use.
 
     They are empty if there is only one network.
     """
@@ -209,12 +209,15 @@ def _fastest(verdicts: Sequence[MethodVerdict], network: str, workers: Sequence[
     return f"Fastest on {network}: {', '.join(parts)}."
 
 
-def _threshold(threshold: Threshold) -> str:
-    if threshold.never:
-        return "never"
-    if threshold.below:
-        return f"< {format_rate(threshold.below)}"
-    return f"> {format_rate(threshold.above)}" if threshold.above else "always"
+def _paying(ranges: Sequence[RateRange]) -> str:
+    return ", ".join(map(_range, ranges)) or "never"
+
+
+def _range(rates: RateRange) -> str:
+    low, high = format_rate(rates.low), format_rate(rates.high)
+    if rates.low == SLOWEST:
+        return "always" if rates.high == FASTEST else f"< {high}"
+    return f"> {low}" if rates.high == FASTEST else f"{low} to {high}"
 
 
 def _measure(arguments: Predict) -> TextTable:

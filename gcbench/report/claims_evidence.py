@@ -121,9 +121,8 @@ def measure_row(row: Row, name: str) -> Measured:
     text = f"{_several(values)}{f' ({about})' if about else ''}" if values else ""
     if name in EXACT and values:
         return Measured(Value(exact=fmean(values.values())), text)
-    by_seed = values | (
-        dict.fromkeys([*diverged, *infinite], _worst(name)) if name in SCORES else {}
-    )
+    bad = [*diverged, *infinite] if name in SCORES else []
+    by_seed = values | dict.fromkeys(bad, _worst(name))
     if by_seed:
         how = "diverged" if diverged else "not finite"
         return Measured(Value(by_seed), text or f"{how} (n={len(by_seed)})")

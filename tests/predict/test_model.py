@@ -18,7 +18,7 @@ from gcbench.predict.model import (
     exposed_seconds,
     predict,
 )
-from gcbench.predict.pays import find_threshold, find_verdicts
+from gcbench.predict.pays import FASTEST, SLOWEST, find_paying, find_verdicts
 from gcbench.predict.units import format_rate, format_seconds
 
 SLOW = Link(1e9, 1e-4)
@@ -115,16 +115,31 @@ def test_the_threshold_is_where_the_steps_are_equally_long() -> None:
     There are 2 latencies of 0.1 ms without compression, and 1 with it.
     """
     method = sending("all_gather", 4e6, CodecSeconds(0.010))
-    found = find_threshold(method, DENSE, 2, CLUSTER, COMPUTE)
-    assert found.below == pytest.approx(28e6 / (0.010 - 1e-4), rel=1e-5)
-    assert find_threshold(sending("all_gather", 4e6), DENSE, 2, CLUSTER, COMPUTE) == (
-        None,
-        None,
-        False,
+    ((low, high),) = find_paying(method, DENSE, 2, CLUSTER, COMPUTE)
+    assert low == SLOWEST and high == pytest.approx(28e6 / (0.010 - 1e-4), rel=1e-5)
+    quick, slow = sending("all_gather", 4e6), sending("all_gather", 4e7, CodecSeconds(1.0))
+    assert find_paying(quick, DENSE, 2, CLUSTER, COMPUTE) == [(SLOWEST, FASTEST)]
+    assert find_paying(slow, DENSE, 2, CLUSTER, COMPUTE) == []
+
+
+def test_with_overlap_a_method_may_pay_between_two_rates() -> None:
+    """It sends a little more, in half as many messages, and codes for 1 ms.
+
+    The bits cost more than it gains on slow links. On fast ones the backward pass hides the
+    exchanges, so that only the coding remains.
+    """
+    dense, method = (
+        replace(sending(*sent), dense_bytes=250_000_000)
+        for sent in (("all_reduce", 1e9), ("all_gather", 1.001e9 / 32, CodecSeconds(0.001)))
     )
-    assert find_threshold(
-        sending("all_gather", 4e7, CodecSeconds(1.0)), DENSE, 2, CLUSTER, COMPUTE
-    ).never
+    ((low, high),) = find_paying(method, dense, 64, CLUSTER, COMPUTE, overlap=True)
+    assert SLOWEST < low < high < FASTEST
+    for rate, pays in ((low / 2, False), (2 * low, True), (high / 2, True), (2 * high, False)):
+        ours, theirs = (
+            predict(m, 64, CLUSTER.at(rate), COMPUTE, overlap=True).step_seconds
+            for m in (method, dense)
+        )
+        assert (ours < theirs) == pays
 
 
 def test_compression_pays_more_where_the_network_is_slower() -> None:
@@ -150,7 +165,7 @@ def test_answers_are_ranked_by_what_they_gain() -> None:
     assert found[0].speedups["slow"][1] == by_hand[0].step_seconds / by_hand[1].step_seconds
     assert found[0].speedups["slow"][1] > found[0].speedups["fast"][1] > 1
     assert found[1].speedups == {"slow": [1, 1], "fast": [1, 1]}
-    assert found[2].thresholds[0].below == pytest.approx(28e6 / 10, rel=1e-3)
+    assert found[2].paying[0][0].high == pytest.approx(28e6 / 10, rel=1e-3)
 
 
 def test_a_codec_may_cost_copies_of_the_gradient() -> None:
