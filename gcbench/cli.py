@@ -37,6 +37,7 @@ from gcbench.config import (
     sentence_of,
     start_notice,
 )
+from gcbench.console import outlive_terminal
 from gcbench.launch import slurm
 from gcbench.search import count_objectives, is_of_sweeper, objectives
 from gcbench.sweep_progress import listed_errors
@@ -169,6 +170,7 @@ SUBCOMMANDS = {
 
 def main() -> None:
     """Run `gcbench`: the first argument names a subcommand; anything else is a run."""
+    outlive_terminal()
     first, *rest = sys.argv[1:] or [""]
     if first not in SUBCOMMANDS:
         _command("gcbench", _run_or_refuse, sys.argv[1:])

@@ -40,6 +40,11 @@ def subject_of(
         raise ConfigError("nothing was asked for; type my_package.MyMethod, or compressor=NAME")
     if len(targets) > 1:
         raise ConfigError(f"{targets[1]}: type {targets[0]}'s settings as key=value, as in rank=2")
+    if targets and "." not in targets[0]:
+        raise ConfigError(
+            f"{targets[0]}: a class is typed with its module, as in my_package.MyMethod; for a "
+            f"method of conf/compressor, type compressor={targets[0]}"
+        )
     return _of_target(targets[0], settings) if targets else _of_choice(settings, config_dir)
 
 

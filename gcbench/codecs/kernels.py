@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import wraps
 from typing import Any, Literal, ParamSpec, TypeVar, cast
@@ -41,6 +41,12 @@ COMPILER_OPTIONS: dict[str, str | int | bool | Callable[..., Any]] = {
     # rounding them first, and quotients are approximate.
     "emulate_precision_casts": True,
     "eager_numerics.division_rounding": True,
+}
+
+DYNAMO = {
+    "specialize_int": True,  # levels and widths are constants of a kernel
+    "recompile_limit": 64,
+    "fail_on_recompile_limit_hit": True,  # rather than silently run eager
 }
 
 Runner = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
@@ -77,13 +83,29 @@ def use_backend(backend: Backend, sums: Sums | None = None, may_fall_back: bool 
 
 @contextmanager
 def keep_backend() -> Iterator[None]:
-    """Restore on exit how all kernels of this process ran before."""
+    """Restore on exit how all kernels of this process ran before, and this thread's Dynamo."""
     global _backend, _sums, _may_fall_back
     before = _backend, _sums, _may_fall_back
     try:
-        yield
+        with keep_dynamo():
+            yield
     finally:
         _backend, _sums, _may_fall_back = before
+
+
+@contextmanager
+def keep_dynamo() -> Iterator[None]:
+    """Restore on exit Dynamo's settings in this thread, which a compiled kernel changes.
+
+    They would also hold for functions that the user compiles.
+    """
+    configured = hasattr(_thread, "dynamo_before")
+    try:
+        yield
+    finally:
+        if not configured and hasattr(_thread, "dynamo_before"):
+            _set_dynamo(_thread.dynamo_before)
+            del _thread.dynamo_before
 
 
 def kernels_are_compiled() -> bool:
@@ -145,14 +167,18 @@ def _configure_thread() -> None:
 
     Exchanges that overlap with a backward pass run in their own thread.
     """
-    if getattr(_thread, "configured", False):
-        return
-    import torch._dynamo.config as dynamo
+    if not hasattr(_thread, "dynamo_before"):
+        _thread.dynamo_before = _set_dynamo(DYNAMO)
 
-    dynamo.specialize_int = True  # levels and widths are constants of a kernel
-    dynamo.recompile_limit = 64
-    dynamo.fail_on_recompile_limit_hit = True  # rather than silently run eager
-    _thread.configured = True
+
+def _set_dynamo(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Change Dynamo's settings in this thread, and return what they were."""
+    import torch._dynamo.config as dynamo  # slow to import
+
+    before = {name: getattr(dynamo, name) for name in settings}
+    for name, value in settings.items():
+        setattr(dynamo, name, value)
+    return before
 
 
 def _run_or_fall_back(

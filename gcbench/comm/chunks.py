@@ -13,6 +13,8 @@ from torch import Tensor
 # Several chunks in flight hide the handshake with which gloo begins each of them; smaller chunks
 # take longer.
 CHUNK_BYTES = 1024 * 1024
+# A tag of our own, as a user's messages between the same processes have the default, 0.
+TAG = 0x6763
 
 
 def gather(group: dist.ProcessGroup, messages: Sequence[Sequence[Tensor]]) -> None:
@@ -67,12 +69,12 @@ def _chunks(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _receive(group: dist.ProcessGroup, chunk: Tensor, peer: int) -> dist.Work:
-    work = dist.irecv(chunk, group=group, group_src=peer)
+    work = dist.irecv(chunk, group=group, tag=TAG, group_src=peer)
     assert work is not None
     return work
 
 
 def _send(group: dist.ProcessGroup, chunk: Tensor, peer: int) -> dist.Work:
-    work = dist.isend(chunk, group=group, group_dst=peer)
+    work = dist.isend(chunk, group=group, tag=TAG, group_dst=peer)
     assert work is not None
     return work

@@ -214,7 +214,7 @@ class Comm:
         # The lengths are sent and counted, too.
         local_counts = torch.stack(counts, dim=1).to(torch.int32)
         all_counts = self.gather([local_counts])[0].long().cpu()
-        item_bytes = torch.tensor([t.element_size() for t in tensors])
+        item_bytes = torch.tensor([t.element_size() for t in tensors], device="cpu")
         row_bytes = (all_counts * item_bytes).sum(1).tolist()
         sent = [8 * row_bytes[k] for k in self.local]
         received = [8 * sum(row_bytes) - bits for bits in sent]

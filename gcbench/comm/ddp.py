@@ -61,7 +61,7 @@ class WholeGradient:
         self._group = ddp.process_group
         self._gradients: dict[nn.Parameter, Tensor] = {}
         self._waiting: list[tuple[torch.futures.Future[Tensor], Tensor]] = []
-        _register(ddp, self._collect)
+        _register(ddp, self)
 
     @staticmethod
     def of(ddp: DistributedDataParallel) -> WholeGradient:
@@ -70,7 +70,11 @@ class WholeGradient:
             _hooks[ddp] = WholeGradient(ddp)
         return _hooks[ddp]
 
-    def _collect(self, bucket: Any) -> torch.futures.Future[Tensor]:
+    def __reduce__(self) -> tuple[type[None], tuple[()]]:
+        """Save nothing with a DDP, which has no hook when it is loaded, whatever hook it had."""
+        return type(None), ()
+
+    def __call__(self, bucket: Any) -> torch.futures.Future[Tensor]:
         if self.on_gradients is None:
             return allreduce_hook(self._group, bucket)
         if bucket.index() == 0:  # A backward pass that failed may have left some.
@@ -112,8 +116,14 @@ def _is_dense(p: Tensor) -> bool:
 def _register(
     ddp: DistributedDataParallel, on_bucket: Callable[[Any], torch.futures.Future[Tensor]]
 ) -> None:
-    def hook(_: None, bucket: Any) -> torch.futures.Future[Tensor]:
-        return on_bucket(bucket)
+    ddp.register_comm_hook(on_bucket, _call)
 
-    hook.__annotations__.clear()  # DDP looks for types there, and would find strings
-    ddp.register_comm_hook(None, hook)
+
+# A function of the module, as `torch.save(ddp)` also saves the hook.
+def _call(
+    on_bucket: Callable[[Any], torch.futures.Future[Tensor]], bucket: Any
+) -> torch.futures.Future[Tensor]:
+    return on_bucket(bucket)
+
+
+_call.__annotations__.clear()  # DDP looks for types there, and would find strings

@@ -86,7 +86,8 @@ def node_size(asked: int | None, workers: int, rows: int, host: int | None) -> i
     )
     if size is None:
         raise ValueError(
-            f"exchange=hierarchical: virtual workers have no hosts; type workers_per_node={smaller}"
+            "exchange=hierarchical: it is not known which workers share a host, as for virtual "
+            f"workers; type workers_per_node={smaller}"
         )
     if workers % size:
         raise ValueError(

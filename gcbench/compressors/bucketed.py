@@ -147,7 +147,7 @@ class Bucketed(Checked, Codec, ABC):
         words, digits, sent = messages
         workers, count = words.shape[:2]
         buckets = self.buckets(segments, words.device)
-        out = torch.empty(count, sum(segments), device=words.device)
+        out = torch.empty(count, sum(segments), dtype=torch.float32, device=words.device)
         rows = buckets.make_room(out.split(segments, dim=1))
         table = _of_rows(sent.flatten(0, 1), buckets.groups).unflatten(0, (workers, count))
         for part, matrix in _blocks(rows):

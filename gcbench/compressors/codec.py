@@ -42,7 +42,8 @@ class Codec(Protocol):
         Values are added in the order of the workers, starting from zero.
         """
         workers, rows = messages[0].shape[:2]
-        total = torch.zeros(rows, sum(segments), device=messages[0].device)
+        device = messages[0].device
+        total = torch.zeros(rows, sum(segments), dtype=torch.float32, device=device)
         for k in range(workers):
             self.decode_add([m[k] for m in messages], segments, total)
         return total.div_(workers)

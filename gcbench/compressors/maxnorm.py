@@ -149,7 +149,7 @@ def _aggregate_on_grid(
     )
     # A step of the grid may be too small for float32. Scaling by a power of two and back avoids
     # that without rounding.
-    lift = torch.where(reach < _TINY, 1 / _TINY, 1)
+    lift = torch.where(reach < _TINY, 1 / _TINY, 1).to(reach.dtype)
     unit = reach * lift / levels
     update = _values(sum_codes(codes, 2 * levels, comm), unit, comm.workers * lift)
     return Aggregated(

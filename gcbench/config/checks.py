@@ -51,7 +51,8 @@ def check_typed(tree: DictConfig, typed: Collection[str]) -> None:
     for group, schema in SCHEMAS.items():
         node = OmegaConf.to_container(tree[group], resolve=True, enum_to_str=True)
         assert isinstance(node, dict)
-        asked = {k: v for k, v in node.items() if k == "_target_" or f"{group}.{k}" in typed}
+        named = {str(key): value for key, value in node.items()}
+        asked = {k: v for k, v in named.items() if k == "_target_" or f"{group}.{k}" in typed}
         _check_node(asked, schema, f"{group}.")
 
 

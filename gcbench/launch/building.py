@@ -20,6 +20,7 @@ from gcbench.launch.plan import Plan
 from gcbench.models import InitializedFromData
 from gcbench.records.clock import Clock
 from gcbench.records.environment import describe_machine
+from gcbench.records.files import RunFiles
 from gcbench.records.gradients import GradientFiles
 from gcbench.seeds import mix
 from gcbench.settings import TrainerSettings
@@ -69,7 +70,7 @@ def build_run(
         schedule=optimizers.schedule,
         inner=optimizers.inner,
         clock=clock,
-        recordings=GradientFiles(directory / "gradients", _in_short(config)),
+        recordings=GradientFiles(RunFiles(directory).gradients, _in_short(config)),
         settings=trainer,
         seed=config["seed"],
         process=comm.local.start // len(comm.local),

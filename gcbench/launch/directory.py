@@ -35,18 +35,23 @@ def refuse_other_run(config: Config, files: RunFiles) -> None:
     if result is not None and result.status in ENDED:
         _refuse_other_result(config, files, result)
     elif config["resume"]["mode"] == "auto" and last_step(files.checkpoints):
-        before = files.read_start()
-        if before is None:
-            raise ConfigError(
-                f"{files.directory} has checkpoints, but no start.json that says of which run; "
-                "type resume=never to start anew there, or another directory="
-            )
-        if differs := _differences(before["config"], config, MAY_CHANGE):
-            raise ConfigError(
-                f"{files.directory} holds an unfinished run with another configuration "
-                f"({_describe(differs, before['config']['choices'], config)}); type what it had to "
-                "continue it, resume=never to start anew there, or another directory="
-            )
+        _refuse_other_start(config, files, "resume=never")
+
+
+def _refuse_other_start(config: Config, files: RunFiles, anew: str) -> None:
+    """Raise ConfigError if the run that was begun last had another configuration."""
+    before = files.read_start()
+    if before is None:
+        raise ConfigError(
+            f"{files.directory} has checkpoints, but no start.json that says of which run; "
+            f"type {anew} to start anew there, or another directory="
+        )
+    if differs := _differences(before["config"], config, MAY_CHANGE):
+        raise ConfigError(
+            f"{files.directory} holds an unfinished run with another configuration "
+            f"({_describe(differs, before['config']['choices'], config)}); type what it had to "
+            f"continue it, {anew} to start anew there, or another directory="
+        )
 
 
 def result_in(files: RunFiles) -> Result | None:
@@ -88,6 +93,8 @@ def _refuse_other_result(config: Config, files: RunFiles, result: Result) -> Non
             f"schedule._target_={config['schedule']['_target_']} was made for its {result.steps} "
             "steps; type another directory=, or rerun=true to start anew there"
         )
+    if extended and last_step(files.checkpoints) > (result.steps or 0):
+        _refuse_other_start(config, files, "rerun=true")  # an extension that was killed
     if extended and last_step(files.checkpoints) < (result.steps or 0):
         length = differences(before, config, BOOKKEEPING)
         raise ConfigError(

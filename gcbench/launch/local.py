@@ -5,6 +5,7 @@ They accept connections from this machine only.
 
 from __future__ import annotations
 
+import logging
 import math
 import multiprocessing
 import os
@@ -20,13 +21,17 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
+from gcbench.console import outlive_terminal
 from gcbench.launch import slurm
 from gcbench.launch.failure import Failure, describe_exit, failure_of, leave_note, read_notes
 from gcbench.launch.folder import temporary_folder
 from gcbench.launch.lock import Lock
 from gcbench.launch.meeting import MEETING_FILE
 
-STOP_SECONDS = 20.0  # from SIGTERM to the kill
+log = logging.getLogger("gcbench")
+
+STOP_SECONDS = 600.0  # from SIGTERM to the kill: a test may have to end first
+ORPHAN_SECONDS = 20.0  # for workers whose parent was killed
 FOLLOW_SECONDS = 5.0  # for workers to end by themselves when one of them has failed
 LOOK_SECONDS = 0.2  # between checks for a signal, and for the parent process
 _PROCESSES: Any = multiprocessing.get_context("spawn")
@@ -74,8 +79,8 @@ def run_processes(
 
     When one dies, all are ended and started again, up to `max_restarts` times; `meeting.restarts()`
     tells the target how often. Raises WorkerFailed when the last attempt fails. On a stop signal
-    every worker gets SIGTERM and STOP_SECONDS to return; then Interrupted is raised. `lock` stays
-    held until the last worker has ended.
+    every worker gets SIGTERM and STOP_SECONDS to return, or until a second Ctrl-C; then Interrupted
+    is raised. `lock` stays held until the last worker has ended.
     """
     with temporary_folder() as folder, collect_signals() as received:
         locks = (folder.lock, lock) if lock else (folder.lock,)
@@ -131,7 +136,8 @@ def _await(workers: Sequence[Any], received: Sequence[str]) -> dict[int, int]:
             asked, kill_at = True, time.monotonic() + STOP_SECONDS
             for worker in living.values():
                 worker.terminate()
-        if time.monotonic() > kill_at:
+            log.info("stopping after this step or test; Ctrl-C twice stops without a checkpoint")
+        if time.monotonic() > kill_at or received.count("SIGINT") > 1:
             break
     return died_alone
 
@@ -154,6 +160,7 @@ def _first_failure(
 
 def _work(target: Callable[..., None], args: tuple[Any, ...], place: _Place) -> None:
     """Run the target as a worker process."""
+    outlive_terminal()
     os.environ.update(_environment(place))
     threading.Thread(target=_end_with, args=(place.parent,), daemon=True).start()
     try:
@@ -192,7 +199,7 @@ def _end_with(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(LOOK_SECONDS)
     os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(STOP_SECONDS)
+    time.sleep(ORPHAN_SECONDS)
     os._exit(1)
 
 

@@ -10,11 +10,13 @@ from typing import Any
 
 from gcbench.config import Config, ConfigError
 from gcbench.data import Data
+from gcbench.identity import format_value
 from gcbench.launch import slurm
 from gcbench.launch.directory import extends
 from gcbench.launch.failure import forget_notes
 from gcbench.records import RunFiles
 from gcbench.records.environment import slurm_job
+from gcbench.records.gradients import recording_path
 from gcbench.records.result import Begun
 from gcbench.records.schema import Extended, Resharded
 from gcbench.train.checkpoints import CheckpointError, Checkpoints, last_step
@@ -35,6 +37,7 @@ def prepare_directory(config: Config, data: Data, files: RunFiles, anew: bool) -
     forget_notes(files.directory)
     if resumes and last_step(files.checkpoints):
         _check_latest(config, data, checkpoints)
+        _warn_of_passed_steps(config, files)
         before = files.read_start()
         resharded = _resharded(config, before, checkpoints)
         if (result := files.read_result()) and extends(config, result):
@@ -104,6 +107,23 @@ def _resharded(config: Config, before: dict[str, Any] | None, checkpoints: Path)
 def _workers(config: Config) -> int:
     workers: int = config["trainer"]["gpus"]
     return workers
+
+
+def _warn_of_passed_steps(config: Config, files: RunFiles) -> None:
+    """Warn of gradients that would be recorded only if the run began anew."""
+    begin = last_step(files.checkpoints)
+    passed = [
+        step
+        for step in config["trainer"]["record_gradients"] or []
+        if step < begin and not recording_path(files.gradients, step).exists()
+    ]
+    if passed:
+        log.warning(
+            "trainer.record_gradients=%s: not recorded, as the run continues from step %d; "
+            "rerun=true records them",
+            format_value(passed),
+            begin,
+        )
 
 
 def _check_latest(config: Config, data: Data, checkpoints: Path) -> None:

@@ -93,7 +93,8 @@ def _start_locked(
         stopped_by = _run(config, plan, files, rank, begun, lock, received)
     if rank != 0:
         return None
-    result = _done(files, stopped_by, anew)
+    begins = ["rerun=true"] * anew + ["resume=never"] * (config["resume"]["mode"] == "never")
+    result = _done(files, stopped_by, f" without {' and '.join(begins)}" if begins else "")
     # A signal that came after the last step has not stopped the run, but stops the sweep. A job of
     # Slurm is not queued again for points that it may not have.
     if in_sweep and stopped_by not in (None, slurm.REQUEUE.name):
@@ -236,14 +237,13 @@ def _is_written_since(files: RunFiles, started: str) -> bool:
     return result is not None and result.started >= started
 
 
-def _done(files: RunFiles, stopped_by: str | None, anew: bool) -> Result:
+def _done(files: RunFiles, stopped_by: str | None, without: str) -> Result:
     """Return the result that the workers have written; raise an error for a run not done."""
     result = files.read_result()
     assert result is not None
     if result.status == "interrupted":
         if stopped_by == slurm.REQUEUE.name:
             slurm.requeue()
-        without = " without rerun=true" if anew else ""
         log.info("type the same command%s to continue the run", without)
         raise KeyboardInterrupt
     if result.status != "done":

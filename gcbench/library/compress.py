@@ -98,7 +98,9 @@ def compress(
     after `remove()` they average gradients without compression.
 
     A parameter group whose gradient or update is not finite keeps its old residual, and has an
-    update of NaN. Other groups of that step update theirs: what they sent is lost if a GradScaler
+    update of NaN. Each process decides this by its own gradient and its own shard of the update
+    (with `replicas`, all that hold the same shard decide together). Processes and groups that saw
+    only finite values in that step update their residual: what they sent is lost if a GradScaler
     skips the step.
 
     Args:
@@ -143,6 +145,10 @@ def compress(
         _warn_if_mostly_whole(method, config, shapes_of_groups(module, replicas))
         _use_codecs(codec_backend, module)
         return FsdpCompression(module, method, seed, replicas)
+    if hasattr(module, "_orig_mod"):
+        raise ConfigError(
+            "torch.compile made this module, which has no hooks; type compress before torch.compile"
+        )
     if not isinstance(module, DistributedDataParallel):
         raise ConfigError(
             f"{type(module).__name__} is not a DistributedDataParallel, and fully_shard did not "

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from gcbench.codecs.kernels import keep_dynamo
 from gcbench.comm import Comm
 from gcbench.compressors import Aggregated, Compressor, Grads, State, refuse_other_update
 from gcbench.compressors.virtual import aggregate
@@ -144,7 +145,8 @@ class Compression(ABC):
         The update has the shapes of `rows`, or else those of `like`.
         """
         device = next(iter(rows.values())).device
-        with torch.autocast(device.type, enabled=False):  # A backward pass may run under autocast.
+        # A backward pass may run under autocast.
+        with torch.autocast(device.type, enabled=False), keep_dynamo():
             out = aggregate(
                 self.compressor,
                 rows,

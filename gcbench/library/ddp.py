@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from gcbench.comm import Comm, WholeGradient, transport_of
+from gcbench.comm import Comm, WholeGradient, node_size, transport_of
 from gcbench.compressors import Compressor, parts_of
 from gcbench.compressors.hierarchical import Hierarchical
 from gcbench.config import ConfigError
@@ -25,6 +25,7 @@ class DdpCompression(Compression):
 
     def __init__(self, ddp: DistributedDataParallel, compressor: Compressor, seed: int) -> None:
         self._parameters = parameters_of(ddp)
+        self._names = {p: name for name, p in ddp.module.named_parameters()}
         self._group = ddp.process_group
         device = next(iter(self._parameters)).device
         super().__init__(
@@ -52,6 +53,11 @@ class DdpCompression(Compression):
                 "require a gradient, after the DDP was made; type DistributedDataParallel(model) "
                 "after that"
             )
+        if late := [self._names[p] for p in gradients if p not in self._parameters]:
+            raise ConfigError(
+                f"{late[0]}: this parameter began to require a gradient after compress was called; "
+                "type handle.remove(), and compress again after requires_grad_(True)"
+            )
         rows = {
             name: gradients[p].float().contiguous().unsqueeze(0)
             for p, name in self._parameters.items()
@@ -60,11 +66,17 @@ class DdpCompression(Compression):
         out = self._aggregate(exchange, rows)
         # Some methods code an overflow as they code any other value, such as signs, or do not send
         # it in this step, so that the update of all workers is finite even if a gradient is not.
-        kept = exchange.keep(out.state, [*rows.values(), *out.update.values()], self._group)
-        for p, name in self._parameters.items():
+        # An update may also be too large for float16.
+        updates = {
+            p: out.update[name].to(gradients[p].dtype) for p, name in self._parameters.items()
+        }
+        kept = exchange.keep(out.state, [*rows.values(), *updates.values()], self._group)
+        for p, update in updates.items():
             # GradScaler sees only what is written here, and must find the overflow of any worker.
-            update = out.update[name] if kept else torch.full_like(out.update[name], torch.nan)
-            gradients[p].copy_(update.view(p.shape))
+            if kept:
+                gradients[p].copy_(update.view(p.shape))
+            else:
+                gradients[p].fill_(torch.nan)
 
 
 def refuse_ddp(ddp: DistributedDataParallel) -> None:
@@ -94,17 +106,22 @@ def refuse_ddp(ddp: DistributedDataParallel) -> None:
 
 
 def refuse_nodes(ddp: DistributedDataParallel, compressor: Compressor) -> None:
-    """Raise ConfigError for nodes within a part of all processes: making their groups would hang.
+    """Raise ConfigError for nodes that do not divide the workers, or are in a part of them.
 
-    PyTorch makes a process group only with the help of all processes.
+    PyTorch makes a process group only with the help of all processes, and would hang.
     """
     group = ddp.process_group.size()
-    nodes = any(isinstance(part, Hierarchical) for part in parts_of(compressor))
+    nodes = [part for part in parts_of(compressor) if isinstance(part, Hierarchical)]
     if nodes and group < dist.get_world_size():
         raise ConfigError(
             f"exchange=hierarchical: process_group has {group} of {dist.get_world_size()} "
             "processes, and nodes need all of them; type exchange=gather"
         )
+    for part in nodes:
+        try:
+            node_size(part.workers_per_node, group, 1, _workers_per_host(ddp.process_group))
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
 
 
 def _is_sparse(module: nn.Module) -> bool:
@@ -123,13 +140,14 @@ def parameters_of(ddp: DistributedDataParallel) -> dict[nn.Parameter, str]:
 def _comm_of(ddp: DistributedDataParallel, device: torch.device) -> Comm:
     """Return the collectives over the process group of `ddp`."""
     group = ddp.process_group
-    on_host = os.environ.get("LOCAL_WORLD_SIZE")  # set by torchrun
-    ranks = dist.get_process_group_ranks(group)
     return Comm(
-        group.size(),
-        transport_of(group, device),
-        workers_per_host=workers_per_host(ranks, int(on_host)) if on_host else None,
+        group.size(), transport_of(group, device), workers_per_host=_workers_per_host(group)
     )
+
+
+def _workers_per_host(group: dist.ProcessGroup) -> int | None:
+    on_host = os.environ.get("LOCAL_WORLD_SIZE")  # set by torchrun
+    return workers_per_host(dist.get_process_group_ranks(group), int(on_host)) if on_host else None
 
 
 def workers_per_host(ranks: Sequence[int], processes: int) -> int | None:

@@ -84,8 +84,9 @@ class FsdpCompression(Compression):
         if self._sizes.setdefault(name, gradient.numel()) != gradient.numel():
             raise ConfigError(
                 f"the parameter group {name or 'of the whole module'} reduces {gradient.numel()} "
-                f"values, where it was {self._sizes[name]} before: not all of its parameters had a "
-                "gradient; type requires_grad_(False) for those that are never used"
+                f"values, where it was {self._sizes[name]} before, as other parameters had a "
+                "gradient; type requires_grad_(False) for those that are not always used, or, "
+                "where requires_grad_ was typed since, handle.remove() and compress again"
             )
         exchange = self._exchanges[name]
         rows = gradient.float().unsqueeze(0)
@@ -124,6 +125,17 @@ def refuse_fsdp(module: nn.Module, replicas: dist.ProcessGroup | None) -> None:
             "parameters fully_shard cuts over one"
         )
     (mesh,) = meshes
+    cuts = [sum(cut.is_shard() for cut in p.placements) for p in _sharded_parameters(module)]
+    if not any(cuts):
+        raise ConfigError(
+            "every process has the whole parameters, of which FSDP2 exchanges no shards; type "
+            "compress(DistributedDataParallel(model), ...)"
+        )
+    if max(cuts) > 1:
+        raise ConfigError(
+            "tensor parallelism has cut the parameters, too; type compress with a model that only "
+            "fully_shard has cut"
+        )
     if mesh.ndim != 1:
         raise ConfigError(
             f"the parameters are on a mesh of shape {tuple(mesh.shape)}, and a compressor takes "
@@ -153,12 +165,13 @@ def shards_of(module: nn.Module) -> int:
 def shapes_of_groups(module: nn.Module, replicas: dist.ProcessGroup | None) -> list[tuple[int]]:
     """Return the shape `(n,)` of what a method sees of each parameter group."""
     group_of = {
-        p: part
+        p: part._get_fsdp_state()  # shared by modules that were sharded as a list
         for part in module.modules()  # inner modules come later and take over their parameters
         if isinstance(part, FSDPModule)
         for p in part.parameters()
+        if p.requires_grad
     }
-    sizes = Counter[FSDPModule]()
+    sizes = Counter[object]()
     for p, part in group_of.items():
         if isinstance(p, DTensor):
             sizes[part] += p.to_local().numel() if replicas else p.numel()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from math import prod
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -247,6 +248,13 @@ def compare(
     shapes = shapes_of_model(
         config["model"], facts_of(result.choices["model"], result.choices["dataset"])
     )
+    values = sum(prod(shape) for shape in shapes.values())
+    if result.parameters not in (None, values):
+        raise ConfigError(
+            f"{path}: its model has {result.parameters:,} values, and {values:,} on the usual "
+            f"samples of dataset={result.choices['dataset']}, which predictions are for; type a "
+            "run on such samples"
+        )
     between = _link(result.network, network, latency, path)
     # A node of a hierarchical method is made up of hosts, each with its own link to other nodes.
     size = next((c.workers for c in result.collectives if c.level == "inside"), 1)

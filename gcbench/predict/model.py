@@ -48,6 +48,7 @@ class Method:
     codec: CodecSeconds
     dense_bytes: int  # size of the fp32 gradient
     in_buckets: bool = True  # whether it can be exchanged bucket by bucket
+    too_small: bool = False  # whether a tensor has fewer values than its min_size
     every: int = 1  # steps from one exchange to the next (estimator=local_steps)
 
     def at_every(self, every: int) -> Method:

@@ -15,6 +15,7 @@ from gcbench.predict.payload import Shapes
 from gcbench.predict.subject import (
     dataset_of,
     facts_of,
+    has_timed_samples,
     make_methods,
     method_names,
     read_shapes,
@@ -101,6 +102,11 @@ def _choose_methods(arguments: Predict) -> Sequence[str]:
     """Return the choices of conf/compressor that were asked for."""
     known = method_names()
     names = known if arguments.compressor == ("all",) else arguments.compressor
+    if "all" in names:
+        raise ConfigError(
+            f"compressor={','.join(names)}: all has the others, too; type all alone, or leave it "
+            "out"
+        )
     if unknown := [name for name in names if name not in known]:
         raise ConfigError(
             f"compressor={unknown[0]}: there is no such method; type all, or some of "
@@ -127,11 +133,11 @@ def find_model(arguments: Predict, device: Device) -> ModelOnDevice:
         )
     dataset = arguments.dataset or dataset_of(arguments.model)
     facts = facts_of(arguments.model, dataset)
-    usual = dataset_of(arguments.model)
-    if arguments.seconds is None and facts.sample != facts_of(arguments.model, usual).sample:
+    if arguments.seconds is None and not has_timed_samples(arguments.model, dataset):
         raise ConfigError(
-            f"dataset={dataset}: the device's seconds of model={arguments.model} are of {usual}, "
-            "whose samples have another shape; type seconds=0.1 batch_size=N, those of a batch"
+            f"dataset={dataset}: the device's seconds of model={arguments.model} are of "
+            f"{dataset_of(arguments.model)}, whose samples have another shape; type seconds=0.1 "
+            "batch_size=N, those of a batch"
         )
     node = resolve(compose_overrides([f"model={arguments.model}", f"dataset={dataset}"]))["model"]
     compute = device.compute(arguments.model, arguments.batch_size, arguments.seconds)

@@ -12,7 +12,7 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import Field, PositiveInt
 from pydantic.dataclasses import dataclass
 
-from gcbench.compressors import Compressor
+from gcbench.compressors import Compressor, parts_of
 from gcbench.config import (
     Config,
     ConfigError,
@@ -72,6 +72,12 @@ def facts_of(model: str, dataset: str | None) -> Facts:
         )
     facts = DATASETS[name]
     return facts._replace(samples=WORDS // _window(model)) if name == "wikitext2" else facts
+
+
+def has_timed_samples(model: str, dataset: str) -> bool:
+    """Return whether a data set has samples of the shape with which devices time the model."""
+    usual = DATASETS[dataset_of(model)]
+    return dataset in DATASETS and DATASETS[dataset].sample == usual.sample
 
 
 def _window(model: str) -> int:
@@ -228,4 +234,6 @@ def make_method(
     payload = Payload(compressor, shapes, workers_per_node)
     in_buckets = compressor.properties.scope != "global"
     codec = device.codec(family, values)
-    return Method(title, family, payload.at, codec, 4 * values, in_buckets)
+    min_size = max(getattr(part, "min_size", 0) for part in parts_of(compressor))
+    too_small = any(prod(shape) < min_size for shape in shapes.values())
+    return Method(title, family, payload.at, codec, 4 * values, in_buckets, too_small)

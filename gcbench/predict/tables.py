@@ -13,9 +13,10 @@ from gcbench.predict.command import Predict
 from gcbench.predict.devices import DEVICE_FILES, OTHER, device_names, read_device
 from gcbench.predict.links import read_presets
 from gcbench.predict.measure import compare, measure_device, write_device
+from gcbench.predict.model import Method
 from gcbench.predict.pays import FASTEST, SLOWEST, MethodVerdict, RateRange, find_verdicts
 from gcbench.predict.scenario import ASSUMED_SAMPLES, Scenario, build_scenario, predictions
-from gcbench.predict.units import format_rate, format_seconds
+from gcbench.predict.units import format_megabytes, format_rate, format_seconds
 
 log = logging.getLogger("gcbench")
 
@@ -52,7 +53,7 @@ def _predict_steps(arguments: Predict) -> TextTable:
             format_seconds(p.codec_seconds),
             format_seconds(p.exchange_seconds),
             format_seconds(p.exposed_seconds),
-            f"{p.sent_bits / 8e6:,.3g}",
+            format_megabytes(p.sent_bits),
             f"{p.of_bound:.2f} x",
         ]
         for network, p in predictions(arguments, scenario)
@@ -105,10 +106,16 @@ def _notes(arguments: Predict, scenario: Scenario) -> list[str]:
             f"Codec seconds are those of device {arguments.device}, which do not depend on the "
             f"knobs ({', '.join(arguments.others)}); what is sent does."
         )
-    if whole := _sent_whole(arguments, scenario):
+    sent_whole = _sent_whole(arguments, scenario)
+    if small := [method.title for method in sent_whole if method.too_small]:
         notes.append(
-            f"No fewer bits than fp32: {', '.join(whole)}. Tensors of fewer than min_size values "
+            f"No fewer bits than fp32: {', '.join(small)}. Tensors of fewer than min_size values "
             "are sent whole; type min_size=0 to compress them, too."
+        )
+    if others := [method.title for method in sent_whole if not method.too_small]:
+        notes.append(
+            f"No fewer bits than fp32: {', '.join(others)}. With these knobs they send that much "
+            "of such tensors."
         )
     if scenario.guessed:
         notes.append(
@@ -126,7 +133,7 @@ def _notes(arguments: Predict, scenario: Scenario) -> list[str]:
     return notes
 
 
-def _sent_whole(arguments: Predict, scenario: Scenario) -> list[str]:
+def _sent_whole(arguments: Predict, scenario: Scenario) -> list[Method]:
     """Return the methods that compress nothing of this model between nodes."""
     workers = max(2, *arguments.workers)
     sent = {
@@ -134,7 +141,7 @@ def _sent_whole(arguments: Predict, scenario: Scenario) -> list[str]:
         for method in scenario.methods
         if method.family != "none"
     }
-    return [method.title for method, bits in sent.items() if bits >= 8 * method.dense_bytes]
+    return [method for method, bits in sent.items() if bits >= 8 * method.dense_bytes]
 
 
 def _rank_methods(arguments: Predict) -> TextTable:

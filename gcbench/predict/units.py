@@ -1,4 +1,4 @@
-"""Seconds and rates as text, in a suitable unit."""
+"""Seconds and rates in a suitable unit, and megabytes, as text."""
 
 from __future__ import annotations
 
@@ -16,6 +16,12 @@ def format_rate(bits_per_second: float) -> str:
         bits_per_second,
         {"Tbit/s": 1e-12, "Gbit/s": 1e-9, "Mbit/s": 1e-6, "kbit/s": 1e-3, "bit/s": 1},
     )
+
+
+def format_megabytes(bits: float) -> str:
+    """Return bits as a number of megabytes, such as 0.125 or 4,000."""
+    megabytes = bits / 8e6
+    return f"{megabytes:,.0f}" if megabytes >= 999.5 else f"{megabytes:.3g}"
 
 
 def _scale(value: float, factors: dict[str, float]) -> str:

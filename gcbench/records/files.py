@@ -28,6 +28,8 @@ class RunFiles:
         self.table = directory / "metrics.csv"  # written with logger=csv
         self.weights = directory / "weights.pt"
         self.checkpoints = directory / "checkpoints"
+        self.gradients = directory / "gradients"
+        self.tensorboard = directory / "tensorboard"
         self._start = directory / "start.json"
 
     def write_result(self, result: Result) -> None:
@@ -104,7 +106,9 @@ class RunFiles:
         If the run is extended, its result is copied instead, to stay until there is the next one,
         and its metrics are continued.
         """
-        files = [self.result, self.weights, *([] if extends else [self.metrics, self.table])]
+        files = [self.result, self.weights]
+        if not extends:
+            files += [self.metrics, self.table, self.gradients, self.tensorboard]
         left = [path for path in files if path.exists()]
         if left:
             finished = datetime.fromtimestamp(left[0].stat().st_mtime, timezone.utc)

@@ -47,6 +47,11 @@ def read_gradients(path: Path) -> Recorded:
     return Recorded(**torch.load(path, map_location="cpu", weights_only=True))
 
 
+def recording_path(folder: Path, step: int) -> Path:
+    """Return the file of the gradients of one step, in the folder of a run's recordings."""
+    return folder / f"step-{step:06d}.pt"
+
+
 @dataclass(frozen=True)
 class GradientFiles:
     """The recorded gradients of one run directory."""
@@ -59,5 +64,5 @@ class GradientFiles:
         lists = [list(shape) for shape in shapes.values()]
         recorded = Recorded(list(shapes), lists, gradients, step, self.config)
         self.directory.mkdir(exist_ok=True)
-        with replacing(self.directory / f"step-{step:06d}.pt") as file:
+        with replacing(recording_path(self.directory, step)) as file:
             torch.save(vars(recorded), file)

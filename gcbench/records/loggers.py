@@ -140,7 +140,7 @@ def start_logger(config: Config, files: RunFiles, begun: Begun) -> Logger:
         knobs = {**config["choices"], **config["knobs"], "seed": config["seed"]}
         first_step = lines[-1]["step"] + 1 if lines else 0
         return TensorBoardLogger(
-            files.directory / "tensorboard",
+            files.tensorboard,
             first_step,
             {key: format_value(value) for key, value in knobs.items()},
         )

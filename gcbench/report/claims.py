@@ -119,7 +119,8 @@ def read_claims(paper: str | None = None, name: str | None = None) -> list[Claim
         return [claim for claim in claims if paper in (None, claim.paper)]
     named = [claim for claim in claims if claim.id == name or claim.id.startswith(f"{name}-")]
     if not named:
-        nearest = near(name, [claim.id for claim in claims]) or "id=powersgd-10"
+        numbers = ["-".join(claim.id.split("-")[:2]) for claim in claims]
+        nearest = near(name, [*(claim.id for claim in claims), *numbers]) or "id=powersgd-10"
         raise ConfigError(f"id={name}: there is no such claim; type {nearest}")
     if paper not in (None, named[0].paper):
         raise ConfigError(f"paper={paper} id={name}: type paper={named[0].paper}, or id= alone")

@@ -82,9 +82,10 @@ def compare(a: str, b: str) -> Comparisons:
 
 def _load(folder: str) -> list[RecordedRun]:
     if not Path(folder).is_dir():
+        wrong = "it is a file" if Path(folder).exists() else "there is no such folder"
         raise ConfigError(
-            f"diff {folder}: there is no such folder; "
-            "type a run's directory, or a folder with several"
+            f"diff {folder}: {wrong}; "
+            "type a run's directory, or a folder with several or with files of kept runs"
         )
     read: FoundRuns = find_runs([folder])
     if not read.runs:

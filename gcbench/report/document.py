@@ -120,7 +120,7 @@ def format_number(value: float, digits: int | None) -> str:
         return f"{value:,.{digits}f}"
     if float(value).is_integer() and abs(value) < 1e15:
         return f"{value:,.0f}"
-    return f"{value:,.0f}" if 1e4 <= abs(value) < 1e15 else f"{value:.4g}"
+    return f"{value:,.0f}" if 9999.5 <= abs(value) < 1e15 else f"{value:.4g}"
 
 
 def format_summary(value: Summary, heading: Heading) -> str:

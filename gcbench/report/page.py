@@ -21,6 +21,7 @@ from gcbench.predict.devices import Device, device_names, read_device
 from gcbench.predict.links import read_presets
 from gcbench.predict.measure import COMPUTATION
 from gcbench.predict.model import codec_seconds, exchange_seconds
+from gcbench.predict.subject import has_timed_samples
 from gcbench.records.schema import Result
 from gcbench.records.store import RecordedRun
 from gcbench.records.summary import SHOWN_SCORES
@@ -188,7 +189,12 @@ def _done(series: Series) -> list[RecordedRun]:
 
 
 def _predicted_computation(workload: Workload, devices: Sequence[Device]) -> dict[str, Any]:
-    """Return a step's seconds of forward and backward pass, by device that has the model."""
+    """Return a step's seconds of forward and backward pass, by device that has the model.
+
+    They are left out for samples of another shape than those with which devices time the model.
+    """
+    if not has_timed_samples(workload.model, workload.dataset):
+        return {}
     return {
         device.name: _round(device.compute(workload.model, workload.batch_size).seconds)
         for device in devices

@@ -154,10 +154,10 @@ def table_names() -> list[str]:
     return sorted(str(path.relative_to(root).with_suffix("")) for path in root.glob("*/*.yaml"))
 
 
-def tables_of(asked: str) -> list[str]:
+def tables_of(asked: str, key: str = "table") -> list[str]:
     """Return the names of the tables that `table=asked` means: all, a paper's, one, or one's parts.
 
-    Raises ConfigError if there is no such table.
+    Raises ConfigError, which names the key that was typed, if there is no such table.
     """
     names = table_names()
     if asked in names:
@@ -170,7 +170,7 @@ def tables_of(asked: str) -> list[str]:
     if not chosen:
         papers = sorted({name.split("/")[0] for name in names})
         nearest = near(asked, names) or f"one of {', '.join(papers)}"
-        raise ConfigError(f"table={asked}: there is no such table; type {nearest}, or all")
+        raise ConfigError(f"{key}={asked}: there is no such table; type {nearest}, or all")
     return chosen
 
 

@@ -14,6 +14,7 @@ from gcbench.compressors import State, build
 from gcbench.compressors.qsgd import QSGD
 from gcbench.compressors.virtual import aggregate
 from gcbench.compressors.wrappers import ErrorFeedback
+from gcbench.config import ConfigError
 from gcbench.studies.study import Row, Study
 
 # A residual grows if the last tenth of its steps exceeds the second tenth by more than this
@@ -58,6 +59,13 @@ class EcqStability(Study):
     levels: int = 4  # s
     values: int = 8192
     steps: int = 1500
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError for a single step, after which no residual can have grown."""
+        if self.steps < 2:
+            raise ConfigError(
+                f"steps={self.steps}: type a whole number of at least 2, as in steps=1500"
+            )
 
     def rows(self) -> Iterator[Row]:
         for norm in self.norms:
@@ -109,7 +117,8 @@ class EcqStability(Study):
         tenth = max(1, self.steps // 10)
         if len(residual) < self.steps:
             return Course(contraction, residual, None)
-        growth = _rms(residual[-tenth:]) / _rms(residual[tenth : 2 * tenth])
+        early = _rms(residual[tenth : 2 * tenth])
+        growth = _rms(residual[-tenth:]) / early if early else 0.0  # of codes without an error
         return Course(contraction, residual, growth)
 
     def _residual(self, d: int, norm: str, alpha: float, beta: float) -> list[float]:

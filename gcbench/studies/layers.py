@@ -9,6 +9,7 @@ from typing import Any
 from gcbench.comm import Comm
 from gcbench.compressors import Compressor, State, flatten
 from gcbench.compressors.virtual import aggregate
+from gcbench.config import ConfigError
 from gcbench.records.gradients import Recorded
 from gcbench.studies.coding import relative_error
 from gcbench.studies.real_gradients import OnRealGradients
@@ -32,15 +33,34 @@ class Layers(OnRealGradients):
     # As typed after compressor=; null: qsgd, orq, powersgd, top_k and sign_norm.
     methods: Sequence[str] | None = None
 
+    def __post_init__(self) -> None:
+        """Raise ConfigError for a list without methods, and for settings of another run."""
+        super().__post_init__()
+        if "" in (self.methods or ()):
+            raise ConfigError(
+                "methods=[]: type methods as after compressor=, as in methods=[top_k], or null"
+            )
+
     def rows(self) -> Iterator[Row]:
+        methods = {sentence: _read(sentence) for sentence in self.methods or METHODS}
         window = self.windows()[-1]
-        for sentence in self.methods or METHODS:
-            name, *knobs = sentence.split()
-            method = compressor(f"compressor={name}", *knobs)
+        for sentence, method in methods.items():
             yield {
                 "row": sentence,
                 "layers": [_layer(method, window, name) for name in window[0].names],
             }
+
+
+def _read(sentence: str) -> Compressor:
+    """Return the method of a sentence; raise ConfigError if it needs all tensors at once."""
+    name, *knobs = sentence.split()
+    method = compressor(f"compressor={name}", *knobs)
+    if method.properties.scope == "global":
+        raise ConfigError(
+            f"methods=[{sentence}]: it compresses all tensors together, and each by itself would "
+            "be another method; type methods whose scope is a tensor or a bucket of it"
+        )
+    return method
 
 
 def _layer(method: Compressor, window: Sequence[Recorded], name: str) -> dict[str, Any]:

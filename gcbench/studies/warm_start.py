@@ -13,7 +13,8 @@ from gcbench.compressors import Compressor, Grads, State
 from gcbench.compressors.powersgd import PowerSGD, matrix_shape
 from gcbench.compressors.virtual import aggregate
 from gcbench.compressors.wrappers import ErrorFeedback
-from gcbench.config import ConfigError
+from gcbench.config import ConfigError, compose_overrides, resolve
+from gcbench.predict.subject import DATASETS, facts_of, shapes_of_model
 from gcbench.records.gradients import Recorded
 from gcbench.studies.real_gradients import OnRealGradients
 from gcbench.studies.study import Row
@@ -43,13 +44,18 @@ class WarmStart(OnRealGradients):
     rank: int = 2
 
     def rows(self) -> Iterator[Row]:
+        if self.recorded is None and self.dataset in DATASETS:
+            config = resolve(compose_overrides(self._overrides()))
+            shapes = shapes_of_model(config["model"], facts_of(self.model, self.dataset))
+            self._refuse_whole_rank(torch.empty(1, *s, device="meta") for s in shapes.values())
         windows = [[_mean_matrices(recorded) for recorded in window] for window in self.windows()]
         if all(len(window) == 1 for window in windows):
+            typed = f"recorded={self.recorded}" if self.recorded else f"window={self.window}"
             raise ConfigError(
-                f"recorded={self.recorded} window={self.window}: a warm start needs steps that "
-                "follow each other; "
+                f"{typed}: a warm start needs steps that follow each other; "
                 "type window=20, or record some with trainer.record_gradients=[100,101,102]"
             )
+        self._refuse_whole_rank(windows[0][0].values())
         for title, method in self._methods().items():
             plain, corrected = (
                 [_errors(compressor, window, self.rank) for window in windows]
@@ -66,6 +72,16 @@ class WarmStart(OnRealGradients):
                 "relative_error_with_residual_by_step": [errors.method for errors in corrected],
                 "over_best_with_residual_by_step": [_ratios(errors) for errors in corrected],
             }
+
+    def _refuse_whole_rank(self, tensors: Iterable[Tensor]) -> None:
+        """Raise ConfigError if the best approximation of these gradients would leave nothing."""
+        largest = max((min(matrix_shape(g)) for g in tensors), default=0)
+        if self.rank >= largest:
+            advice = f"a rank below {largest}" if largest > 1 else "another model"
+            raise ConfigError(
+                f"rank={self.rank}: no matrix has a higher rank than {largest}, and the best "
+                f"approximation leaves nothing to compare with; type {advice}"
+            )
 
     def _methods(self) -> dict[str, PowerSGD]:
         return {

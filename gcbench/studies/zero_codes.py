@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from gcbench.compressors.qsgd import QSGD
+from gcbench.config import ConfigError
+from gcbench.identity import format_value
 from gcbench.records.gradients import Recorded
 from gcbench.studies.coding import code, relative_error
 from gcbench.studies.real_gradients import OnRealGradients
@@ -26,6 +28,15 @@ class ZeroCodes(OnRealGradients):
     bits: Sequence[int] = (2, 4, 8)
     norms: Sequence[str] = ("linf", "l2")
     bucket_size: int = 512
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError for codes of a sign alone, or of more than a byte."""
+        super().__post_init__()
+        if not all(2 <= bits <= 8 for bits in self.bits):
+            raise ConfigError(
+                f"bits={format_value(self.bits)}: type numbers of bits from 2 to 8, as in "
+                "bits=[2,4,8]"
+            )
 
     def rows(self) -> Iterator[Row]:
         moments = self.moments()

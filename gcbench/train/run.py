@@ -174,9 +174,7 @@ class Run:
         The first exchange in every `error_every` steps is sampled.
         """
         every = self.settings.error_every
-        if not every or step % every >= self.estimator.period:
-            return False
-        return step // every != progress.sampled
+        return every is not None and step // every != progress.sampled
 
 
 @dataclass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -108,7 +109,11 @@ class TorchSchedule:
 
     def set_rates(self, optimizer: Optimizer, step: int) -> None:
         if step and step % self.every == 0:
-            self.scheduler.step()
+            with warnings.catch_warnings():
+                # With trainer.double_buffering the first update comes a step late, of which torch
+                # says that it skips a rate.
+                warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step")
+                self.scheduler.step()
 
     def state_dict(self) -> dict[str, Any]:
         return self.scheduler.state_dict()

@@ -139,6 +139,7 @@ def test_what_was_typed_is_not_changed() -> None:
     ("arguments", "says"),
     [
         (["nowhere.Method"], "nowhere.Method cannot be imported"),
+        (["qsgd"], "qsgd: a class is typed with its module, .*, type compressor=qsgd"),
         (["outside.Unnatural"], "outside has no Unnatural; type Natural"),
         (["outside.Natural", "rank=2"], "outside.Natural has no such argument"),
         ([], "nothing was asked for; type my_package.MyMethod"),

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch._dynamo.config as dynamo
 from backends import use
 from nightly import slow_but
 
@@ -130,6 +131,15 @@ def test_a_kernel_that_cannot_be_one_loop_is_an_error(compiled: None) -> None:
 
     with pytest.raises(Exception, match="(?i)graph break|data-dependent|unsupported"):
         breaks(torch.ones(4))
+
+
+def test_functions_of_the_user_are_compiled_as_before(compiled: None) -> None:
+    names = [*kernels.DYNAMO]
+    before = [getattr(dynamo, name) for name in names]
+    with kernels.keep_dynamo():
+        step(METHODS["three bits"], 0)
+        assert [getattr(dynamo, name) for name in names] == [*kernels.DYNAMO.values()]
+    assert [getattr(dynamo, name) for name in names] == before
 
 
 def test_a_thread_compiles_as_many_shapes_as_the_main_one(

@@ -109,7 +109,8 @@ def test_nodes_that_leave_together_share_their_link_evenly() -> None:
             4,
             4,
             None,
-            "exchange=hierarchical: virtual workers have no hosts; type workers_per_node=2",
+            "exchange=hierarchical: it is not known which workers share a host, as for virtual "
+            "workers; type workers_per_node=2",
         ),
         (3, 4, 1, 4, "workers_per_node=3 cannot share 4 workers evenly; type workers_per_node=2"),
         (8, 4, 1, 4, "workers_per_node=8 cannot share 4 workers evenly; type workers_per_node=2"),

@@ -13,6 +13,7 @@ from method_cases import (
     DIFFERENT,
     FEW,
     VARIANTS,
+    WORKERS,
     aggregate,
     build_unchecked,
     compressor_of,
@@ -22,6 +23,7 @@ from method_cases import (
     variants,
 )
 from nightly import slow_but
+from torch import Tensor
 
 from gcbench.check.contract import (
     LENGTHS,
@@ -44,7 +46,7 @@ from gcbench.check.promises import (
     check_unbiased,
     rounding_of_sums,
 )
-from gcbench.compressors import Compressor
+from gcbench.compressors import Compressor, State
 
 each_choice = pytest.mark.parametrize("choice", CHOICES)
 few_variants = pytest.mark.parametrize(("choice", "variant"), slow_but(FEW, ALL))
@@ -130,6 +132,35 @@ def test_state_survives_being_taken_apart(choice: str, variant: str) -> None:
 @few_variants
 def test_same_arguments_give_the_same_bits(choice: str, variant: str) -> None:
     check_same_bits(lambda: compressor_of(choice, variant))
+
+
+@each_choice
+def test_the_default_dtype_of_the_user_means_nothing(choice: str) -> None:
+    steps = [gradients(range(WORKERS), number) for number in range(2)]
+
+    def take() -> list[Tensor]:
+        method, state, seen = bare(choice), State(), []
+        for number, grads in enumerate(steps):
+            out = aggregate(method, grads, number=number, state=state)
+            state = out.state
+            seen += [*out.update.values(), *out.sent().values()]
+            seen += [
+                x
+                for s in state.layers()
+                for part in (s.shared, s.per_worker)
+                for x in part.values()
+            ]
+        return seen
+
+    expected = take()
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        seen = take()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert all(
+        a.dtype == b.dtype and torch.equal(a, b) for a, b in zip(seen, expected, strict=True)
+    )
 
 
 @each_choice

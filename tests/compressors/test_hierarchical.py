@@ -209,5 +209,5 @@ def test_its_bad_knobs_are_refused(settings: dict[str, Any], says: str) -> None:
 
 def test_virtual_workers_have_no_hosts() -> None:
     grads: dict[str, Tensor] = gradients(range(4), 0)
-    with pytest.raises(ValueError, match="virtual workers have no hosts; type workers_per_node=2"):
+    with pytest.raises(ValueError, match="as for virtual workers; type workers_per_node=2"):
         aggregate(Hierarchical(QSGD(7, bucket_size=16)), grads)

@@ -12,11 +12,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import processes
 import pytest
 from needed import patience
+from nightly import slow_but
 from processes import Copy, command, under_torchrun
 
 from gcbench.launch.failure import SILENT
@@ -237,7 +239,7 @@ def test_a_worker_that_raises_ends_all_with_its_own_traceback(tmp_path: Path) ->
 
 def test_ctrl_c_leaves_an_interrupted_result_and_a_run_that_resumes(tmp_path: Path) -> None:
     overrides = [*QUICK, "trainer.epochs=2000", "trainer.log_every=10", "min_size=0"]
-    anew = [*overrides, "rerun=true"]  # rerun=true, if typed again, would not continue it
+    anew = [*overrides, "rerun=true", "resume=never"]  # typed again, they would not continue it
     with Copy(processes.gcbench, *anew, folder=tmp_path, environment=ENVIRONMENT) as copy:
         _wait_for(
             lambda: any(tmp_path.glob("outputs/*/metrics.jsonl")) or copy.returncode is not None,
@@ -247,7 +249,36 @@ def test_ctrl_c_leaves_an_interrupted_result_and_a_run_that_resumes(tmp_path: Pa
         out, err = copy.communicate(timeout=patience(120))
     assert copy.returncode == 130, err
     assert "Traceback" not in out + err
-    assert "type the same command without rerun=true to continue the run" in err
+    assert "type the same command without rerun=true and resume=never to continue the run" in err
+    (result,) = results(tmp_path)
+    assert result["status"] == "interrupted" and "stopped by a signal" in result["reason"]
+    assert any(tmp_path.glob("outputs/*/checkpoints/step-*/manifest.json"))
+
+
+@pytest.mark.parametrize("launcher", slow_but(["virtual"], ["virtual", "local"]))
+def test_a_run_whose_terminal_is_closed_leaves_a_checkpoint(tmp_path: Path, launcher: str) -> None:
+    seen, terminal = os.openpty()
+    os.set_blocking(seen, False)
+    overrides = [*QUICK, "trainer.epochs=2000", "trainer.log_every=10", "min_size=0"]
+    typed = [sys.executable, "-m", "gcbench", *overrides, f"trainer.launcher={launcher}"]
+    with subprocess.Popen(
+        ["setsid", "--ctty", *typed],
+        cwd=tmp_path,
+        env=ENVIRONMENT,
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+    ) as begun:
+        os.close(terminal)
+
+        def trains() -> bool:
+            with suppress(BlockingIOError):  # a full terminal would stop the run
+                os.read(seen, 1 << 16)
+            return any(tmp_path.glob("outputs/*/metrics.jsonl"))
+
+        _wait_for(trains, 60)
+        os.close(seen)
+        begun.wait(patience(120))
     (result,) = results(tmp_path)
     assert result["status"] == "interrupted" and "stopped by a signal" in result["reason"]
     assert any(tmp_path.glob("outputs/*/checkpoints/step-*/manifest.json"))

@@ -136,7 +136,6 @@ def test_a_signal_lets_workers_finish(
         out, err = parent.communicate(timeout=patience(120))
     assert f"interrupted: {number.name}" in out and err == ""
     assert len(list(tmp_path.glob("checkpoint-*"))) == 2
-    # It ends before STOP_SECONDS, even on a busy machine.
     assert float(re.findall("took (.*)", out)[0]) - sent < patience(18)
 
 
@@ -147,6 +146,19 @@ def test_workers_that_do_not_stop_are_killed(tmp_path: Path) -> None:
         out, err = parent.communicate(timeout=patience(120))
     assert "interrupted: SIGTERM" in out and err == ""
     assert [p.name for p in tmp_path.glob("checkpoint-*")] == ["checkpoint-0"]
+
+
+def test_a_second_ctrl_c_kills_workers_that_do_not_stop(tmp_path: Path) -> None:
+    with start_parent("stop-deaf for long", tmp_path) as parent:
+        await_workers(tmp_path)
+        os.killpg(parent.pid, signal.SIGINT)
+        checkpoint = tmp_path / "checkpoint-0"
+        while not checkpoint.exists():
+            time.sleep(0.01)
+        os.killpg(parent.pid, signal.SIGINT)
+        out, err = parent.communicate(timeout=patience(60))
+    assert "interrupted: SIGINT" in out and err == ""
+    assert [*tmp_path.glob("checkpoint-*")] == [checkpoint]
 
 
 def test_ctrl_c_while_workers_start_is_quiet(tmp_path: Path) -> None:

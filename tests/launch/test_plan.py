@@ -130,7 +130,7 @@ def test_the_size_of_a_node_is_typed_as_numbers_depend_on_it() -> None:
         (
             LAPTOP,
             ["trainer.gpus=4", "exchange=hierarchical"],
-            "virtual workers have no hosts; type workers_per_node=2",
+            "as for virtual workers; type workers_per_node=2",
         ),
         (LAPTOP, ["exchange=hierarchical"], "workers_per_node=null: all workers would be one node"),
         (

@@ -16,14 +16,18 @@ from library_cases import (
     gradients_of_slices,
     join,
     late_parameter,
+    overflow_of_an_update,
     refusal,
     refused_states,
     remove,
+    save_whole,
+    send_beside_a_backward_pass,
     skip_infinite,
     train_as_people_do,
     train_beside_torch,
     train_compiled,
     train_like_runner,
+    unfrozen_parameter,
     wrong_shape,
 )
 from method_cases import CHOICES
@@ -196,6 +200,8 @@ def test_a_step_that_overflows_is_seen_and_leaves_no_trace(
         ("seeds", "worker 1 called compress with other arguments than worker 0; worker "),
         ("knobs", "worker 1 called compress with other arguments than worker 0; worker "),
         ("nodes", "exchange=hierarchical: process_group has 1 of 2 processes, and nodes need "),
+        ("node", "workers_per_node=2: all workers would be one node, and nothing would be "),
+        ("compiled", "torch.compile made this module, which has no hooks; type compress before "),
     ],
 )
 def test_mistakes_are_refused_in_one_sentence(case: str, says: str) -> None:
@@ -212,6 +218,26 @@ def test_a_parameter_that_ddp_does_not_know_is_named() -> None:
     for sentence in pool(2).run(late_parameter):
         assert sentence.startswith("layers.3.weight: DDP does not exchange this parameter")
         assert "; type " in sentence and "\n" not in sentence
+
+
+def test_a_parameter_that_compress_did_not_see_is_named() -> None:
+    for sentence in pool(2).run(unfrozen_parameter):
+        assert sentence.startswith("layers.2.weight: this parameter began to require a gradient ")
+        assert "; type " in sentence and "\n" not in sentence
+
+
+def test_an_update_too_large_for_its_parameters_leaves_no_trace() -> None:
+    for (first, second), (residual, unchanged) in pool(2).run(overflow_of_an_update):
+        assert first.tolist() == [40_000, 0] and second.isnan().all()
+        assert residual.tolist() == [[0, 39_008]] == unchanged.tolist()  # 39,000 in float16
+
+
+def test_messages_of_the_user_are_not_mixed_up_with_codes() -> None:
+    assert pool(2).run(send_beside_a_backward_pass) == [1, 0]
+
+
+def test_a_compressed_module_can_be_saved_whole() -> None:
+    assert pool(2).run(save_whole) == [True, True]
 
 
 def test_an_update_of_another_shape_is_refused() -> None:

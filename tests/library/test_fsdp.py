@@ -19,6 +19,7 @@ from fsdp_cases import (
     train_beside_plain,
     update_and_that_of_exchange,
     warnings_of_compress,
+    warnings_of_groups,
 )
 from gloo_pool import pool
 from method_cases import CHOICES
@@ -170,6 +171,8 @@ REFUSALS = {
     "hierarchical": "compressor=qsgd exchange=hierarchical workers_per_node=1: ",
     "ready": "CheckedGradients(inner=SumExchange(codec=QSGD(",
     "HSDP": "the parameters are on a mesh of shape (2, 2), and a compressor takes one",
+    "tensor parallel": "tensor parallelism has cut the parameters, too; type compress with ",
+    "replicated": "every process has the whole parameters, of which FSDP2 exchanges no shards; ",
     "overlap": "replicas: the processes [0, 1, 2, 3] hold other shards of this model ([0, ",
     "twice": "this module has a compressor, and takes only one; type handle.remove() first",
     "fp16": "reduce_dtype=torch.float16: ",
@@ -183,7 +186,10 @@ REFUSALS = {
 
 @pytest.mark.parametrize(
     "case",
-    slow_but(("ragged", "HSDP", "overlap", "twice", "fp16", "unused", "complex"), [*REFUSALS]),
+    slow_but(
+        ("ragged", "HSDP", "tensor parallel", "overlap", "twice", "fp16", "unused", "complex"),
+        [*REFUSALS],
+    ),
 )
 def test_mistakes_are_refused_in_one_sentence(case: str) -> None:
     for sentence in pool(4).run(refusal, case)[:2]:  # those of the first node
@@ -195,6 +201,11 @@ def test_mistakes_are_refused_in_one_sentence(case: str) -> None:
 def test_one_process_is_told_that_nothing_is_compressed() -> None:
     assert pool(1).run(warnings_of_compress) == [["FSDP2 exchanges nothing between shards of one"]]
     assert pool(2).run(warnings_of_compress) == [[], []]
+
+
+def test_only_groups_that_are_exchanged_count_as_small() -> None:
+    for together, frozen in pool(2).run(warnings_of_groups):
+        assert not together and frozen == ["compressed: 0 %"]
 
 
 def test_a_refusal_names_the_methods_that_are_carried() -> None:

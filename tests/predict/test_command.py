@@ -45,6 +45,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["seconds=0.1"], "type batch_size=N too"),
         (["model=resnet18", "dataset=imagenet"], "of cifar10, whose samples have another shape"),
         (["compressor=qsdg"], "compressor=qsdg: there is no such method"),
+        (["compressor=all,qsgd"], "compressor=all,qsgd: all has the others, too; type all alone"),
         (
             ["shapes=mine.yaml", "compressor=qsgd", "rank=2"],
             "rank=2: no such key with compressor=qsgd",
@@ -154,6 +155,16 @@ def test_methods_that_compress_nothing_are_named(
     assert "No fewer bits than fp32: qsgd. Tensors of fewer" in capsys.readouterr().out
     predict_steps([*typed, "min_size=0"])
     assert "No fewer bits" not in capsys.readouterr().out
+
+
+def test_knobs_that_save_nothing_are_not_taken_for_small_tensors(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Half of the values with their positions take as many bits as all values."""
+    predict_steps(["shapes=mine.yaml", "compressor=top_k", "fraction=0.5", "workers=2"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert "No fewer bits than fp32: top_k fraction=0.5. With these knobs" in text
+    assert "min_size" not in text
 
 
 def test_every_number_of_local_steps_is_a_method(here: Path) -> None:
@@ -437,6 +448,15 @@ def test_a_run_beside_its_prediction(here: Path) -> None:
     assert found.ratio == pytest.approx(0.05 / found.exchange_seconds)
 
 
+def test_a_run_on_samples_of_its_own_has_no_prediction(here: Path) -> None:
+    """The folder and the size of its images may be any, and its model is as large as they are."""
+    run: dict[str, Any] = result()
+    run["parameters"] = 954
+    Path("result.json").write_text(json.dumps(run))
+    with pytest.raises(ConfigError, match="954 values, and 1,210 on the usual samples of dataset="):
+        compare("result.json")
+
+
 def test_a_run_by_nodes_has_the_exchanges_of_its_nodes(here: Path) -> None:
     """Four hosts are two nodes: metered messages last as long as on the emulated network."""
     overrides = ("compressor=qsgd", "exchange=hierarchical", "workers_per_node=2", "min_size=0")
@@ -493,3 +513,9 @@ def test_megabytes_are_those_of_bytes(here: Path, capsys: pytest.CaptureFixture[
     heading, row = (line.split(",") for line in capsys.readouterr().out.splitlines())
     sent = 4 * (64 * 32 * 9 + 128 * 160 + 160)
     assert row[heading.index("MB sent")] == f"{sent / 1e6:.3g}"
+
+
+def test_many_megabytes_have_all_digits(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("large.yaml").write_text("shapes: [[100000, 10000]]\nseconds: {32: 0.1}")
+    predict_steps(["shapes=large.yaml", "compressor=none", "workers=2", "format=markdown"])
+    assert "| 4,000 |" in " ".join(capsys.readouterr().out.split())

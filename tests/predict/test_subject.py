@@ -9,7 +9,7 @@ from sentence import config_of
 
 from gcbench.config import ConfigError
 from gcbench.launch.instantiate import make_data
-from gcbench.predict.subject import facts_of
+from gcbench.predict.subject import facts_of, has_timed_samples
 
 REAL = [
     ("digits", []),
@@ -34,3 +34,19 @@ def test_facts_are_those_of_the_data(name: str, overrides: list[str]) -> None:
     facts = facts_of(config["choices"]["model"], name)
     assert (data.shape, data.outputs) == (facts.sample, facts.outputs)
     assert abs(data.steps_per_epoch(1, 16) - facts.samples // 16) <= 1
+
+
+@pytest.mark.parametrize(
+    ("model", "dataset", "timed"),
+    [
+        ("mlp", "digits", True),
+        ("mlp", "mnist", False),
+        ("resnet18", "cifar100", True),
+        ("resnet18", "imagenet", False),
+        ("resnet18", "own", False),
+    ],
+)
+def test_devices_time_a_model_on_samples_of_one_shape(
+    model: str, dataset: str, timed: bool
+) -> None:
+    assert has_timed_samples(model, dataset) == timed

@@ -93,6 +93,8 @@ def test_what_was_set_aside_stays(tmp_path: Path) -> None:
     files.set_aside()
     for run in (1, 2):
         files.append_metrics({"step": run})
+        files.gradients.mkdir()
+        (files.gradients / f"step-{run}.pt").touch()
         files.write_result(plain_result(reason=f"run {run}"))
         os.utime(files.result, (run, run))
         files.set_aside()
@@ -101,4 +103,7 @@ def test_what_was_set_aside_stays(tmp_path: Path) -> None:
         assert json.loads((tmp_path / f"metrics.{stamp}.jsonl").read_text()) == {"step": run}
         kept = json.loads((tmp_path / f"result.{stamp}.json").read_text())
         assert kept["reason"] == f"run {run}"
-    assert len(list(tmp_path.iterdir())) == 4
+        assert [path.name for path in (tmp_path / f"gradients.{stamp}").iterdir()] == [
+            f"step-{run}.pt"
+        ]
+    assert len(list(tmp_path.iterdir())) == 6

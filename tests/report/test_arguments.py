@@ -52,6 +52,10 @@ OUT = Path("outputs")
         ([], "nothing was asked for"),
         (["diff", "outputs"], "diff outputs: type two"),
         (["diff", "outputs", "nowhere"], "there is no result.json in or below it"),
+        (
+            ["diff", "../table/small/one.yaml", "outputs"],
+            "one.yaml: it is a file; type a run's directory, or a folder with several or with",
+        ),
         (["keep="], "keep=: type keep= and a folder"),
     ],
 )

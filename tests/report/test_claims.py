@@ -650,6 +650,11 @@ def test_a_claim_of_another_paper_is_not_answered() -> None:
     assert [claim.paper for claim in read_claims("qsgd", "qsgd-11")] == ["qsgd"]
 
 
+def test_a_number_without_its_zero_is_near_the_claim() -> None:
+    with pytest.raises(ConfigError, match="id=orq-5: there is no such claim; type .*orq-05"):
+        read_claims(name="orq-5")
+
+
 @pytest.mark.parametrize(
     ("before", "after", "sentence"),
     [

@@ -392,6 +392,16 @@ def test_nothing_to_draw_is_one_sentence(here: Path) -> None:
     assert not (here / "figures").exists()
 
 
+@pytest.mark.parametrize("asked", ["which_method", "runs"])
+def test_where_no_run_is_finished_the_budgets_that_have_some_are_named(
+    here: Path, asked: str
+) -> None:
+    missing = f"{asked}: no figure; there is no finished run of budget=paper"
+    assert draw(asked, [run(SGD, status="diverged")], here) == [missing]
+    runs = [run(SGD, budget=budget) for budget in ("cpu_long", "cpu")]
+    assert draw(asked, runs, here) == [f"{missing}; type budget=cpu, cpu_long"]
+
+
 def test_which_method_compares_only_what_was_given_the_same(here: Path) -> None:
     runs = [
         run(SGD, accuracy=90),

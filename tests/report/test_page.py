@@ -21,7 +21,8 @@ from gcbench.predict.links import read_link
 from gcbench.records.schema import Result
 from gcbench.records.store import RecordedRun, find_runs, write_kept
 from gcbench.report.command import report
-from gcbench.report.page import _predicted_coding, build_page, collect
+from gcbench.report.figures.series import Workload
+from gcbench.report.page import _predicted_coding, _predicted_computation, build_page, collect
 
 KEPT = Path(__file__).parents[2] / "outputs"
 SGD, RANK_7 = "powersgd/table4/sgd", "powersgd/table4/rank_7"
@@ -248,6 +249,13 @@ def test_local_steps_code_once_in_an_exchange() -> None:
         for facts in (None, {"every": 8})
     )
     assert every and eighth == pytest.approx(every / 8, rel=1e-3)
+
+
+def test_seconds_of_a_model_on_other_samples_are_left_out() -> None:
+    devices = [read_device("cpu")]
+    digits, mnist = (Workload("mlp", data, 2, 16, "1 epoch") for data in ("digits", "mnist"))
+    assert [*_predicted_computation(digits, devices)] == ["cpu"]
+    assert _predicted_computation(mnist, devices) == {}
 
 
 @pytest.mark.slow  # reads every kept run

@@ -19,6 +19,7 @@ from results import result_of, write
 from gcbench.config import ConfigError
 from gcbench.records.schema import Result
 from gcbench.records.store import RecordedRun, find_runs, read_kept
+from gcbench.report.document import format_number, format_signed
 from gcbench.report.keep import keep_index, keep_runs
 from gcbench.report.points import compare_points
 from gcbench.report.rates import Rate, _best
@@ -788,3 +789,9 @@ def test_a_rate_with_which_a_seed_diverged_is_not_chosen(said) -> None:
 def test_the_lowest_of_scores_that_are_better_low_is_chosen() -> None:
     rates = [Rate(lr, {1: score}, []) for lr, score in ((0.1, 2.0), (0.2, 1.0), (0.4, 3.0))]
     assert (_best(rates, lower=True), _best(rates, lower=False)) == (0.2, 0.4)
+
+
+def test_numbers_that_round_to_five_digits_have_all_of_them() -> None:
+    texts = {"9999": 9999.4, "10,000": 9999.6, "-10,000": -9999.6, "1.5": 1.5}
+    assert [format_number(value, None) for value in texts.values()] == [*texts]
+    assert format_signed(9999.6, None) == "+10,000"

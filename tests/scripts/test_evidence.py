@@ -93,7 +93,7 @@ def test_changes_that_no_commit_has_are_refused(
     [
         (["run", "hours=0"], "hours=0: type a number above 0"),
         (["start"], "type scripts/evidence list, or run"),
-        (["tables=small/two"], "there is no such table"),
+        (["tables=small/two"], "tables=small/two: there is no such table"),
         (["budget=huge"], "budget=huge: type budget="),
     ],
 )
@@ -112,6 +112,10 @@ def test_a_gpu_takes_a_run_at_a_time(evidence: ModuleType, monkeypatch: pytest.M
     assert places == [{"CUDA_VISIBLE_DEVICES": "4"}, {"CUDA_VISIBLE_DEVICES": "6"}]
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     assert evidence.find_machine(1).places == [{"CUDA_VISIBLE_DEVICES": "0"}]
+
+
+def test_where_nothing_is_missing_no_cost_is_said(evidence: ModuleType) -> None:
+    assert evidence.summary([], evidence.find_machine(None)) == "There is nothing to run."
 
 
 def test_help_is_there(

@@ -83,6 +83,18 @@ def test_rows_are_shown_and_written_with_what_made_them(
             ["gradient_levels", "recorded=here", "steps=440"],
             "steps=440 has no effect with recorded=here; type only one of them",
         ),
+        (
+            ["ecq_stability", "steps=1"],
+            "steps=1: type a whole number of at least 2, as in steps=1500",
+        ),
+        (["zero_codes", "bits=[2,1]"], "bits=[2,1]: type numbers of bits from 2 to 8"),
+        (["zero_codes", "bits=[9]"], "bits=[9]: type numbers of bits from 2 to 8"),
+        (["layers", "methods=[]"], "methods=[]: type methods as after compressor="),
+        (
+            ["layers", "methods=[top_k,global_randk]"],
+            "methods=[global_randk]: it compresses all tensors together",
+        ),
+        (["warm_start", "rank=64"], "rank=64: no matrix has a higher rank than 64"),
         (["decode_scaling", "workers=[1,2]"], "workers=[1,2]: one worker receives nothing"),
     ],
 )

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from gcbench.config import ConfigError
 from gcbench.studies.communication_times import CommunicationTimes
 from gcbench.studies.decode_scaling import DecodeScaling
 from gcbench.studies.ecq_stability import EcqStability
@@ -115,6 +116,14 @@ def test_memories_are_bounded_below_lambda_1_and_grow_far_above() -> None:
     assert settled[-1] < 10 < 100 < growing[-1] and len(settled) == len(l2["steps"])
 
 
+def test_codes_without_an_error_have_no_residual_that_grows() -> None:
+    """A bucket of one value is its own maximum."""
+    found = rows(
+        EcqStability(sizes=[1], norms=["linf"], betas=[1.0], alphas=[0.1], values=8, steps=20)
+    )
+    assert found["linf, beta=1, d=1"]["growths"] == [0]
+
+
 def test_decoding_grows_with_the_workers_only_where_codes_are_gathered() -> None:
     """powersgd-16: decoding time and payload of one of 32 workers, relative to one of 2.
 
@@ -152,6 +161,20 @@ def test_a_warm_start_comes_nearer_to_the_best_approximation(recorded: str) -> N
     assert warm["over_best_by_step"][0][0] == pytest.approx(
         cold["over_best_by_step"][0][0], rel=1e-4
     )  # no earlier factor to start from
+
+
+def test_a_warm_start_needs_steps_in_a_row_and_a_rank_below_that_of_the_matrices(
+    recorded: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ConfigError, match="^rank=64: no matrix has a higher rank than 64"):
+        rows(WarmStart(recorded=recorded, rank=64))
+    alone = WarmStart(recorded=f"{recorded}/step-000040.pt")
+    with pytest.raises(ConfigError, match="^recorded=.*step-000040.pt: a warm start needs steps"):
+        rows(alone)
+    windows = alone.windows()
+    monkeypatch.setattr(WarmStart, "windows", lambda _: windows)
+    with pytest.raises(ConfigError, match="^window=1: a warm start needs steps"):
+        rows(WarmStart(window=1))
 
 
 def test_a_second_scale_always_errs_less(recorded: str) -> None:

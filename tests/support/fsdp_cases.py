@@ -14,8 +14,14 @@ import torch.distributed as dist
 from gloo_pool import Process
 from library_cases import tensors_of_state
 from torch import Tensor, nn
+from torch.distributed._composable.replicate_with_fsdp import replicate
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
 from torch.nn.functional import cross_entropy
 
 import gcbench
@@ -343,6 +349,22 @@ def warnings_of_compress(process: Process) -> list[str]:
     return [str(one.message)[:45] for one in caught if one.category is UserWarning]
 
 
+def warnings_of_groups(process: Process) -> list[list[str]]:
+    """Return the warnings of `compress` for layers sharded as one group, and for frozen ones."""
+    together = nn.Sequential(nn.Linear(100, 80, bias=False), nn.Linear(80, 100, bias=False))
+    fully_shard([*together], mesh=mesh(between=False))
+    frozen = nn.Sequential(nn.Linear(200, 200), nn.Linear(200, 4))
+    frozen[0].requires_grad_(False)
+    seen = []
+    for model in (together, frozen):
+        fully_shard(model, mesh=mesh(between=False))
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            gcbench.compress(model, "qsgd")
+        seen.append([str(one.message)[:15] for one in caught if one.category is UserWarning])
+    return seen
+
+
 def refusal(process: Process, case: str) -> str:
     """Return the error message of `compress`, or of a backward pass after it."""
     between = case in ("low rank between", "overlap", "hierarchical", "drawn")
@@ -361,6 +383,13 @@ def refusal(process: Process, case: str) -> str:
     }.get(case, ("qsgd", {"min_size": 0}))
     if case == "HSDP":
         ours.model = shard(net(), mesh(between=True))
+    if case == "tensor parallel":
+        ours.model = net()
+        rows = {"0": ColwiseParallel(), "2": RowwiseParallel()}
+        parallelize_module(ours.model, mesh(between=True)["gpu"], rows)
+        shard(ours.model, mesh(between=True)["node"])
+    if case == "replicated":
+        ours.model = replicate(net(), mesh=mesh(between=False))
     if case == "overlap":
         replicas = dist.group.WORLD
     if case == "mesh":

@@ -305,6 +305,67 @@ def late_parameter(process: Process) -> str:
     return refusal_of_backward(ddp, process.rank)
 
 
+def unfrozen_parameter(process: Process) -> str:
+    """Return the error message for a parameter that was frozen when `compress` was called."""
+    ddp = DistributedDataParallel(Net())
+    ddp.module.layers[2].weight.requires_grad_(False)
+    gcbench.compress(ddp, "none")
+    ddp.module.layers[2].weight.requires_grad_(True)
+    return refusal_of_backward(ddp, process.rank)
+
+
+class Half(nn.Module):
+    """A model whose gradient is the mean input, in float16."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.factor = nn.Parameter(torch.zeros(2, dtype=torch.float16))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return (self.factor * inputs.half()).sum()
+
+
+def overflow_of_an_update(process: Process) -> tuple[list[Tensor], list[Tensor]]:
+    """Return the gradients of two steps in float16, and what was remembered after each.
+
+    The second step would send 39,000 of each.
+    """
+    ddp = DistributedDataParallel(Half())
+    compression = gcbench.compress(ddp, "top_k", fraction=0.5, min_size=0)
+    seen, remembered = [], []
+    for _ in range(2):
+        ddp.zero_grad()
+        ddp(torch.tensor([40_000.0, 39_000.0])).backward()
+        seen += gradients(ddp)
+        remembered += tensors_of_state(compression)
+    return seen, remembered
+
+
+def send_beside_a_backward_pass(process: Process) -> float:
+    """Return what the other worker sent before its backward pass, received after this one's."""
+    ddp = DistributedDataParallel(Net())
+    gcbench.compress(ddp, "qsgd", min_size=0)
+    received = torch.zeros(1)
+    sending = dist.isend(torch.tensor([float(process.rank)]), 1 - process.rank)
+    inputs, targets = batch(process.rank, 0)
+    cross_entropy(ddp(inputs), targets).backward()
+    dist.recv(received, 1 - process.rank)
+    sending.wait()
+    return float(received)
+
+
+def save_whole(process: Process) -> bool:
+    """Return whether a compressed DDP that was saved and loaded computes what it did."""
+    ddp = DistributedDataParallel(Net())
+    gcbench.compress(ddp, "qsgd")
+    file = io.BytesIO()
+    torch.save(ddp, file)
+    file.seek(0)
+    loaded = torch.load(file, weights_only=False)
+    inputs, _ = batch(process.rank, 0)
+    return torch.equal(loaded(inputs), ddp(inputs))
+
+
 def refusal_of_backward(ddp: DistributedDataParallel, rank: int) -> str:
     """Return the error message of a backward pass."""
     inputs, targets = batch(rank, 0)
@@ -347,6 +408,8 @@ def refusal(process: Process, case: str) -> str:
         "seeds": {"seed": process.rank},
         "knobs": {"rank": 1 + process.rank},
         "nodes": {"compressor": "qsgd", "exchange": "hierarchical", "workers_per_node": 1},
+        "node": {"compressor": "qsgd", "exchange": "hierarchical", "workers_per_node": 2},
+        "compiled": {"module": torch.compile(ddp)},
     }[case]
     if case == "twice":
         gcbench.compress(ddp, "none")

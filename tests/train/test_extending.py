@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,21 @@ def test_the_shorter_command_of_an_extended_run_is_told_so(tmp_path: Path) -> No
         run(tmp_path, *OVERRIDES, f"trainer.max_steps={steps}")
     with pytest.raises(ConfigError, match=r"was extended to trainer.max_steps=4; type that to see"):
         run(tmp_path, *OVERRIDES, "trainer.max_steps=2")
+
+
+def test_an_extension_that_was_killed_goes_on_only_as_it_was_begun(tmp_path: Path) -> None:
+    """Its checkpoint follows the schedule of its own length."""
+    keep = [*OVERRIDES, "trainer.checkpoint_keep=9", "trainer.checkpoint_steps=4"]
+    run(tmp_path, *keep, "trainer.max_steps=2")
+    short = (tmp_path / "result.json").read_text()
+    whole = run(tmp_path, *keep, "trainer.max_steps=8")
+    (tmp_path / "result.json").write_text(short)
+    shutil.rmtree(tmp_path / "checkpoints" / checkpoints(tmp_path)[-1])
+    assert checkpoints(tmp_path)[-1].endswith("4")
+    with pytest.raises(ConfigError, match=r"unfinished run .*\(trainer.max_steps=8 -> 6\)"):
+        run(tmp_path, *keep, "trainer.max_steps=6")
+    resumed = run(tmp_path, *keep, "trainer.max_steps=8")
+    assert resumed["test"]["loss"] == whole["test"]["loss"]
 
 
 def test_a_run_whose_state_was_not_kept_is_not_extended(tmp_path: Path) -> None:

@@ -50,6 +50,20 @@ def test_the_list_above_has_the_methods_of_global_scope(choice: str) -> None:
     assert scope == ("global" if choice in GLOBAL else "tensor")
 
 
+@pytest.mark.filterwarnings("error:Detected call of")  # torch would say that a rate is skipped
+def test_the_error_of_the_first_late_exchange_is_sampled(tmp_path: Path) -> None:
+    result = run(
+        tmp_path,
+        *SMALL,
+        "trainer.launcher=virtual",
+        "trainer.double_buffering=true",
+        "trainer.max_steps=4",
+        "schedule._target_=torch.optim.lr_scheduler.StepLR",
+        "schedule.step_size=1",
+    )
+    assert result["compression_error"]["samples"] == 1
+
+
 @pytest.mark.parametrize(
     "choice", slow_but(("none", "powersgd", "qsgd", "top_k", "onebit_adam", "ef21"), BY_TENSOR)
 )

@@ -69,6 +69,18 @@ def test_steps_that_never_come_are_refused(tmp_path: Path, steps: str, says: str
         run(tmp_path, *OVERRIDES, f"trainer.record_gradients={steps}")
 
 
+def test_steps_that_a_continued_run_has_passed_are_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    short = [*OVERRIDES, "trainer.launcher=virtual"]
+    run(tmp_path, *short)
+    assert "not recorded" not in caplog.text
+    run(tmp_path, *short, "trainer.max_steps=7", "trainer.record_gradients=[3,4,6]")
+    assert "trainer.record_gradients=[4]: not recorded, as the run continues from" in caplog.text
+    names = [path.name for path in sorted((tmp_path / "gradients").iterdir())]
+    assert names == ["step-000000.pt", "step-000003.pt", "step-000006.pt"]
+
+
 def test_local_steps_record_gradients_as_they_were_before_clipping(tmp_path: Path) -> None:
     local = ["estimator=local_steps", "estimator.every=2", "trainer.launcher=virtual"]
     whole = run(tmp_path / "whole", *OVERRIDES, *local)

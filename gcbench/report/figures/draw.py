@@ -47,9 +47,10 @@ def draw(
     """
     at_budget = [run for run in runs if run.budget == budget]
     special = {
-        WHICH: lambda: figures_of_methods(at_budget, budget),
-        RUNS: lambda: (picture for picture in figures_of_runs(at_budget) if picture[1]),
+        WHICH: (lambda: figures_of_methods(at_budget, budget), WANTS_TWO),
+        RUNS: (lambda: figures_of_every_run(at_budget), WANTS_CURVES),
     }
+    finished = sorted({run.budget for run in runs if run.done})
     tables = [] if asked in (*special, *STUDIES) else [read_table(name) for name in _tables(asked)]
     if overrides and all(table.study for table in tables):
         raise ConfigError(
@@ -57,9 +58,11 @@ def draw(
         )
     lines = [
         line
-        for name, make in special.items()
+        for name, (make, wants) in special.items()
         if asked in (name, ALL)
-        for line in _write(make(), folder, budget, WANTS_TWO)
+        for line in _write(
+            make(), folder, budget, wants if budget in finished else _wants(budget, finished)
+        )
     ]
     for name in STUDIES:
         if asked in (name, ALL):
@@ -105,6 +108,13 @@ def _write(pictures: Pictures, folder: Path, budget: str, absent: str) -> list[s
 WANTS_TWO = (
     "no figure; it needs finished runs of two settings of one workload that send different amounts"
 )
+WANTS_CURVES = "no figure; it needs finished runs with curves"
+
+
+def _wants(budget: str, finished: Sequence[str]) -> str:
+    """Return that no run of a budget is finished, and the budgets whose runs are."""
+    typed = f"; type budget={', '.join(finished)}" if finished else ""
+    return f"no figure; there is no finished run of budget={budget}{typed}"
 
 
 def figures_of_methods(runs: Sequence[RecordedRun], budget: str) -> Pictures:
@@ -114,6 +124,11 @@ def figures_of_methods(runs: Sequence[RecordedRun], budget: str) -> Pictures:
         WHICH,
         draw_accuracy_ratio(workloads, [] if budget == PAPER else [f"Runs of budget={budget}."]),
     )
+
+
+def figures_of_every_run(runs: Sequence[RecordedRun]) -> Pictures:
+    """Yield the figures of `figures_of_runs` that have data, or a single one without any."""
+    yield from [picture for picture in figures_of_runs(runs) if picture[1]] or [(RUNS, None)]
 
 
 def figures_of_runs(runs: Sequence[RecordedRun]) -> Pictures:
