@@ -25,6 +25,7 @@ from gcbench.records.schema import (
     CompressionError,
     Network,
     Phase,
+    Resharded,
     Result,
     Status,
 )
@@ -48,7 +49,10 @@ def make_outcome(
     meter = Meter.of_workers(plan.workers)
     meter.load([totals for part in run.control.gather(run.comm.meter.state()) for totals in part])
     shapes = [parameter.shape for parameter in run.replica.parameters.values()]
-    counts = _count_traffic(meter, progress.step, run.steps_per_epoch, run.replica.dense_bits)
+    dense_wire = _dense_wire_bits(run.replica.dense_bits, begun.resharded, plan.workers, progress)
+    counts = _count_traffic(
+        meter, progress.step, run.steps_per_epoch, run.replica.dense_bits, dense_wire
+    )
     seconds = progress.ledger.seconds() if plan.timed else None
     return make_result(
         config,
@@ -95,9 +99,25 @@ def _describe_network(config: Config) -> Network:
     return Network(emulated=bool(network), **network, link=os.environ.get("GCBENCH_LINK"))
 
 
-def _count_traffic(meter: Meter, steps: int, steps_per_epoch: int, dense: int) -> dict[str, Any]:
+def _dense_wire_bits(
+    dense: int, resharded: Sequence[Resharded], workers: int, progress: Progress
+) -> float:
+    """Return the bits on the wire per step of whole gradients, as a mean over all steps.
+
+    Before a change of the number of workers they are those of the earlier number.
+    """
+    bits, begin = 0.0, 0
+    for part in resharded:
+        bits += (part.from_step - begin) * wire_bits("all_reduce", dense, part.workers)
+        begin = part.from_step
+    now = wire_bits("all_reduce", dense, workers)
+    return (bits + (progress.step - begin) * now) / progress.step if resharded else now
+
+
+def _count_traffic(
+    meter: Meter, steps: int, steps_per_epoch: int, dense: int, dense_wire: float
+) -> dict[str, Any]:
     kinds = sorted({kind for totals in meter.totals_by_worker for kind in totals})
-    dense_wire = wire_bits("all_reduce", dense, len(meter.totals_by_worker))
     return {
         "bits_sent": count_bits(meter.sent_bits, steps, steps_per_epoch, dense),
         "bits_received": count_bits(meter.received_bits, steps, steps_per_epoch, dense),

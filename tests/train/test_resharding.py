@@ -116,6 +116,16 @@ def test_a_run_with_residuals_goes_on_when_they_may_be_merged(
     assert [line["step"] for line in lines if line["event"] == "train"] == [3, 6]
 
 
+def test_bits_on_the_wire_are_compared_with_those_of_as_many_workers(tmp_path: Path) -> None:
+    """Four workers send 3/2 of a gradient in each of four steps, and two send one in two."""
+    overrides = ["compressor=none", *LENGTH, "trainer.max_steps=6"]
+    run(tmp_path, *overrides, "trainer.gpus=4")
+    wire = go_on(tmp_path, [*overrides, "trainer.gpus=2"])["bits_wire"]
+    gradient = 32 * json.loads((tmp_path / "result.json").read_text())["parameters"]
+    assert wire["dense_per_step"] == pytest.approx(gradient * (4 * 3 / 2 + 2) / 6)
+    assert wire["ratio"] == pytest.approx(1, rel=1e-3)
+
+
 def test_a_run_without_residuals_goes_on_with_any_number(tmp_path: Path) -> None:
     """PowerSGD's factors are shared, so that workers have no state of their own."""
     overrides = ["compressor=powersgd", "error_feedback=false", *LENGTH, "trainer.max_steps=6"]
