@@ -61,7 +61,10 @@ def draw(
         for name, (make, wants) in special.items()
         if asked in (name, ALL)
         for line in _write(
-            make(), folder, budget, wants if budget in finished else _wants(budget, finished)
+            make(),
+            folder,
+            budget,
+            wants if budget in finished else _wants_finished(budget, finished),
         )
     ]
     for name in STUDIES:
@@ -111,7 +114,7 @@ WANTS_TWO = (
 WANTS_CURVES = "no figure; it needs finished runs with curves"
 
 
-def _wants(budget: str, finished: Sequence[str]) -> str:
+def _wants_finished(budget: str, finished: Sequence[str]) -> str:
     """Return that no run of a budget is finished, and the budgets whose runs are."""
     typed = f"; type budget={', '.join(finished)}" if finished else ""
     return f"no figure; there is no finished run of budget={budget}{typed}"
