@@ -7,6 +7,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from gcbench.config.checks import values_fit
 from gcbench.config.directory import choices_in, conf_directory
 
 PAPER = "paper"  # the settings of the papers, with nothing made smaller
@@ -40,6 +41,8 @@ def apply_budget(tree: DictConfig, choices: dict[str, str], typed: Collection[st
     budget, tree.budget = tree.budget, None
     if budget is None or choices.get("budget") == PAPER:
         return
+    if not values_fit(tree, typed):
+        return  # nothing is computed with a mistake, which is refused later
     part = budget.models.get(choices["model"], budget.models.get("default"))
     _set(tree.trainer, budget.get("trainer") or {}, "trainer", typed)
     _set(tree.dataset, (budget.get("datasets") or {}).get(choices["dataset"], {}), "dataset", typed)

@@ -46,14 +46,18 @@ def check_knobs(config: Config, *keys: type[Any]) -> None:
     _check_groups(config.get("optimizer", {}))
 
 
-def check_typed(tree: DictConfig, typed: Collection[str]) -> None:
-    """Refuse typed values of nodes with a schema, before a budget computes with them."""
+def values_fit(tree: DictConfig, typed: Collection[str]) -> bool:
+    """Return whether no typed value of a node with a schema will be refused for its knob."""
     for group, schema in SCHEMAS.items():
         node = OmegaConf.to_container(tree[group], resolve=True, enum_to_str=True)
         assert isinstance(node, dict)
         named = {str(key): value for key, value in node.items()}
         asked = {k: v for k, v in named.items() if k == "_target_" or f"{group}.{k}" in typed}
-        _check_node(asked, schema, f"{group}.")
+        try:
+            _check_node(asked, schema, f"{group}.")
+        except ConfigError:
+            return False
+    return True
 
 
 def _check_groups(optimizer: Config) -> None:

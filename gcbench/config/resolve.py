@@ -15,7 +15,6 @@ from gcbench.config.checks import (
     check_kinds,
     check_knobs,
     check_nesterov,
-    check_typed,
     to_floats,
 )
 from gcbench.config.errors import Config, ConfigError
@@ -75,7 +74,6 @@ def settle(composed: DictConfig) -> Config:
         raise ConfigError(sentence)
     _refuse_names_for_nodes(tree, choices)
     if "budget" in tree:
-        check_typed(tree, typed)
         apply_budget(tree, choices, typed)
     _settle_bits(tree, typed)
     config = {"choices": choices, "experiment": experiment, **plain_values(tree)}

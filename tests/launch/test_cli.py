@@ -262,7 +262,7 @@ def test_a_run_whose_terminal_is_closed_leaves_a_checkpoint(tmp_path: Path, laun
     overrides = [*QUICK, "trainer.epochs=2000", "trainer.log_every=10", "min_size=0"]
     typed = [sys.executable, "-m", "gcbench", *overrides, f"trainer.launcher={launcher}"]
     with subprocess.Popen(
-        ["setsid", "--ctty", *typed],
+        ["env", "--default-signal=HUP", "setsid", "--ctty", *typed],  # nohup would ignore it
         cwd=tmp_path,
         env=ENVIRONMENT,
         stdin=terminal,

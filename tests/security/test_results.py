@@ -97,10 +97,8 @@ def test_code_of_ones_own_is_typed(
 ) -> None:
     monkeypatch.syspath_prepend(".")
     Path("mine.py").write_text("import torch\ndef net():\n    return torch.nn.Linear(3, 2)\n")
-    write(
-        Path("run"),
-        {**forge("mine.net"), "choices": {**result_of(SGD)["choices"], "dataset": "cifar10"}},
-    )
+    choices = {**result_of(SGD)["choices"], "dataset": "cifar10"}
+    write(Path("run"), {**forge("mine.net"), "choices": choices, "parameters": 3 * 2 + 2})
     predict_steps(["compare", "run", "own=mine.net"])
     assert "measured / predicted" in capsys.readouterr().out
 
