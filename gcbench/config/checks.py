@@ -47,7 +47,7 @@ def check_knobs(config: Config, *keys: type[Any]) -> None:
 
 
 def values_fit(tree: DictConfig, typed: Collection[str]) -> bool:
-    """Return whether no typed value of a node with a schema will be refused for its knob."""
+    """Return whether the typed values of all nodes with a schema are within their knobs' bounds."""
     for group, schema in SCHEMAS.items():
         node = OmegaConf.to_container(tree[group], resolve=True, enum_to_str=True)
         assert isinstance(node, dict)

@@ -49,7 +49,9 @@ def make_outcome(
     meter = Meter.of_workers(plan.workers)
     meter.load([totals for part in run.control.gather(run.comm.meter.state()) for totals in part])
     shapes = [parameter.shape for parameter in run.replica.parameters.values()]
-    dense_wire = _dense_wire_bits(run.replica.dense_bits, begun.resharded, plan.workers, progress)
+    dense_wire = _dense_wire_bits(
+        run.replica.dense_bits, begun.resharded, plan.workers, progress.step
+    )
     counts = _count_traffic(
         meter, progress.step, run.steps_per_epoch, run.replica.dense_bits, dense_wire
     )
@@ -99,9 +101,7 @@ def _describe_network(config: Config) -> Network:
     return Network(emulated=bool(network), **network, link=os.environ.get("GCBENCH_LINK"))
 
 
-def _dense_wire_bits(
-    dense: int, resharded: Sequence[Resharded], workers: int, progress: Progress
-) -> float:
+def _dense_wire_bits(dense: int, resharded: Sequence[Resharded], workers: int, steps: int) -> float:
     """Return the bits on the wire per step of whole gradients, as a mean over all steps.
 
     Before a change of the number of workers they are those of the earlier number.
@@ -111,7 +111,7 @@ def _dense_wire_bits(
         bits += (part.from_step - begin) * wire_bits("all_reduce", dense, part.workers)
         begin = part.from_step
     now = wire_bits("all_reduce", dense, workers)
-    return (bits + (progress.step - begin) * now) / progress.step if resharded else now
+    return (bits + (steps - begin) * now) / steps if resharded else now
 
 
 def _count_traffic(

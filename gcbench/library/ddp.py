@@ -106,7 +106,7 @@ def refuse_ddp(ddp: DistributedDataParallel) -> None:
 
 
 def refuse_nodes(ddp: DistributedDataParallel, compressor: Compressor) -> None:
-    """Raise ConfigError for nodes that do not divide the workers, or are in a part of them.
+    """Raise ConfigError for nodes that do not divide the workers, or of a part of all processes.
 
     PyTorch makes a process group only with the help of all processes, and would hang.
     """
@@ -119,7 +119,7 @@ def refuse_nodes(ddp: DistributedDataParallel, compressor: Compressor) -> None:
         )
     for part in nodes:
         try:
-            node_size(part.workers_per_node, group, 1, _workers_per_host(ddp.process_group))
+            node_size(part.workers_per_node, group, 1, _host_size_of(ddp.process_group))
         except ValueError as error:
             raise ConfigError(str(error)) from error
 
@@ -140,12 +140,11 @@ def parameters_of(ddp: DistributedDataParallel) -> dict[nn.Parameter, str]:
 def _comm_of(ddp: DistributedDataParallel, device: torch.device) -> Comm:
     """Return the collectives over the process group of `ddp`."""
     group = ddp.process_group
-    return Comm(
-        group.size(), transport_of(group, device), workers_per_host=_workers_per_host(group)
-    )
+    return Comm(group.size(), transport_of(group, device), workers_per_host=_host_size_of(group))
 
 
-def _workers_per_host(group: dist.ProcessGroup) -> int | None:
+def _host_size_of(group: dist.ProcessGroup) -> int | None:
+    """Return how many workers of a group each host has; None if torchrun did not say."""
     on_host = os.environ.get("LOCAL_WORLD_SIZE")  # set by torchrun
     return workers_per_host(dist.get_process_group_ranks(group), int(on_host)) if on_host else None
 

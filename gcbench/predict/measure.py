@@ -4,24 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from math import prod
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 
 import yaml
 
-from gcbench.comm.network import Link
-from gcbench.config import Config, ConfigError, emulated_link
+from gcbench.config import ConfigError
 from gcbench.identity import Flat, flat_differences, format_differences, iterate_leaves
-from gcbench.launch.instantiate import make_compressor
-from gcbench.predict.links import read_link
-from gcbench.predict.model import Cluster, exchange_seconds
-from gcbench.predict.payload import Payload
-from gcbench.predict.subject import facts_of, refuse_foreign_code, shapes_of_model
 from gcbench.records.reading import read_json
-from gcbench.records.schema import Network, Result
-from gcbench.records.store import RecordedRun, find_runs, read_run
+from gcbench.records.schema import Result
+from gcbench.records.store import RecordedRun, find_runs
 
 log = logging.getLogger("gcbench")
 
@@ -100,7 +93,7 @@ def measure_device(paths: Sequence[str], title: str) -> dict[str, Any]:
             f"{', '.join(paths)}: no bench.json, and no result.json with times, in or below it"
         )
     copies = [1e9 * row["memcpy_gb_per_second"] for b in benches for row in b["local"]]
-    shares = [_seconds(run.result, "backward") / _computation(run.result) for run in runs]
+    shares = [phase_seconds(run.result, "backward") / _computation(run.result) for run in runs]
     codecs: dict[str, Any] = {}
     methods: dict[str, Flat] = {}
     for bench in benches:
@@ -159,10 +152,10 @@ def _medians(table: dict[int, list[float]]) -> dict[int, float]:
 
 
 def _computation(result: Result) -> float:
-    return sum(_seconds(result, phase) for phase in COMPUTATION)
+    return sum(phase_seconds(result, phase) for phase in COMPUTATION)
 
 
-def _seconds(result: Result, phase: str) -> float:
+def phase_seconds(result: Result, phase: str) -> float:
     if not result.seconds or phase not in result.seconds:
         raise ConfigError(
             f"a result without the seconds of {phase}; type runs with several processes"
@@ -200,105 +193,3 @@ def write_device(node: dict[str, Any], path: Path) -> None:
         first, newline, rest = text.partition("\n")
         parts.append(f"{first}  # {comments[key]}{newline}{rest}")
     path.write_text("# Made by gcbench predict measure.\n" + "".join(parts), encoding="utf-8")
-
-
-class ComparedExchange(NamedTuple):
-    """The measured time of an exchange and the one predicted for it."""
-
-    title: str
-    workers: int
-    exchange_seconds: float  # predicted
-    measured_exchange_seconds: float
-
-    @property
-    def ratio(self) -> float:
-        """Return the measured over the predicted seconds of the exchange."""
-        return self.measured_exchange_seconds / self.exchange_seconds
-
-
-def compare(
-    path: str, network: str | None = None, latency: str | None = None, own: Sequence[str] = ()
-) -> ComparedExchange:
-    """Return the exchange of a run on hosts with one worker each, compared with its prediction.
-
-    The link is `network`, by default the one that the result names. The model and the method must
-    be gcbench's or among the classes `own`, so that a result from elsewhere cannot choose code to
-    run here. Raises ConfigError for a run that cannot be predicted.
-    """
-    file = Path(path) if Path(path).is_file() else Path(path) / "result.json"
-    if not file.is_file():
-        raise ConfigError(f"{path}: there is no result.json in it; type a run's directory")
-    try:
-        result = read_run(file.parent).result
-    except ValueError as error:
-        raise ConfigError(f"{file}: {error}; type a run's directory") from error
-    if not result.seconds or result.workers is None or result.workers < 2:
-        raise ConfigError(
-            f"{path}: a run of one worker, or of virtual ones, has no exchange; type one with "
-            "several processes"
-        )
-    if "hidden_exchange" in result.seconds and _seconds(result, "hidden_exchange"):
-        raise ConfigError(
-            f"{path}: a part of its exchange passed under the computation (trainer.overlap, "
-            "trainer.double_buffering), and whole exchanges are predicted; type a run without"
-        )
-    config = {**result.config, "choices": result.choices}
-    refuse_foreign_code([config["model"], config["compressor"]], own, path)
-    _refuse_schedules(config, path)
-    shapes = shapes_of_model(
-        config["model"], facts_of(result.choices["model"], result.choices["dataset"])
-    )
-    values = sum(prod(shape) for shape in shapes.values())
-    if result.parameters not in (None, values):
-        raise ConfigError(
-            f"{path}: its model has {result.parameters:,} values, and {values:,} on the usual "
-            f"samples of dataset={result.choices['dataset']}, which predictions are for; type a "
-            "run on such samples"
-        )
-    between = _link(result.network, network, latency, path)
-    # A node of a hierarchical method is made up of hosts, each with its own link to other nodes.
-    size = next((c.workers for c in result.collectives if c.level == "inside"), 1)
-    cluster = Cluster(between, between, size).at(size * between.bits_per_second)
-    compressor = make_compressor(config["compressor"], quiet=True)
-    messages = Payload(compressor, shapes, size).at(result.workers)
-    local = {"every": 1, "fragments": 1, **config.get("estimator", {})}
-    # All fragments together carry as many bits as the whole, but each needs as many messages.
-    messages = [m._replace(number=m.number * local["fragments"]) for m in messages]
-    exchange = exchange_seconds(messages, cluster.network(result.workers)) / local["every"]
-    return ComparedExchange(
-        title=result.experiment or Path(path).name,
-        workers=result.workers,
-        exchange_seconds=exchange,
-        measured_exchange_seconds=_seconds(result, "exchange"),
-    )
-
-
-def _refuse_schedules(config: Config, path: str) -> None:
-    """Raise ConfigError if the run's exchanges vary by step, as only one kind is predicted."""
-    estimator = config["choices"].get("estimator", "sgd")
-    dense_steps = config["compressor"].get("dense_steps", 0)
-    if estimator not in ("sgd", "local_steps"):
-        raise ConfigError(
-            f"{path}: estimator={estimator} exchanges by a schedule that predictions do not know; "
-            "type a run of estimator=sgd or local_steps"
-        )
-    if dense_steps:
-        raise ConfigError(
-            f"{path}: dense_steps={dense_steps} sends other messages at first than later, and one "
-            "kind is predicted; type a run with dense_steps=0"
-        )
-
-
-def _link(measured: Network | None, network: str | None, latency: str | None, path: str) -> Link:
-    if network is not None:
-        return read_link("network", network, latency)
-    if measured and measured.emulated:
-        if latency is not None:
-            raise ConfigError(
-                f"latency={latency}: the run's emulated link has its own latency; to replace it, "
-                "type network=1gbit too"
-            )
-        return Link(**(emulated_link(measured.model_dump()) or {}))
-    if measured and measured.link:
-        return read_link("network", measured.link, latency)
-    raise ConfigError(f"{path}: its result names no link; type network=1gbit")

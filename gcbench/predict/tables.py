@@ -10,10 +10,11 @@ from typing import Any
 from gcbench.config import ConfigError
 from gcbench.console import TextTable
 from gcbench.predict.command import Predict
-from gcbench.predict.devices import DEVICE_FILES, OTHER, device_names, read_device
+from gcbench.predict.compare import compare
+from gcbench.predict.devices import DEVICE_FILES, device_names, read_device
 from gcbench.predict.links import read_presets
-from gcbench.predict.measure import compare, measure_device, write_device
-from gcbench.predict.model import Method
+from gcbench.predict.measure import measure_device, write_device
+from gcbench.predict.notes import notes_of
 from gcbench.predict.pays import FASTEST, SLOWEST, MethodVerdict, RateRange, find_verdicts
 from gcbench.predict.scenario import ASSUMED_SAMPLES, Scenario, build_scenario, predictions
 from gcbench.predict.units import format_megabytes, format_rate, format_seconds
@@ -76,7 +77,7 @@ def _predict_steps(arguments: Predict) -> TextTable:
         rows,
         left=(0, 1),
         title=_title(arguments, scenario),
-        notes=[*_notes(arguments, scenario), *_assumed_epoch(arguments)],
+        notes=[*notes_of(arguments, scenario), *_assumed_epoch(arguments)],
     )
 
 
@@ -93,55 +94,6 @@ def _title(arguments: Predict, scenario: Scenario) -> str:
     if arguments.overlap:
         parts.append("with overlap")
     return ", ".join(parts)
-
-
-def _notes(arguments: Predict, scenario: Scenario) -> list[str]:
-    notes = [
-        f"Predicted with device {arguments.device}. The bound is a step without exchange and "
-        f"codec: {format_seconds(scenario.compute.seconds)}."
-        + (" With every=H a step is the mean of H." if max(arguments.every) > 1 else "")
-    ]
-    if arguments.others:
-        notes.append(
-            f"Codec seconds are those of device {arguments.device}, which do not depend on the "
-            f"knobs ({', '.join(arguments.others)}); what is sent does."
-        )
-    sent_whole = _sent_whole(arguments, scenario)
-    if small := [method.title for method in sent_whole if method.too_small]:
-        notes.append(
-            f"No fewer bits than fp32: {', '.join(small)}. Tensors of fewer than min_size values "
-            "are sent whole; type min_size=0 to compress them, too."
-        )
-    if others := [method.title for method in sent_whole if not method.too_small]:
-        notes.append(
-            f"No fewer bits than fp32: {', '.join(others)}. With these knobs they send that much "
-            "of such tensors."
-        )
-    if scenario.guessed:
-        notes.append(
-            f"Codec seconds are the device's guess for any method ({OTHER}), and may be far off, "
-            f"of: {', '.join(scenario.guessed)}. Time them: gcbench bench, gcbench predict measure."
-        )
-    if scenario.untimed:
-        notes.append(
-            f"Left out, as device={arguments.device} has no codec seconds of them: "
-            f"{', '.join(scenario.untimed)}. Time them: gcbench bench, gcbench predict measure."
-        )
-    if scenario.left_out:
-        reasons = "; ".join(f"{name} ({why})" for name, why in scenario.left_out.items())
-        notes.append(f"Left out, as they cannot be predicted there: {reasons}")
-    return notes
-
-
-def _sent_whole(arguments: Predict, scenario: Scenario) -> list[Method]:
-    """Return the methods that compress nothing of this model between nodes."""
-    workers = max(2, *arguments.workers)
-    sent = {
-        method: sum(m.bits for m in method.messages(workers) if m.level != "inside")
-        for method in scenario.methods
-        if method.family != "none"
-    }
-    return [method for method, bits in sent.items() if bits >= 8 * method.dense_bytes]
 
 
 def _rank_methods(arguments: Predict) -> TextTable:
@@ -189,7 +141,7 @@ def _rank_methods(arguments: Predict) -> TextTable:
             *(_fastest([bound, *verdicts], network, workers) for network in clusters),
             "Speed only: how good the model gets is not predicted, neither with fewer bits nor "
             "with every=H. Train the candidates, or see what gcbench report has of them.",
-            *_notes(arguments, scenario),
+            *notes_of(arguments, scenario),
         ],
     )
 

@@ -114,7 +114,7 @@ class PairedDifferences(NamedTuple):
 
     @property
     def mean(self) -> float:
-        """Return their mean; NaN if each side diverged with a seed with which the other did not."""
+        """Return the mean difference; NaN if each side diverged where the other did not."""
         differences = self.by_seed.values()
         if {math.inf, -math.inf} <= set(differences):
             return math.nan  # fmean would raise

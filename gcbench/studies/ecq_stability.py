@@ -118,7 +118,7 @@ class EcqStability(Study):
         if len(residual) < self.steps:
             return Course(contraction, residual, None)
         early = _rms(residual[tenth : 2 * tenth])
-        growth = _rms(residual[-tenth:]) / early if early else 0.0  # of codes without an error
+        growth = _rms(residual[-tenth:]) / early if early else 0.0  # 0: the codes had no error
         return Course(contraction, residual, growth)
 
     def _residual(self, d: int, norm: str, alpha: float, beta: float) -> list[float]:

@@ -8,7 +8,7 @@ import pytest
 from needed import patience
 from sentence import run
 
-from gcbench.predict.measure import compare
+from gcbench.predict.compare import compare
 
 OVERRIDES = (
     "trainer.max_steps=6",

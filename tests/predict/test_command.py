@@ -15,8 +15,8 @@ from gcbench.comm.network import Link, Network
 from gcbench.config import ConfigError, compose_overrides, conf_directory, resolve
 from gcbench.launch.instantiate import make_compressor
 from gcbench.predict.command import predict_steps, read_predict
+from gcbench.predict.compare import compare
 from gcbench.predict.links import read_link
-from gcbench.predict.measure import compare
 from gcbench.predict.payload import Payload
 from gcbench.predict.scenario import build_scenario, predictions
 from gcbench.records.result import count_bits

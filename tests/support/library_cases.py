@@ -315,7 +315,7 @@ def unfrozen_parameter(process: Process) -> str:
 
 
 class Half(nn.Module):
-    """A model whose gradient is the mean input, in float16."""
+    """A model in float16 whose gradient is its input."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -328,7 +328,7 @@ class Half(nn.Module):
 def overflow_of_an_update(process: Process) -> tuple[list[Tensor], list[Tensor]]:
     """Return the gradients of two steps in float16, and what was remembered after each.
 
-    The second step would send 39,000 of each.
+    With its residual, the second gradient is 78,008, which float16 cannot hold.
     """
     ddp = DistributedDataParallel(Half())
     compression = gcbench.compress(ddp, "top_k", fraction=0.5, min_size=0)

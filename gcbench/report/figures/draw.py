@@ -48,7 +48,7 @@ def draw(
     at_budget = [run for run in runs if run.budget == budget]
     special = {
         WHICH: (lambda: figures_of_methods(at_budget, budget), WANTS_TWO),
-        RUNS: (lambda: figures_of_every_run(at_budget), WANTS_CURVES),
+        RUNS: (lambda: figures_of_runs_with_data(at_budget), WANTS_CURVES),
     }
     finished = sorted({run.budget for run in runs if run.done})
     tables = [] if asked in (*special, *STUDIES) else [read_table(name) for name in _tables(asked)]
@@ -64,7 +64,7 @@ def draw(
             make(),
             folder,
             budget,
-            wants if budget in finished else _wants_finished(budget, finished),
+            wants if budget in finished else _describe_unfinished(budget, finished),
         )
     ]
     for name in STUDIES:
@@ -114,8 +114,8 @@ WANTS_TWO = (
 WANTS_CURVES = "no figure; it needs finished runs with curves"
 
 
-def _wants_finished(budget: str, finished: Sequence[str]) -> str:
-    """Return that no run of a budget is finished, and the budgets whose runs are."""
+def _describe_unfinished(budget: str, finished: Sequence[str]) -> str:
+    """Return the sentence for a budget without finished runs, with the budgets that have some."""
     typed = f"; type budget={', '.join(finished)}" if finished else ""
     return f"no figure; there is no finished run of budget={budget}{typed}"
 
@@ -129,7 +129,7 @@ def figures_of_methods(runs: Sequence[RecordedRun], budget: str) -> Pictures:
     )
 
 
-def figures_of_every_run(runs: Sequence[RecordedRun]) -> Pictures:
+def figures_of_runs_with_data(runs: Sequence[RecordedRun]) -> Pictures:
     """Yield the figures of `figures_of_runs` that have data, or a single one without any."""
     yield from [picture for picture in figures_of_runs(runs) if picture[1]] or [(RUNS, None)]
 
