@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -15,19 +15,22 @@ from gcbench.report.claims_evidence import (
     measure_row,
     measure_study,
 )
-from gcbench.report.claims_relations import Judged, judge
+from gcbench.report.claims_relations import Judged, Margin, find_margins, judge
 from gcbench.report.rows import Row
+from gcbench.report.significance import Noise
 from gcbench.report.verdicts import DECIDED, Verdict, combine
 
+SEEDS = 3  # of each row, before a budget counts against one that is further from the paper
 MANY = 24  # rows of a study above which its numbers are not listed, as its file has them
 
 
 class Part(NamedTuple):
-    """The verdicts from one measure at one budget, from one study, or from the tests."""
+    """What one measure at one budget, one study, or the tests say of a claim."""
 
-    verdicts: list[Verdict]
-    basis: str  # what they rest on; empty if there are no numbers
-    evidence: str
+    basis: str  # what it rests on; empty if there are no numbers
+    margins: Sequence[Margin]
+    describe: Callable[[Sequence[Judged]], str]  # the evidence, given the verdicts on the margins
+    verdict: Verdict | None = None  # without margins
 
 
 class Answer(NamedTuple):
@@ -38,6 +41,7 @@ class Answer(NamedTuple):
     bases: tuple[str, ...]
     evidence: list[str]
     but: str | None = None
+    complete: bool = True  # whether all rows have at least three seeds
 
     @property
     def short(self) -> str:
@@ -63,7 +67,7 @@ class AnsweredClaim(NamedTuple):
     """A claim with its answers."""
 
     claim: Claim
-    answers: list[Answer]  # one per budget that has any; the first one counts
+    answers: list[Answer]  # one for each budget that has any; the first one counts
     steps: Sequence[NextCommands] = ()  # what to run to decide it
 
     @property
@@ -76,26 +80,32 @@ class AnsweredClaim(NamedTuple):
 
 
 def answer_claim(claim: Claim, evidence: Evidence) -> AnsweredClaim:
-    """Return the answers to a claim, one for every budget that has numbers."""
+    """Return the answers to a claim, one for every budget that has numbers.
+
+    Of those budgets at which all rows have their seeds, the one closest to the paper comes first,
+    whatever it says.
+    """
     fixed = list(_parts_at_any_budget(claim, evidence))
     answers = []
     for budget in BUDGETS:
         measured = [
-            _judge_rows(p, budget, evidence) for p in claim.check.rows if budget in p.budgets
+            _compare_rows(p, budget, evidence) for p in claim.check.rows if budget in p.budgets
         ]
         if any(part.basis for part in measured):
             answers.append(_answer(claim, [*fixed, *measured], budget))
-    # Decided answers come first. The sort is stable, so each group stays in order of budgets.
-    answers.sort(key=lambda a: (a.verdict not in DECIDED, a.verdict is Verdict.NOT_YET))
+    answers.sort(key=lambda a: (a.verdict is Verdict.NOT_YET, not a.complete))
     if not answers and claim.machine and any(part.basis for part in fixed):
         answers.append(_answer(claim, fixed, None))
         answers[0].evidence.append(f"its runs need a machine that is not at hand: {claim.machine}")
-    unanswered = [_judge_rows(part, part.budgets[0], evidence) for part in claim.check.rows]
+    unanswered = [_compare_rows(part, part.budgets[0], evidence) for part in claim.check.rows]
     return AnsweredClaim(claim, answers or [_answer(claim, [*fixed, *unanswered], None)])
 
 
 def _answer(claim: Claim, parts: list[Part], budget: str | None) -> Answer:
-    verdict = combine(verdict for part in parts for verdict in part.verdicts)
+    judged = iter(judge([margin for part in parts for margin in part.margins]))
+    of_parts = [[next(judged) for _ in part.margins] for part in parts]
+    verdicts = [one.verdict for judged_part in of_parts for one in judged_part]
+    verdict = combine([*verdicts, *(part.verdict for part in parts if part.verdict)])
     if claim.but and verdict in (Verdict.REPRODUCED, Verdict.COVERED):
         verdict = Verdict.IN_PART
     if claim.input and verdict is Verdict.REPRODUCED:
@@ -106,10 +116,12 @@ def _answer(claim: Claim, parts: list[Part], budget: str | None) -> Answer:
         for part in claim.check.rows
         if budget and budget not in part.budgets
     )
-    evidence = [*(part.evidence for part in parts), *not_asked]
+    texts = [part.describe(of_part) for part, of_part in zip(parts, of_parts, strict=True)]
+    evidence = [*texts, *not_asked]
     if claim.input:
         evidence.append(f"the answer starts from {claim.input}")
-    return Answer(verdict, budget, bases, evidence, claim.but)
+    complete = all(n >= SEEDS for part in parts for m in part.margins for n in m.counts)
+    return Answer(verdict, budget, bases, evidence, claim.but, complete)
 
 
 def _parts_at_any_budget(claim: Claim, evidence: Evidence) -> Iterator[Part]:
@@ -117,19 +129,22 @@ def _parts_at_any_budget(claim: Claim, evidence: Evidence) -> Iterator[Part]:
     tests = claim.check.tests
     if tests and evidence.tests and evidence.passed(tests):
         commit = evidence.tests.record.commit[:7]
-        yield Part(
-            [Verdict.COVERED], f"tests at {commit}", f"passed at {commit}: {', '.join(tests)}"
-        )
+        text = f"passed at {commit}: {', '.join(tests)}"
+        yield _without_margins(Verdict.COVERED, f"tests at {commit}", text)
     elif tests:
         wanting = ", ".join(test for test in tests if not evidence.passed([test]))
-        yield Part([Verdict.NOT_YET], "", f"not recorded as passed: {wanting}")
+        yield _without_margins(Verdict.NOT_YET, "", f"not recorded as passed: {wanting}")
     for part in claim.check.study:
-        yield _judge_study(part, evidence)
+        yield _compare_study(part, evidence)
     if claim.check.open:
-        yield Part([Verdict.NOT_YET], "", claim.check.open)
+        yield _without_margins(Verdict.NOT_YET, "", claim.check.open)
 
 
-def _judge_study(part: StudyRelations, evidence: Evidence) -> Part:
+def _without_margins(verdict: Verdict, basis: str, text: str) -> Part:
+    return Part(basis, [], lambda _: text, verdict)
+
+
+def _compare_study(part: StudyRelations, evidence: Evidence) -> Part:
     study = evidence.study(part.name)
     rows: Mapping[str, Any] = (
         {"/".join(filter(None, [row.get("table"), row["row"]])): row for row in study["rows"]}
@@ -137,31 +152,36 @@ def _judge_study(part: StudyRelations, evidence: Evidence) -> Part:
         else {}
     )
     measured = {path: measure_study(rows.get(path, {}).get(part.column)) for path in part.paths}
-    judged = _judge(part, measured)
+    every = [measure_study(row.get(part.column)) for row in rows.values()]
     title = f"study {part.name}, {part.column.replace('_', ' ')}"
+    labelled = _label(part, measured)
     if len(measured) > MANY and all(m.value for m in measured.values()):
-        text = describe(f"{title} of {len(measured)} rows", {}, judged)
-    else:
-        text = describe(title, _label(part, measured), judged)
-    return Part([one.verdict for one in judged], "a study" if study else "", text)
+        title, labelled = f"{title} of {len(measured)} rows", {}
+    return Part(
+        "a study" if study else "",
+        _margins(part, measured, every),
+        lambda judged: describe(title, labelled, judged),
+    )
 
 
-def _judge_rows(part: RowRelations, budget: str, evidence: Evidence) -> Part:
+def _compare_rows(part: RowRelations, budget: str, evidence: Evidence) -> Part:
     rows = {path: evidence.row(path, part.score, budget) for path in part.paths}
     part, repeated = _asked_once(part, rows)
     measured = {path: measure_row(rows[path], part.measure) for path in part.paths}
-    judged = _judge(part, measured)
     beside = f" with {' '.join(evidence.overrides)}" if evidence.overrides else ""
     title = f"{part.measure.replace('_', ' ')} at budget {budget}{beside}"
     title += describe_stand_ins(rows.values())
-    text = describe(title, _label(part, measured), judged)
+    about = ""
     if repeated:
         has = "have" if len(repeated) > 1 else "has"
-        text += f"; {' and '.join(repeated)} {has} the same runs"
+        about += f"; {' and '.join(repeated)} {has} the same runs"
     if tables := evidence.tables(part.paths):
-        text += f"; see {', '.join(tables)}"
-    basis = f"budget {budget}" if any(m.value for m in measured.values()) else ""
-    return Part([one.verdict for one in judged], basis, text)
+        about += f"; see {', '.join(tables)}"
+    return Part(
+        f"budget {budget}" if any(m.value for m in measured.values()) else "",
+        _margins(part, measured, evidence.measure_tables(part, budget)),
+        lambda judged: describe(title, _label(part, measured), judged) + about,
+    )
 
 
 def _asked_once(part: RowRelations, rows: Mapping[str, Row]) -> tuple[RowRelations, list[str]]:
@@ -179,9 +199,13 @@ def _asked_once(part: RowRelations, rows: Mapping[str, Row]) -> tuple[RowRelatio
     return replace(part, of=tuple(kept)), [folder for folder in part.of if folder not in kept]
 
 
-def _judge(part: Related, measured: Mapping[str, Measured]) -> list[Judged]:
+def _margins(
+    part: Related, measured: Mapping[str, Measured], of_tables: Iterable[Measured]
+) -> list[Margin]:
+    """Return the margins of a part, with the noise of all rows of its tables."""
     values = {path: m.value for path, m in measured.items() if m.value is not None}
-    return judge(part.relations, values)
+    noise = Noise([m.value.by_seed for m in of_tables if m.value])
+    return find_margins(part.relations, values, noise)
 
 
 def _label(part: Related, measured: Mapping[str, Measured]) -> dict[str, Measured]:

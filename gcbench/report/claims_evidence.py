@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from gcbench.console import name_first
 from gcbench.records.store import RecordedRun
 from gcbench.report.borrowed import describe_sources
-from gcbench.report.claims import EARLY_LOSS, LEARNING_RATE
+from gcbench.report.claims import EARLY_LOSS, LEARNING_RATE, RowRelations
 from gcbench.report.claims_relations import Judged, Value
 from gcbench.report.document import Heading, Summary, format_number, format_summary
 from gcbench.report.measures import LOWER, SCORES, is_infinite, measure
@@ -82,6 +82,26 @@ class Evidence:
         """Return whether all of the tests are recorded as passed."""
         outcomes = self.tests.record.outcomes if self.tests else {}
         return all(outcomes.get(test) == "passed" for test in tests)
+
+    def rows_beside(self, path: str) -> list[str]:
+        """Return the paths of all rows of a row's table, the row's own first."""
+        folder = path.rpartition("/")[0]
+        tables = [folder] if folder in self._tables else []
+        tables = tables or [name for name, paths in self._tables.items() if path in paths]
+        others = {other for table in tables for other in self._tables[table] if other}
+        return [path, *sorted(others - {path})]
+
+    def measure_tables(self, part: RowRelations, budget: str) -> list[Measured]:
+        """Return the measure of all rows of the tables that the part's rows are in, each run once.
+
+        The best rates of a sweep are known of the part's own rows only.
+        """
+        paths = part.paths
+        if part.measure != LEARNING_RATE:
+            paths = list(dict.fromkeys(p for path in paths for p in self.rows_beside(path)))
+        rows = [self.row(path, part.score, budget) for path in paths]
+        distinct = {frozenset(row.runs): row for row in rows if row.runs}
+        return [measure_row(row, part.measure) for row in distinct.values()]
 
     def tables(self, paths: Sequence[str]) -> list[str]:
         """Return the tables that contain all of these rows, or else those named in their paths."""

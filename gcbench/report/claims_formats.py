@@ -18,16 +18,17 @@ from gcbench.report.verdicts import DECIDED, Verdict
 TITLE = "Claims of the papers"
 TO_RUN = "What would decide the others, and its cost"
 UNDER = [
-    "Rows are compared seed by seed. A relation holds, or its opposite does, if the mean of the "
-    "differences between runs of the same seed exceeds the noise: the one-sided 90 % bound of "
-    "Student's t test on these pairs. With two or three pairs the noise is at least what follows "
-    "from the median standard deviation of the claim's relations of that measure; with one pair "
-    "it follows from their pooled deviation. If no relation has two pairs, nothing exceeds the "
-    "noise. A run that diverged is worse than any number.",
-    "Each budget is judged separately. Of the budgets that decide a claim, the one closest to the "
-    "paper's counts: at cpu, cpu_medium and cpu_long the model is smaller, and epochs are fewer. "
-    "Costs come from kept runs of the same table; for runs that need a special machine they are "
-    "estimates.",
+    "A relation between means of rows holds, or its opposite does, if a two-sided t test at 5 % "
+    "says so, after Holm's correction for all relations of the claim; that means differ by at most "
+    "a bound, if two one-sided tests do. +- is half of the 95 % interval, before that correction. "
+    "The standard deviation is pooled over the rows of the table, unless Bartlett's test finds "
+    "that theirs differ; rows are compared seed by seed only where they have good and bad seeds in "
+    "common. The seeds are planned: three, or six for all rows of a table. A run that diverged is "
+    "worse than any number.",
+    "Each budget is judged separately. Of those at which all rows have three seeds, the one that "
+    "is closest to the paper's counts, whatever it says: at cpu, cpu_medium and cpu_long the model "
+    "is smaller, and epochs are fewer. Costs come from kept runs of the same table; for runs that "
+    "need a special machine they are estimates.",
 ]
 
 

@@ -16,8 +16,8 @@ from gcbench.report.command_lines import command_lines
 from gcbench.report.configs import compose, compose_row
 from gcbench.report.rates import RATE
 
-SEEDS = (1, 2, 3)  # the seeds with which rows are compared
-MORE_SEEDS = (4, 5, 6)  # further ones, if the first three leave a claim open
+SEEDS = (1, 2, 3)  # the seeds of every row, whatever they show
+SIX_SEEDS = (1, 2, 3, 4, 5, 6)  # those of all rows of a table one of whose rows has more than three
 
 
 class MissingRuns(NamedTuple):
@@ -29,10 +29,23 @@ class MissingRuns(NamedTuple):
     seeds: tuple[int, ...]
 
 
+def planned_seeds(path: str, score: str, budget: str, evidence: Evidence) -> tuple[int, ...]:
+    """Return the seeds of a row, which are those of all rows of its table.
+
+    They do not depend on what the runs have shown: seeds that are added until something differs
+    find a difference between equal rows once in four times.
+    """
+    rows = [evidence.row(other, score, budget) for other in evidence.rows_beside(path)]
+    ended = {run.seed for row in rows for run in row.runs if run.status in ENDED}
+    return SIX_SEEDS if ended & {*SIX_SEEDS} - {*SEEDS} else SEEDS
+
+
 def missing_runs(
-    parts: Iterable[tuple[RowRelations, str]], evidence: Evidence, seeds: Sequence[int]
+    parts: Iterable[tuple[RowRelations, str]], evidence: Evidence, seeds: Sequence[int] = ()
 ) -> list[MissingRuns]:
-    """Return the runs with `seeds` that the rows of these parts lack, each part at its budget.
+    """Return the runs that the rows of these parts lack, each part at its budget.
+
+    They lack those with `seeds`, by default the planned ones.
 
     Runs are listed once: parts share rows, and rows of several tables need the same run if one
     model stands in for theirs. Rows with different backends stay apart, because times depend on the
@@ -47,25 +60,14 @@ def missing_runs(
     return list(missing.values())
 
 
-def further_runs(
-    parts: Sequence[tuple[RowRelations, str]], evidence: Evidence
-) -> list[MissingRuns]:
-    """Return the runs that may decide an open claim: of the usual seeds, or else of three more."""
-    return missing_runs(parts, evidence, SEEDS) or missing_runs(parts, evidence, MORE_SEEDS)
-
-
 def _missing_of(answered: AnsweredClaim, evidence: Evidence) -> list[MissingRuns]:
     """Return the rows and seeds that a claim lacks.
 
     A claim that needs a special machine is completed at the paper's budget, any other claim at the
-    budget that already has runs, or else at the smallest one. If every row has its seeds and the
-    claim is still open, it lacks three more seeds.
+    budget that already has runs, or else at the smallest one.
     """
-    claim = answered.claim
-    parts = [(part, _budget(answered, part)) for part in claim.check.rows]
-    if claim.check.open or answered.answer.budget is None:
-        return missing_runs(parts, evidence, SEEDS)
-    return further_runs(parts, evidence)
+    parts = [(part, _budget(answered, part)) for part in answered.claim.check.rows]
+    return missing_runs(parts, evidence)
 
 
 def _budget(answered: AnsweredClaim, part: RowRelations) -> str:
@@ -94,7 +96,8 @@ def _lacking(
                 for override in swept
             ]
         for typed, runs in variants:
-            if lacking := lacking_seeds(runs, seeds):
+            planned = seeds or planned_seeds(path, part.score, budget, evidence)
+            if lacking := lacking_seeds(runs, planned):
                 yield MissingRuns(experiment, typed, budget, lacking)
 
 

@@ -1,18 +1,16 @@
-"""Relations between numbers, such as `rank_2 > top_k_high + 0.5`, judged seed by seed.
+"""Relations between means of rows, such as `rank_2 > top_k_high + 0.5`, and their tests.
 
-    a > b                        a is larger by more than noise; a < b < c compares both pairs
-    a >= b                       a is not smaller by more than noise
+    a > b                        a is larger; a < b < c compares both pairs
+    a >= b - 0.3                 a is not smaller by 0.3 or more
     abs(a - b) <= 0.3            the means differ by at most 0.3; a == b: they are equal
     (a, b) > c                   both a > c and b > c
 
 A relation is a Python comparison of names, numbers, `+`, `-` and `*`. A slash joins a table and a
 row, as in vgg16/sgd, and names that Python does not accept are quoted: "4bit" > "Rank 2, W=4".
 
-Noise is the one-sided 90 % bound of Student's t test on pairs, t s / sqrt(n): s is the standard
-deviation of n differences between runs of the same seed, and t the quantile at n - 1 degrees of
-freedom. It shrinks with more seeds, which therefore decide every relation in which there is a
-difference. Two or three differences may agree by chance, so their noise is at least the one that
-follows from the median deviation of all relations judged together.
+A relation holds, or its opposite does, if a two-sided test at 5 % says so, after Holm's correction
+for all relations of the claim; that means differ by at most a bound, if two one-sided tests do. The
+error of a mean follows from the runs of all rows of the table (`significance.py`).
 """
 
 from __future__ import annotations
@@ -21,15 +19,17 @@ import ast
 import math
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise, product
-from statistics import fmean, median, pvariance
+from statistics import fmean
 from typing import NamedTuple
 
 from gcbench.config import ConfigError
+from gcbench.report.significance import LEVEL, Error, Noise, holm
 from gcbench.report.verdicts import Verdict
 
 SIGNS = {ast.Gt: ">", ast.GtE: ">=", ast.Lt: "<", ast.LtE: "<=", ast.Eq: "=="}
-FEW = 3  # up to so many differences, their own deviation is unreliable
 
 
 class Value(NamedTuple):
@@ -38,11 +38,19 @@ class Value(NamedTuple):
     by_seed: Mapping[int, float] = {}  # infinite where training diverged
     exact: float | None = None
 
-    def at(self, seed: int) -> float:
-        return self.by_seed[seed] if self.exact is None else self.exact
+    @property
+    def mean(self) -> float:
+        """Return the mean over seeds; NaN if some diverged and others did not."""
+        if self.exact is not None:
+            return self.exact
+        infinite = {x for x in self.by_seed.values() if math.isinf(x)}
+        if infinite and len(set(self.by_seed.values())) > 1:
+            return math.nan
+        return fmean(self.by_seed.values())
 
 
-class Relation(NamedTuple):
+@dataclass(frozen=True)
+class Relation:
     """A relation between rows."""
 
     text: str
@@ -55,6 +63,13 @@ class Relation(NamedTuple):
     def names(self) -> list[str]:
         return list(dict.fromkeys([*_names(self.larger), *_names(self.smaller)]))
 
+    @cached_property
+    def weights(self) -> dict[str, float]:
+        """Return the factor of each row in the difference, which is linear."""
+        nothing = dict.fromkeys(self.names, 0.0)
+        constant = self.difference(nothing)
+        return {name: self.difference(nothing | {name: 1.0}) - constant for name in self.names}
+
     def difference(self, numbers: Mapping[str, float]) -> float:
         return _evaluate(self.larger, numbers) - _evaluate(self.smaller, numbers)
 
@@ -63,133 +78,89 @@ class Relation(NamedTuple):
         return self.within - abs(difference) if self.sign == "==" else difference
 
 
+class Margin(NamedTuple):
+    """By how much a relation between means of rows holds, and the error of that."""
+
+    relation: Relation
+    known: bool = True  # whether all of its rows have numbers
+    mean: float = math.nan  # by how much the relation holds; negative if it is violated
+    error: Error | None = None  # of the mean; None if it is not known
+    counts: tuple[int, ...] = ()  # the number of seeds of each row; empty if none depends on one
+
+    @property
+    def p(self) -> float:
+        """Return how likely a margin as far from zero is, in either direction, by chance.
+
+        That an equality holds is margin in both directions, so that each of the two one-sided tests
+        may take the whole of `LEVEL` (Schuirmann 1987).
+        """
+        if self.error is None or math.isnan(self.mean):
+            return 1.0
+        if self.error.standard == 0:
+            return 0.0
+        one_sided = self.error.p_above(abs(self.mean))
+        return one_sided if self.relation.sign == "==" and self.mean > 0 else 2 * one_sided
+
+
 class Judged(NamedTuple):
     """A relation, and whether it holds."""
 
-    relation: Relation
+    margin: Margin
     verdict: Verdict
-    margin: float = math.nan  # mean over the seeds that all its rows have
-    seeds: tuple[int, ...] = ()
-    noise: float = math.inf  # what the margin has to exceed; infinite if not known
-    exact: bool = False  # whether its numbers depend on no seed
 
     @property
     def text(self) -> str:
-        if not self.seeds:
-            return f"{self.relation.text}: no seed in common"
-        if self.exact:
-            return f"{self.relation.text}: {self.margin:+.3g}"
-        count = f"{len(self.seeds)} seed{'s' * (len(self.seeds) > 1)}"
-        noise = f"noise {self.noise:.2g}" if math.isfinite(self.noise) else "noise not known"
-        return f"{self.relation.text}: {self.margin:+.3g} ({noise}, {count})"
+        relation, _, mean, error, counts = self.margin
+        if not counts:
+            return f"{relation.text}: {mean:+.3g}"
+        seeds = " and ".join(map(str, sorted(set(counts)))) + f" seed{'s' * (set(counts) != {1})}"
+        if error is None:
+            return f"{relation.text}: {mean:+.3g} (error not known, {seeds})"
+        if not math.isfinite(mean):
+            return f"{relation.text}: {mean:+.3g} ({seeds})"
+        return f"{relation.text}: {mean:+.3g} +- {error.half_width():.2g} ({seeds})"
 
 
-class PairedDifferences(NamedTuple):
-    """The differences between runs of the same seed, for each seed that all rows have."""
-
-    by_seed: dict[int, float]
-    exact: bool = False
-
-    @classmethod
-    def of(cls, relation: Relation, values: Mapping[str, Value]) -> PairedDifferences:
-        rows = {name: values[name] for name in relation.names}
-        runs = [set(value.by_seed) for value in rows.values() if value.exact is None]
-        seeds = sorted(set.intersection(*runs)) if runs else [0]
-        return cls(
-            {seed: relation.difference({n: v.at(seed) for n, v in rows.items()}) for seed in seeds},
-            exact=not runs,
-        )
-
-    @property
-    def squares(self) -> float:
-        """Return the sum of squares about the mean; infinite if a seed diverged."""
-        differences = self.by_seed.values()
-        if not all(map(math.isfinite, differences)):
-            return math.inf
-        return pvariance(differences) * len(differences)
-
-    @property
-    def freedom(self) -> int:
-        return 0 if self.exact else max(len(self.by_seed) - 1, 0)
-
-    @property
-    def mean(self) -> float:
-        """Return the mean difference; NaN if each side diverged where the other did not."""
-        differences = self.by_seed.values()
-        if {math.inf, -math.inf} <= set(differences):
-            return math.nan  # fmean would raise
-        return fmean(differences)
-
-    def noise(self, together: Sequence[PairedDifferences]) -> float:
-        """Return the bound that the mean has to exceed, given all differences judged `together`."""
-        if self.exact or all(map(math.isinf, self.by_seed.values())):
-            return 0.0  # also if one side diverged with every seed
-        if self.freedom and not math.isfinite(self.squares):
-            return math.inf
-        known = [d for d in together if d.freedom and math.isfinite(d.squares)]
-        freedom = sum(d.freedom for d in known)
-        if not freedom:
-            return math.inf
-        if not self.freedom:
-            return self._bound(math.sqrt(sum(d.squares for d in known) / freedom), freedom)
-        own = self._bound(self.deviation, self.freedom)
-        if len(self.by_seed) > FEW:
-            return own
-        return max(own, self._bound(median(d.deviation for d in known), freedom))
-
-    @property
-    def deviation(self) -> float:
-        return math.sqrt(self.squares / self.freedom)
-
-    def _bound(self, deviation: float, freedom: int) -> float:
-        return _t_90(freedom) * deviation / math.sqrt(len(self.by_seed))
+def find_margins(
+    relations: Sequence[Relation], values: Mapping[str, Value], noise: Noise
+) -> list[Margin]:
+    """Return the margin of each relation between rows whose runs differ by this noise."""
+    return [_margin(relation, values, noise) for relation in relations]
 
 
-def _t_90(freedom: int) -> float:
-    """Return the one-sided 90 % quantile of Student's t distribution."""
-    from scipy.special import stdtrit  # imported here, as it would slow down --help
+def _margin(relation: Relation, values: Mapping[str, Value], noise: Noise) -> Margin:
+    if not values.keys() >= set(relation.names):
+        return Margin(relation, known=False)
+    rows = {name: values[name] for name in relation.names}
+    mean = relation.margin(relation.difference({name: row.mean for name, row in rows.items()}))
+    seeded = {name: row.by_seed for name, row in rows.items() if row.exact is None}
+    if not seeded:
+        return Margin(relation, mean=mean)
+    if math.isfinite(mean):
+        error = noise.error(seeded, {name: relation.weights[name] for name in seeded})
+    else:
+        error = Error(0.0, 1)  # one side diverged with every seed, or the mean is not known
+    return Margin(relation, True, mean, error, tuple(map(len, seeded.values())))
 
-    return float(stdtrit(freedom, 0.9))
 
-
-def judge(relations: Sequence[Relation], values: Mapping[str, Value]) -> list[Judged]:
-    """Return whether each relation holds, from differences between runs of the same seed.
-
-    If the rows of a relation share only one seed, its noise follows from the deviation pooled over
-    the other relations; if these have none either, it is infinite.
-    """
-    differences = [
-        PairedDifferences.of(relation, values) if values.keys() >= set(relation.names) else None
-        for relation in relations
+def judge(margins: Sequence[Margin]) -> list[Judged]:
+    """Return the verdicts on all relations of a claim."""
+    adjusted = iter(holm([margin.p for margin in margins if margin.counts]))
+    return [
+        Judged(margin, _verdict(margin, next(adjusted) if margin.counts else 0.0))
+        for margin in margins
     ]
-    known = [d for d in differences if d]
-    return [_judge(r, d, known) for r, d in zip(relations, differences, strict=True)]
 
 
-def _judge(
-    relation: Relation, differences: PairedDifferences | None, others: Sequence[PairedDifferences]
-) -> Judged:
-    if differences is None:
-        return Judged(relation, Verdict.NOT_YET)
-    if not differences.by_seed:
-        return Judged(relation, Verdict.NOT_DECIDED)
-    noise = differences.noise(others)
-    margin = relation.margin(differences.mean)
-    exact = differences.exact
-    verdict = _verdict(relation.sign, margin, noise, exact)
-    return Judged(relation, verdict, margin, tuple(differences.by_seed), noise, exact)
-
-
-def _verdict(sign: str, margin: float, noise: float, exact: bool) -> Verdict:
-    if math.isnan(margin) or (math.isinf(margin) and math.isinf(noise)):
-        return Verdict.NOT_DECIDED  # some seeds diverged, and the others may say the opposite
-    if margin > 0 or (margin == 0 and sign != ">"):
-        above = margin >= noise and math.isfinite(noise)
-        return Verdict.REPRODUCED if above else Verdict.WITHIN_NOISE
-    if -margin > noise or exact:  # exact equal numbers contradict `>`, too
-        return Verdict.CONTRARY
-    equal = sign == ">=" and math.isfinite(noise)
-    return Verdict.WITHIN_NOISE if equal else Verdict.NOT_DECIDED
+def _verdict(margin: Margin, p: float) -> Verdict:
+    if not margin.known:
+        return Verdict.NOT_YET
+    sign, mean = margin.relation.sign, margin.mean
+    holds = mean > 0 or (mean == 0 and sign != ">")
+    if p < LEVEL:
+        return Verdict.REPRODUCED if holds else Verdict.CONTRARY
+    equal = sign == ">=" and margin.error is not None and not math.isnan(mean)
+    return Verdict.WITHIN_NOISE if holds or equal else Verdict.NOT_DECIDED
 
 
 def read_relations(text: str, folder: str = "") -> list[Relation]:
@@ -232,7 +203,10 @@ def _relation(left: ast.expr, sign: str, right: ast.expr, folder: str) -> Relati
     relation = Relation(
         text, place(deepcopy(larger)), place(deepcopy(smaller)), sign.replace("<", ">"), within
     )
-    relation.difference(dict.fromkeys(relation.names, 0.0))  # raises if it cannot be computed
+    tripled = relation.difference(dict.fromkeys(relation.names, 3.0))  # raises if it cannot be
+    constant = relation.difference(dict.fromkeys(relation.names, 0.0))
+    if not math.isclose(tripled - constant, 3 * sum(relation.weights.values()), abs_tol=1e-9):
+        raise ConfigError(f"{text}: a relation multiplies rows by numbers only")
     return relation
 
 

@@ -10,10 +10,10 @@ from typing import NamedTuple
 from gcbench.config import PAPER, ConfigError
 from gcbench.identity import flat_differences, format_value
 from gcbench.records.store import FoundRuns, RecordedRun, find_runs, newest
-from gcbench.report.claims_relations import PairedDifferences
 from gcbench.report.document import EMPTY, Heading, Summary, format_signed, format_summary
 from gcbench.report.listing import add_overrides, overrides_by_run
 from gcbench.report.measures import MEASURES, SCORES, measure_by_seed
+from gcbench.report.significance import LEVEL, Noise
 
 SHOWN = [name for name in MEASURES if name != "error_rate"]  # accuracy says the same
 
@@ -39,7 +39,7 @@ class Sides(NamedTuple):
     name: str
     a: Summary | None
     b: Summary | None
-    apart: float | None  # B - A, of the seeds that the verdict is on
+    apart: float | None  # the mean of B minus that of A
     verdict: str  # whether scores differ by more than noise; else empty
 
 
@@ -132,9 +132,8 @@ def _measured(x: Group, y: Group) -> Iterator[Sides]:
     for name in SHOWN:
         a, b = measure_by_seed(name, x.done), measure_by_seed(name, y.done)
         if a and b:
-            paired = _pair(a, b) if name in SCORES else None
-            apart = paired.mean if paired else fmean(b.values()) - fmean(a.values())
-            verdict = _verdict(a, b, paired) if name in SCORES else ""
+            apart = fmean(b.values()) - fmean(a.values())
+            verdict = _verdict(a, b) if name in SCORES else ""
             yield Sides(name, _summary(a), _summary(b), apart, verdict)
         elif a or b:
             yield Sides(name, _summary(a), _summary(b), None, "")
@@ -144,28 +143,14 @@ def _summary(by_seed: Mapping[int, float]) -> Summary | None:
     return Summary.of([*by_seed.values()]) if by_seed else None
 
 
-def _pair(a: Mapping[int, float], b: Mapping[int, float]) -> PairedDifferences | None:
-    """Return the differences between runs of the same seed; None with fewer than two such seeds."""
-    by_seed = {seed: b[seed] - a[seed] for seed in sorted(a.keys() & b.keys())}
-    return PairedDifferences(by_seed) if len(by_seed) > 1 else None
-
-
-def _verdict(
-    a: Mapping[int, float], b: Mapping[int, float], paired: PairedDifferences | None
-) -> str:
-    """Return whether runs of the same seed differ by more than noise, as defined for claims.
-
-    Without such runs, return whether the ranges over seeds overlap, which two single runs cannot
-    show.
-    """
-    if paired:
-        noise = paired.noise([paired])
-        more = "more" if abs(paired.mean) > noise else "no more"
-        return f"{more} than noise ({noise:.2g}, {len(paired.by_seed)} seeds)"
-    if len(a) == len(b) == 1:
+def _verdict(a: Mapping[int, float], b: Mapping[int, float]) -> str:
+    """Return whether the means differ, by the test that claims use."""
+    error = Noise([a, b]).error({"a": a, "b": b}, {"a": -1, "b": 1})
+    if error is None:
         return "no spread known: one seed each"
-    apart = max(a.values()) < min(b.values()) or max(b.values()) < min(a.values())
-    return "exceeds the seeds' spread" if apart else "within the seeds' spread"
+    apart = abs(fmean(b.values()) - fmean(a.values()))
+    more = "more" if 2 * error.p_above(apart) < LEVEL else "no more"
+    return f"{more} than noise ({error.half_width():.2g})"
 
 
 def _statuses(side: str, group: Group) -> list[str]:

@@ -12,19 +12,17 @@ from gcbench.report.claims import BUDGETS, Claim
 from gcbench.report.claims_answers import AnsweredClaim
 from gcbench.report.claims_evidence import EXACT, Evidence
 from gcbench.report.claims_missing import (
+    SEEDS,
     MissingRuns,
-    further_runs,
     lacking_seeds,
     missing_runs,
+    planned_seeds,
 )
 from gcbench.report.configs import compose, compose_row, data_folder, experiment_override
 from gcbench.report.measures import TIMES
 from gcbench.report.tables import Table, TableRow
-from gcbench.report.verdicts import Verdict
 
 Costs = Callable[[Config], float | None]  # core-seconds of a run; None if not known
-
-OPEN = {Verdict.NOT_DECIDED, Verdict.WITHIN_NOISE}  # verdicts on claims that more seeds may decide
 
 
 @dataclass(eq=False)
@@ -73,22 +71,19 @@ def find_missing(
     """Return the runs that tables and undecided claims lack at a budget.
 
     First come the runs that undecided claims lack. The next claim is always the cheapest to decide,
-    given the runs of the claims before it, whose rows it may share; claims that have their runs and
-    are still open are the last of them. Then comes one run of every row that has none, then further
-    seeds. A row counts at a smaller budget if it has the same configuration there (speech has no
-    recipe of its own at cpu_medium), and at the paper's budget if no budget makes it smaller.
+    given the runs of the claims before it, whose rows it may share. Then comes one run of every row
+    that has none, then further seeds: `seeds`, by default the planned ones. A row counts at a
+    smaller budget if it has the same configuration there (speech has no recipe of its own at
+    cpu_medium), and at the paper's budget if no budget makes it smaller.
     """
     collected = _Collected(evidence, budget, seconds)
     by_claim = {claim.claim.id: collected.of_claim(claim, seeds) for claim in claims}
-    answered = {claim.claim.id for claim in claims if claim.answer.verdict in OPEN}
     first: dict[MissingRun, None] = {}
     while by_claim:
         lacking = {
             name: [run for run in runs if run not in first] for name, runs in by_claim.items()
         }
-        cheapest = min(
-            lacking, key=lambda name: (name in answered, collected.about_seconds(lacking[name]))
-        )
+        cheapest = min(lacking, key=lambda name: collected.about_seconds(lacking[name]))
         first |= dict.fromkeys(lacking[cheapest])
         for run in by_claim.pop(cheapest):
             run.claims.append(cheapest)
@@ -98,11 +93,11 @@ def find_missing(
         if table.study or table.name in timed:
             continue
         for row in table.rows:
-            wanted = seeds if _has_spread(table, budget) else seeds[:1]
+            wanted = seeds if _has_spread(table, budget) else (seeds or SEEDS)[:1]
             for has_runs, run in collected.of_row(table, row, wanted):
                 if table.name not in run.tables:
                     run.tables.append(table.name)
-                rest.append((has_runs or run.seed != seeds[0], run.seed, run))
+                rest.append((has_runs or run.seed != (seeds or SEEDS)[0], run.seed, run))
     rest.sort(key=lambda one: one[:2])
     unique = dict.fromkeys([*first, *(run for _, _, run in rest)])
     return Missing(list(unique), timed, collected.needing)
@@ -143,10 +138,7 @@ class _Collected:
         rows = [self._evidence.spec(path) for part, _ in parts for path in part.paths]
         if not all([self._is_within_reach(row) for row in rows]):
             return []
-        missing = missing_runs(parts, self._evidence, seeds)
-        if not missing and answered.answer.budget == budget and answered.answer.verdict in OPEN:
-            missing = further_runs(parts, self._evidence)
-        return self._each(missing)
+        return self._each(missing_runs(parts, self._evidence, seeds))
 
     def about_seconds(self, runs: Collection[MissingRun]) -> float:
         """Return the core-seconds of runs; an unknown cost counts as the median of the known."""
@@ -163,8 +155,9 @@ class _Collected:
         score = str(table.chooser.measure) if table.chooser else "accuracy"
         budget = budget_of(row, self._budget)
         found = self._evidence.row(row.path, score, budget)
+        wanted = seeds or planned_seeds(row.path, score, budget, self._evidence)
         missing = MissingRuns(
-            str(row.experiment), found.all_overrides, budget, lacking_seeds(found.runs, seeds)
+            str(row.experiment), found.all_overrides, budget, lacking_seeds(found.runs, wanted)
         )
         return [(bool(found.runs), run) for run in self._each([missing])]
 

@@ -26,7 +26,7 @@ class Verdict(Enum):
     CONTRARY = "contrary at this budget", "the opposite holds, by more than noise"
     CONSISTENT = "consistent", "it holds where the paper's own number was an input"
     COVERED = "covered by tests", "tests check it, and passed at the commit shown"
-    NOT_DECIDED = "not decided", "seeds disagree, or no seed has run in all the rows compared"
+    NOT_DECIDED = "not decided", "the opposite of what is asked may hold, by less than noise"
     NOT_YET = "not yet", "runs, a study or passed tests are missing"
 
 

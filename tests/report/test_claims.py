@@ -6,11 +6,8 @@ import csv
 import inspect
 import io
 import json
-import math
-import random
 from importlib import import_module
 from pathlib import Path
-from statistics import pstdev
 
 import pytest
 from results import result_of, write
@@ -22,7 +19,7 @@ from gcbench.report import claims
 from gcbench.report.claims import Claim, read_claims
 from gcbench.report.claims_evidence import Evidence, _early_loss, measure_row
 from gcbench.report.claims_missing import MissingRuns, describe_cost, missing_runs
-from gcbench.report.claims_relations import Value, judge, read_relations
+from gcbench.report.claims_relations import read_relations
 from gcbench.report.rates import Grid, Rate
 from gcbench.report.rows import Row
 from gcbench.report.tables import TableRow
@@ -115,108 +112,6 @@ def test_what_a_claim_asks_for_is_there(claim: Claim) -> None:
         assert all(path.is_file() for path in tables)
 
 
-def seeds(*numbers: float) -> Value:
-    return Value(dict(enumerate(numbers, 1)))
-
-
-@pytest.mark.parametrize(
-    ("text", "a", "b", "verdict"),
-    [
-        ("a > b", seeds(3, 4, 5), seeds(1, 2, 3.2), Verdict.REPRODUCED),
-        ("a > b", seeds(3, 4, 5), seeds(2, 5, 4), Verdict.WITHIN_NOISE),
-        ("a > b + 4", seeds(3, 4, 5), seeds(1, 2, 3.2), Verdict.CONTRARY),
-        ("a > b", seeds(3, 4, 5), seeds(4, 3, 5.3), Verdict.NOT_DECIDED),
-        ("a >= b", seeds(3, 4, 5), seeds(4, 3, 5.3), Verdict.WITHIN_NOISE),
-        ("a < b", seeds(3, 4, 5), seeds(1, 2, 3.2), Verdict.CONTRARY),
-        ("a > 2 * b", seeds(3, 4), seeds(1, 1.1), Verdict.REPRODUCED),
-        ("a > b", Value(exact=3), Value(exact=1), Verdict.REPRODUCED),
-        ("a == b", Value(exact=3), Value(exact=3), Verdict.REPRODUCED),
-        ("a == b", Value(exact=3), Value(exact=4), Verdict.CONTRARY),
-        ("abs(a - b) <= 3", seeds(3, 4, 5), seeds(1, 2, 3.2), Verdict.REPRODUCED),
-        ("abs(a - b) <= 1", seeds(3, 4, 5), seeds(1, 2, 3.2), Verdict.CONTRARY),
-        # The mean difference counts: here it is that of 1, 1 and -2.
-        ("abs(a - b) <= 1.9", seeds(3, 4, 5), seeds(2, 3, 7), Verdict.REPRODUCED),
-        ("a > b", seeds(3), seeds(1), Verdict.WITHIN_NOISE),
-        ("a < b", seeds(3), seeds(1), Verdict.NOT_DECIDED),
-        ("a > b", Value({1: 3.0, 2: 3.1}), Value({3: 1.0}), Verdict.NOT_DECIDED),
-        ("a < b", seeds(math.inf), seeds(1), Verdict.CONTRARY),
-        ("a > b", seeds(math.inf, 3), seeds(1, 1), Verdict.NOT_DECIDED),
-        ("a > b", seeds(3, 3, 3), seeds(-math.inf, 4, 4.1), Verdict.NOT_DECIDED),
-        ("a > b", Value(exact=3), Value(exact=3), Verdict.CONTRARY),
-        ("a >= b", Value(exact=3), Value(exact=3), Verdict.REPRODUCED),
-        ("a > b", seeds(math.inf), seeds(math.inf), Verdict.NOT_DECIDED),
-    ],
-)
-def test_a_relation_is_judged_by_differences_of_the_same_seed(
-    text: str, a: Value, b: Value, verdict: Verdict
-) -> None:
-    relations = read_relations(text)
-    assert [one.verdict for one in judge(relations, {"a": a, "b": b})] == [verdict]
-    assert judge(relations, {"a": a})[0].verdict is Verdict.NOT_YET
-
-
-def test_the_luck_of_a_seed_cancels() -> None:
-    """Rows that rise and fall together are told apart by less than the spread of their seeds."""
-    (judged,) = judge(read_relations("a > b"), {"a": seeds(90, 94, 97), "b": seeds(89, 93.2, 96.1)})
-    assert judged.verdict is Verdict.REPRODUCED and judged.seeds == (1, 2, 3)
-    assert judged.margin == pytest.approx(0.9)
-    assert judged.noise == pytest.approx(1.885618 * 0.1 / 3**0.5)  # t with 2 degrees of freedom
-
-
-def test_noise_is_a_bound_of_students_t_for_many_seeds_too() -> None:
-    differences = [float(seed) for seed in range(12)]
-    (judged,) = judge(read_relations("a > b"), {"a": seeds(*differences), "b": seeds(*[0.0] * 12)})
-    # Student's t with 11 degrees of freedom, the deviation, and the root of the count.
-    assert judged.noise == pytest.approx(1.363430 * 13**0.5 / 12**0.5)
-
-
-def test_more_seeds_decide_what_few_leave_open() -> None:
-    """The same differences, six times over, have the same deviation but a more certain mean."""
-    higher, lower = (3.0, 4.2, 5.1), (2.9, 3.0, 5.6)
-    few, many = (
-        judge(read_relations("a > b"), {"a": seeds(*higher * n), "b": seeds(*lower * n)})[0]
-        for n in (1, 6)
-    )
-    assert few.margin == pytest.approx(many.margin) and few.noise > 2 * many.noise
-    assert (few.verdict, many.verdict) == (Verdict.WITHIN_NOISE, Verdict.REPRODUCED)
-
-
-@pytest.mark.parametrize("count", [2, 3, 6, 11, 30])
-def test_chance_alone_exceeds_noise_once_in_ten(count: int) -> None:
-    rng = random.Random(count)
-    zero = seeds(*[0.0] * count)
-    relations = read_relations("a > b")
-    drawn = [seeds(*(rng.gauss(0, 1) for _ in range(count))) for _ in range(4000)]
-    kinds = [judge(relations, {"a": one, "b": zero})[0].verdict for one in drawn]
-    assert kinds.count(Verdict.REPRODUCED) / len(kinds) == pytest.approx(0.1, abs=0.02)
-    assert kinds.count(Verdict.CONTRARY) / len(kinds) == pytest.approx(0.1, abs=0.02)
-
-
-def test_only_numbers_without_seeds_are_called_exact() -> None:
-    (seeded,) = judge(read_relations("a > b"), {"a": Value({0: 2.0}), "b": Value({0: 1.0})})
-    (exact,) = judge(read_relations("a > b"), {"a": Value(exact=2), "b": Value(exact=1)})
-    assert seeded.text == "a > b: +1 (noise not known, 1 seed)" and exact.text == "a > b: +1"
-
-
-def test_one_seed_takes_the_deviation_of_the_others() -> None:
-    values = {"a": seeds(3, 4, 5.2), "b": seeds(1, 2, 3), "c": seeds(2.5), "d": seeds(2.8)}
-    several, one, near = judge(read_relations("a > b") + read_relations("a > (c, d)"), values)
-    assert one.noise == near.noise == pytest.approx(several.noise * 3**0.5)
-    assert (one.verdict, near.verdict) == (Verdict.REPRODUCED, Verdict.WITHIN_NOISE)
-
-
-def test_few_seeds_that_agree_by_chance_decide_nothing() -> None:
-    """Two or three differences have at least the noise of the median deviation of all relations."""
-    values = {"a": seeds(3.2, 3.21), "b": seeds(3, 3), "c": seeds(2.2, 3.2, 2.6, 3.4)}
-    alone, _ = judge(read_relations("a > b") * 2, values)
-    beside, other = judge(read_relations("a > b") + read_relations("3 > c"), values)
-    assert alone.verdict is Verdict.REPRODUCED and beside.verdict is Verdict.WITHIN_NOISE
-    own = pstdev([0.8, -0.2, 0.4, -0.4]) * (4 / 3) ** 0.5  # four are judged by their own deviation
-    assert other.noise == pytest.approx(1.637744 * own / 4**0.5)
-    middle = (own + 2**0.5 * 0.005) / 2  # the median of two deviations
-    assert beside.noise == pytest.approx(1.533206 * middle / 2**0.5)
-
-
 def test_chains_alternatives_and_quotes() -> None:
     assert [r.text for r in read_relations("a < b < c")] == ["a < b", "b < c"]
     several = read_relations('("x, W=2", "4bit") > (t/c, d + 0.5)', "p")
@@ -237,6 +132,7 @@ def test_chains_alternatives_and_quotes() -> None:
         "max(a, b) > c",
         "a > b ** 2",
         "abs(a - b) > 1",
+        "a > b * c",
     ):
         with pytest.raises(ConfigError):
             read_relations(wrong)
@@ -266,14 +162,14 @@ def test_all_parts_of_a_claim_have_to_hold(verdicts: list[Verdict], verdict: Ver
     ("sgd", "rank", "answer"),
     [
         ((94.0, 94.2, 94.4), (94.1, 94.3, 94.5), "reproduced"),
-        ((94.0, 95.0, 96.0), (93.5, 94.5, 93.5), "not decided"),
+        ((94.0, 95.0, 96.0), (92.5, 94.5, 93.5), "not decided"),
         ((94.0, 94.2, 94.4), (90.1, 90.3, 90.5), "contrary at this budget"),
         ((94.0,), (94.0,), "within noise"),
         ((94.0,), (10.0,), "not decided"),
         ((94.0, 94.2, 94.4), (), "not yet"),
     ],
 )
-def test_rows_are_compared_seed_by_seed(said, asked, sgd, rank, answer: str) -> None:
+def test_means_of_rows_are_compared(said, asked, sgd, rank, answer: str) -> None:
     asked(near())
     runs(SGD, *sgd)
     runs(RANK, *rank)
@@ -284,9 +180,6 @@ def test_rows_are_compared_seed_by_seed(said, asked, sgd, rank, answer: str) -> 
         ((94.0, 94.2, 94.4), ()): "gcbench -m +experiment/powersgd/table4=rank_7 seed=1,2,3",
         ((94.0,), (10.0,)): "gcbench -m +experiment/powersgd/table4=rank_7,sgd seed=2,3",
         ((94.0,), (94.0,)): "gcbench -m +experiment/powersgd/table4=rank_7,sgd seed=2,3",
-        ((94.0, 95.0, 96.0), (93.5, 94.5, 93.5)): (
-            "gcbench -m +experiment/powersgd/table4=rank_7,sgd seed=4,5,6"
-        ),
     }
     if "not yet" in answer:
         assert "table4=rank_7" in row["commands"] and row["cost"]
@@ -294,12 +187,18 @@ def test_rows_are_compared_seed_by_seed(said, asked, sgd, rank, answer: str) -> 
         assert row["commands"] == lacking.get((sgd, rank), "")
 
 
-def test_seeds_that_no_row_shares_decide_nothing(said, asked) -> None:
-    asked(near())
-    runs(SGD, 94.0)
-    write(OUT / "second", result_of(RANK, seed=2, accuracy=95.0))
+def test_seeds_are_planned_and_do_not_follow_what_was_found(said, asked) -> None:
+    """A claim that three seeds leave open asks for no more, unless its table has rows with six."""
+    asked(near("rank_7 > sgd"))
+    runs(SGD, 94.0, 94.2, 94.4)
+    runs(RANK, 94.1, 94.3, 94.5)
     (row,) = answers(said)
-    assert row["answer"] == "not decided" and "no seed in common" in row["evidence"]
+    assert row["answer"] == "within noise" and row["commands"] == ""
+    write(OUT / "fourth", result_of(SGD, seed=4, accuracy=94.2))
+    (row,) = answers(said)
+    assert row["commands"] == "gcbench -m +experiment/powersgd/table4=rank_7 seed=4,5,6; " + (
+        "gcbench -m +experiment/powersgd/table4=sgd seed=5,6"
+    )
 
 
 def test_missing_runs_are_rows_with_the_seeds_that_they_lack(here: Path, asked) -> None:
@@ -676,13 +575,6 @@ def test_mistakes_in_the_file_are_named(
 def recorded(experiment: str, lines: list | None = None, **facts: object) -> RecordedRun:
     result = {**result_of(experiment), **facts}
     return RecordedRun(Result.parse(result), "", lambda: lines or [])
-
-
-def test_three_differences_have_at_least_the_noise_of_the_others() -> None:
-    values = {"a": seeds(3.2, 3.21, 3.2), "b": seeds(3, 3, 3), "c": seeds(2.2, 3.2, 2.6, 3.4)}
-    (alone,) = judge(read_relations("a > b"), values)
-    beside, _ = judge(read_relations("a > b") + read_relations("3 > c"), values)
-    assert beside.noise > 10 * alone.noise > 0
 
 
 def test_early_is_the_first_tenth_of_the_steps() -> None:
