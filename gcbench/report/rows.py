@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from gcbench.config import PAPER, ConfigError
@@ -141,7 +141,27 @@ def group_runs(
     """
     refuse_unknown_keys(overrides, table.experiments, budget, table.name)
     at_budget = [run for run in runs if run.budget == budget]  # filtered once for all rows
-    return [find_row(spec, table.chooser, at_budget, budget, overrides) for spec in table.rows]
+    rows = [find_row(spec, table.chooser, at_budget, budget, overrides) for spec in table.rows]
+    return rows if overrides else _show_all(rows, at_budget)
+
+
+def _show_all(rows: Sequence[Row], runs: Sequence[RecordedRun]) -> list[Row]:
+    """Return the rows, the first of each experiment with those of its runs that no row has.
+
+    They contradict what the table adds to the experiment, for example a rate for all parameters.
+    """
+    shown = {run for row in rows for run in row.every_run}
+    left = [run for run in runs if run not in shown]
+    complete = []
+    for row in rows:
+        of_row = [run for run in left if run.experiment == row.spec.experiment]
+        left = [run for run in left if run not in of_row]
+        if of_row:
+            expected = compose_row(row.spec, row.budget).flat
+            added = _others({run: flat_differences(run.flat, expected) for run in of_row})
+            row = replace(row, others=[*row.others, *added])
+        complete.append(row)
+    return complete
 
 
 def refuse_unknown_keys(
