@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from gcbench.check.steps import WORKERS
 from gcbench.check.wire import REFERENCE, VALUES, Wire, wire
-from gcbench.compressors import Compressor, parts_of
+from gcbench.compressors import Compressor, is_direction, parts_of
 from gcbench.compressors.build import Feedback
 from gcbench.compressors.ef21 import EF21
 from gcbench.compressors.loco import LoCo
@@ -84,6 +84,7 @@ def _promises(compressor: Compressor) -> list[str]:
         "contractive": properties.contractive,
         "mean-linear": properties.mean_linear,
         "divisible": properties.divisible,
+        "no scale": is_direction(compressor),
         "global scope": properties.scope == "global",
         "+ residual": isinstance(feedback, ErrorFeedback),
         "+ EF21": isinstance(feedback, EF21),

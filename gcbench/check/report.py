@@ -28,6 +28,7 @@ from gcbench.check.processes import traces_over_gloo
 from gcbench.check.promises import (
     VECTORS,
     check_contractive,
+    check_direction,
     check_divisible,
     check_error_feedback,
     check_exact,
@@ -39,7 +40,7 @@ from gcbench.check.steps import WORKERS, Trace, trace
 from gcbench.check.subject import Subject
 from gcbench.check.wire import wire
 from gcbench.comm import Comm
-from gcbench.compressors import Compressor, Properties, analytic_ratio
+from gcbench.compressors import Compressor, Properties, analytic_ratio, is_direction
 from gcbench.launch.instantiate import make_compressor
 from gcbench.launch.local import WorkerFailed
 
@@ -90,6 +91,10 @@ def _checks(maker: Callable[[], Compressor]) -> Iterator[tuple[str, Check]]:
         yield "mean-linear", partial(check_mean_linear, compressor)
     if promises.divisible:
         yield "divisible", partial(check_divisible, compressor)
+    yield (
+        f"a scale: {'no' if is_direction(compressor) else 'yes'}",
+        partial(check_direction, compressor),
+    )
     yield f"scope={promises.scope}", partial(check_scope, compressor)
     yield "error feedback adds up", partial(check_error_feedback, compressor)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -217,14 +218,16 @@ def test_a_resumed_run_applies_what_was_under_way(tmp_path: Path) -> None:
         "schedule.kind=constant",
         "trainer.checkpoint_steps=4",
     )
-    (tmp_path / "parts" / "result.json").unlink()  # as if killed after its last checkpoint
-    run(
+    (tmp_path / "parts" / "result.json").unlink()  # as if killed after its first checkpoint
+    shutil.rmtree(tmp_path / "parts" / "checkpoints" / "step-00000008")
+    resumed = run(
         tmp_path / "parts",
         *overrides,
         "trainer.max_steps=8",
         "schedule.kind=constant",
         "trainer.checkpoint_steps=4",
     )
+    assert resumed["resumed_step"] == 4
     a, b = ((tmp_path / name / "metrics.jsonl").read_text() for name in ("whole", "parts"))
     assert a == b
 
