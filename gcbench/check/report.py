@@ -150,7 +150,10 @@ def _layouts(subject: Subject) -> bool:
 def _sends(compressor: Compressor) -> str:
     sent, analytic = wire(compressor), analytic_ratio(compressor)
     counted = f", {analytic:.4g} x as its paper counts" if analytic else ""
-    bits = f"{sent.bits_per_value:.4g} bits per value, {sent.ratio:.4g} x fewer than fp32{counted}"
+    bits = (
+        f"{sent.bits_per_value:.4g} bits per value, {sent.ratio:.4g} x fewer than fp32{counted}; "
+        f"receives {sent.received_ratio:.4g} x fewer than in an all-reduce"
+    )
     return f"{bits} ({', '.join(' '.join(line.split()) for line in sent.lines)})"
 
 
