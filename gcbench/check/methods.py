@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from gcbench.check.steps import WORKERS
 from gcbench.check.wire import REFERENCE, VALUES, Wire, wire
-from gcbench.compressors import Compressor, parts_of
+from gcbench.compressors import Compressor, is_direction, parts_of
 from gcbench.compressors.build import Feedback
 from gcbench.compressors.ef21 import EF21
 from gcbench.compressors.loco import LoCo
@@ -84,6 +84,7 @@ def _promises(compressor: Compressor) -> list[str]:
         "contractive": properties.contractive,
         "mean-linear": properties.mean_linear,
         "divisible": properties.divisible,
+        "no scale": is_direction(compressor),
         "global scope": properties.scope == "global",
         "+ residual": isinstance(feedback, ErrorFeedback),
         "+ EF21": isinstance(feedback, EF21),
@@ -99,17 +100,19 @@ def list_methods(
     overrides: Sequence[str] = (),
 ) -> None:
     """Print the methods of these names, or all; with `measure`, also what they send."""
-    measured = ["bits per value", "x fewer than fp32"] if measure else []
+    measured = ["bits per value", "x fewer than fp32", "x fewer received"] if measure else []
     rows = []
     for method in read_methods(names, measure, config_dir, overrides):
         about = f"{method.about}\n{' '.join(method.knobs)}".rstrip()
         wire = method.wire
-        sent = ["\n".join(wire.lines), f"{wire.ratio:.1f}"] if wire else []
+        ratios = [f"{wire.ratio:.1f}", f"{wire.received_ratio:.1f}"] if wire else []
+        sent = ["\n".join(wire.lines), *ratios] if wire else []
         rows.append([method.name, about, *sent, "\n".join(method.promises)])
     shapes = ", ".join(" x ".join(map(str, shape)) for shape in REFERENCE.values())
     measured_note = (
         f"Measured with {' '.join(overrides) or 'all knobs as they are'}, in the first compressed "
-        f"step of {WORKERS} workers, on {VALUES:,} values ({shapes})."
+        f"step of {WORKERS} workers, on {VALUES:,} values ({shapes}). What a worker receives is "
+        "compared with an all-reduce of fp32 values."
     )
     not_measured_note = (
         "What they send is measured with gcbench methods measure=true, or gcbench methods NAME."
@@ -119,6 +122,6 @@ def list_methods(
     )
     notes = [measured_note if measure else not_measured_note, promises_note]
     headings = ["compressor", "what it is, and its knobs", *measured, "promises"]
-    left = set(range(len(headings))) - {3}
+    left = set(range(len(headings))) - ({3, 4} if measure else set())
     table = TextTable(headings, rows, left, groups=range(len(rows)), notes=notes)
     print_table(table)

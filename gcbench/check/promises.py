@@ -15,10 +15,13 @@ from gcbench.compressors import (
     Grads,
     State,
     Step,
+    compressed_share,
     flatten_each,
+    is_direction,
     offsets_of,
     sizes_of,
 )
+from gcbench.compressors.build import dense_steps_of
 from gcbench.compressors.virtual import aggregate
 from gcbench.compressors.wrappers import ErrorFeedback
 
@@ -140,6 +143,29 @@ def check_divisible(compressor: Compressor) -> None:
             torch.equal(flattened.update[name].flatten(), update.flatten()),
             f"promises to be divisible, but the update of {name} depends on its shape",
         )
+
+
+def check_direction(compressor: Compressor) -> None:
+    """Check that no tensor's update is the same for four times the gradients, unless promised.
+
+    The gradients are too small for norm clipping, and come after a dense warm-up.
+    """
+    number = dense_steps_of(compressor)
+    small = {k: g / 1024 for k, g in gradients(range(4), number).items()}
+    large = {k: 4 * g for k, g in small.items()}
+    one, other = (aggregate(compressor, grads, number=number).update for grads in (small, large))
+    same = [k for k, u in one.items() if u.any() and torch.allclose(u, other[k], rtol=1e-3, atol=0)]
+    promised = is_direction(compressor)
+    demand(
+        promised or not same,
+        f"the update of {', '.join(same)} is the same for four times the gradients; "
+        "promise direction=True",
+    )
+    coded = compressed_share(compressor, list(SHAPES.values()), 0)
+    demand(
+        same or not (promised and coded),
+        "promises a direction, but the updates of all tensors grow with the gradients",
+    )
 
 
 PARTS = [("conv", "scalar", "twin", "one"), ("conv bias", "matrix", "row")]

@@ -28,6 +28,7 @@ from gcbench.check.processes import traces_over_gloo
 from gcbench.check.promises import (
     VECTORS,
     check_contractive,
+    check_direction,
     check_divisible,
     check_error_feedback,
     check_exact,
@@ -39,7 +40,7 @@ from gcbench.check.steps import WORKERS, Trace, trace
 from gcbench.check.subject import Subject
 from gcbench.check.wire import wire
 from gcbench.comm import Comm
-from gcbench.compressors import Compressor, Properties, analytic_ratio
+from gcbench.compressors import Compressor, Properties, analytic_ratio, is_direction
 from gcbench.launch.instantiate import make_compressor
 from gcbench.launch.local import WorkerFailed
 
@@ -90,6 +91,10 @@ def _checks(maker: Callable[[], Compressor]) -> Iterator[tuple[str, Check]]:
         yield "mean-linear", partial(check_mean_linear, compressor)
     if promises.divisible:
         yield "divisible", partial(check_divisible, compressor)
+    yield (
+        f"a scale: {'no' if is_direction(compressor) else 'yes'}",
+        partial(check_direction, compressor),
+    )
     yield f"scope={promises.scope}", partial(check_scope, compressor)
     yield "error feedback adds up", partial(check_error_feedback, compressor)
 
@@ -145,7 +150,10 @@ def _layouts(subject: Subject) -> bool:
 def _sends(compressor: Compressor) -> str:
     sent, analytic = wire(compressor), analytic_ratio(compressor)
     counted = f", {analytic:.4g} x as its paper counts" if analytic else ""
-    bits = f"{sent.bits_per_value:.4g} bits per value, {sent.ratio:.4g} x fewer than fp32{counted}"
+    bits = (
+        f"{sent.bits_per_value:.4g} bits per value, {sent.ratio:.4g} x fewer than fp32{counted}; "
+        f"receives {sent.received_ratio:.4g} x fewer than in an all-reduce"
+    )
     return f"{bits} ({', '.join(' '.join(line.split()) for line in sent.lines)})"
 
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 
 from gcbench.check.steps import WORKERS, observe
+from gcbench.comm.network import wire_bits
 from gcbench.compressors import Compressor
 from gcbench.compressors.virtual import Stepper
 
@@ -17,14 +18,20 @@ SHORT = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
 
 
 class Wire(NamedTuple):
-    """The bits per value that a worker sends."""
+    """The bits per value that each of `WORKERS` workers sends, and those that it receives."""
 
     bits_per_value: float
+    received_per_value: float
     parts: dict[tuple[str, str], float]  # the same, by type of numbers and collective
 
     @property
     def ratio(self) -> float:
         return 32 / self.bits_per_value
+
+    @property
+    def received_ratio(self) -> float:
+        """Return the bits received in an fp32 all-reduce over those received."""
+        return wire_bits("all_reduce", 32, WORKERS) / self.received_per_value
 
     @property
     def lines(self) -> list[str]:
@@ -41,4 +48,5 @@ def wire(compressor: Compressor) -> Wire:
     for (how, dtype), bits in seen.items():
         key = SHORT.get(dtype, "codes"), how
         parts[key] = parts.get(key, 0) + bits / VALUES
-    return Wire(comm.meter.sent_bits[0] / VALUES, parts)
+    meter = comm.meter
+    return Wire(meter.sent_bits[0] / VALUES, meter.wire_bits[0] / VALUES, parts)

@@ -27,7 +27,7 @@ Level = Literal["all", "inside", "between"]  # all workers; those of a node; one
 def wire_bits(collective: Collective, payload_bits: float, workers: int) -> float:
     """Return the bits that a worker sends, or passes on for others, until all have their result.
 
-    Where workers differ, it is their mean.
+    It receives as many. Where workers differ, it is their mean.
     """
     if collective == "all_reduce":
         return 2 * (workers - 1) * payload_bits / workers

@@ -3,6 +3,7 @@
 from gcbench.compressors.base import (
     Aggregated,
     Compressor,
+    Goal,
     Grads,
     MethodError,
     Properties,
@@ -17,13 +18,20 @@ from gcbench.compressors.base import (
     split_rows,
     unflatten,
 )
-from gcbench.compressors.build import analytic_ratio, build, compressed_share, parts_of
+from gcbench.compressors.build import (
+    analytic_ratio,
+    build,
+    compressed_share,
+    is_direction,
+    parts_of,
+)
 from gcbench.compressors.codec import Codec
 
 __all__ = [
     "Aggregated",
     "Codec",
     "Compressor",
+    "Goal",
     "Grads",
     "MethodError",
     "Properties",
@@ -34,6 +42,7 @@ __all__ = [
     "compressed_share",
     "flatten",
     "flatten_each",
+    "is_direction",
     "merge",
     "offsets_of",
     "parts_of",

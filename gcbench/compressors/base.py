@@ -74,19 +74,40 @@ class State:
         return state or State()
 
 
+class Goal(NamedTuple):
+    """What workers were asked to code, and what all got for its mean, in one unit."""
+
+    wanted: Grads  # [w, ...]
+    got: Grads  # [1, ...]
+
+
 class Aggregated(NamedTuple):
     """The result of one step: the update that all workers apply, the new state, and what was sent.
 
     `update` is `[1, ...]`. `sent()`, computed only on demand, is what error feedback subtracts:
     `[w, ...]`, or `[1, ...]` if it is the update. `shannon_bits()` is the lowest number of bits
     `[w]` that an entropy code of the gathered codes could take; it is None if no codes were
-    gathered. Both may read the gradients, so they must be called before the gradients change.
+    gathered. `goal()` is what the error of compression is measured by; None stands for the
+    gradients and the update. All three may read the gradients, so they must be called before the
+    gradients change.
+
+    A wrapper that changes what is coded says so by its goal: clipped gradients, or momenta. A
+    residual does not change the goal: it makes up for what the same gradients have lost before.
     """
 
     update: Grads
     sent: Callable[[], Grads]
     state: State
     shannon_bits: Callable[[], Tensor] | None = None
+    goal: Callable[[], Goal] | None = None
+
+    def goal_of(self, grads: Grads) -> Goal:
+        """Return the goal of the step that got these gradients."""
+        return self.goal() if self.goal else Goal(grads, self.update)
+
+    def with_goal_of(self, grads: Grads) -> Aggregated:
+        """Return this result of a wrapped method as that of the wrapper that changed `grads`."""
+        return self._replace(goal=lambda: self.goal_of(grads))
 
 
 def merge(parts: Sequence[Aggregated], like: Grads) -> Aggregated:
@@ -98,6 +119,11 @@ def merge(parts: Sequence[Aggregated], like: Grads) -> Aggregated:
     for part in parts[1:]:
         state = state.replace(part.state)
     bounds = [part.shannon_bits for part in parts if part.shannon_bits is not None]
+
+    def goal() -> Goal:
+        goals = [part.goal_of({name: like[name] for name in part.update}) for part in parts]
+        return Goal(*(_join(side, like) for side in zip(*goals, strict=True)))
+
     return Aggregated(
         _join([part.update for part in parts], like),
         lambda: _join([part.sent() for part in parts], like),
@@ -105,6 +131,7 @@ def merge(parts: Sequence[Aggregated], like: Grads) -> Aggregated:
         (lambda: sum((bound() for bound in bounds), start=torch.zeros(())))
         if len(bounds) == len(parts)
         else None,
+        goal if any(part.goal for part in parts) else None,
     )
 
 
@@ -166,6 +193,7 @@ class Properties(NamedTuple):
     mean_linear: bool = False  # the rows give the same update as their mean
     divisible: bool = False  # any part of a flattened gradient can be sent alone, e.g. a shard
     scope: Literal["tensor", "global"] = "tensor"  # global: a scale, bucket or draw spans tensors
+    direction: bool = False  # the update, e.g. signs, is the same for larger gradients: no scale
     turns: int = 1  # kinds of messages that alternate between steps: P and Q of ACP-SGD are 2
 
 

@@ -230,6 +230,12 @@ def analytic_ratio(compressor: Compressor) -> float | None:
     return 32 / bits if bits else None
 
 
+def is_direction(compressor: Compressor) -> bool:
+    """Return whether a part of the update has no scale, so that its length says nothing."""
+    parts = (getattr(part, "properties", None) for part in parts_of(compressor))
+    return any(properties.direction for properties in parts if properties)
+
+
 def compressed_share(
     compressor: Compressor, shapes: Collection[Sequence[int]], exchanges: int, whole: int = 0
 ) -> float:

@@ -35,7 +35,8 @@ class EF21:
     gradients differ. Before the first step, h_i and h are 0, so that the first update is the mean
     of C(g_i), as in the paper's experiments.
 
-    Sends what C sends. Each worker keeps h_i and h.
+    Sends what C sends. Each worker keeps h_i and h. The goal stays the gradient g_i, not the
+    difference that is coded.
 
     Differences from the paper: there is no server to keep h; every worker keeps it and adds the
     same changes to it.
@@ -65,4 +66,5 @@ class EF21:
             update=update,
             sent=lambda: newer,
             state=State(shared=mean, per_worker=newer, inner=out.state),
+            goal=None,
         )

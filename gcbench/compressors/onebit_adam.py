@@ -34,7 +34,8 @@ class MomentumCoding(Checked):
     momentum and no warm-up.
 
     Sends what C sends. `inner` provides C and e_i; in `compressor=onebit_adam` it is error feedback
-    around signs with one scale per bucket. m is 0 before the first step.
+    around signs with one scale per bucket. m is 0 before the first step. The goal is the momentum:
+    the error of compression is that of m', as d has 1 / (1 - beta) times its error.
 
     Differences from the paper: every worker receives all codes; the paper's server, which codes the
     mean again with its own residual, is `exchange=scatter_coded`. There is one scale per bucket.
@@ -85,7 +86,7 @@ class MomentumCoding(Checked):
                 k: (m - self.momentum * before[k]) / (1 - self.momentum) for k, m in momenta.items()
             }
 
-        return out._replace(
+        return out.with_goal_of(momenta)._replace(
             update=to_gradients(out.update),
             sent=lambda: to_gradients(out.sent()),
             state=State(shared=out.update, inner=out.state),

@@ -43,7 +43,7 @@ class Signum(Checked):
 
     momentum: SignumMomentum  # beta
     momentum_start: MomentumStart = "zero"
-    properties: ClassVar[Properties] = Properties(divisible=True)
+    properties: ClassVar[Properties] = Properties(divisible=True, direction=True)
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         first = (
@@ -64,4 +64,4 @@ class Signum(Checked):
             unflatten(update, grads),
             lambda: unflatten(2 * ayes.to(v.dtype) - 1, grads),
             State(per_worker=momenta),
-        )
+        ).with_goal_of(momenta)

@@ -20,6 +20,7 @@ from gcbench.compressors.base import (
     Aggregated,
     Compressor,
     Correcting,
+    Goal,
     Grads,
     Properties,
     State,
@@ -89,7 +90,7 @@ class NormClipping(Checked):
         norms = torch.stack([norm(x) for x in flatten_each(grads)], dim=1)
         factor = (self.clip_norm / norm(norms)).clamp_max(1).float()
         clipped = {k: g * _per_row(factor, g) for k, g in grads.items()}
-        return self.inner.aggregate(clipped, state, comm, step)
+        return self.inner.aggregate(clipped, state, comm, step).with_goal_of(clipped)
 
 
 @dataclass(frozen=True)
@@ -156,6 +157,9 @@ class ErrorFeedback(Checked):
     so that sent + residual' = grad + beta residual. alpha = beta = 1 is error feedback as in
     PowerSGD, algorithm 2 (Stich et al. 2018, Karimireddy et al. 2019); other values are ECQ-SGD's
     (Wu et al. 2018, equations 6 and 7); alpha = 0 switches error feedback off.
+
+    The goal stays the gradient: the error of compression contains what earlier gradients add, and
+    what sigma clipping takes away, as the residual keeps that for the next step.
     """
 
     inner: Compressor
@@ -184,7 +188,7 @@ class ErrorFeedback(Checked):
             left = add_scaled(corrected, sent, -1)
         if self.alpha != self.beta:
             left = add_scaled(left, residual, self.beta - self.alpha)
-        return out._replace(state=State(per_worker=left, inner=out.state))
+        return out._replace(state=State(per_worker=left, inner=out.state), goal=None)
 
 
 @dataclass(frozen=True)
@@ -219,7 +223,7 @@ class SigmaClipping(Checked):
                 torch.where(sigma == 0, torch.inf, self.clip_sigma * sigma).to(g.dtype), g
             )
             clipped[name] = g.clamp(-limit, limit)
-        return self.inner.aggregate(clipped, state, comm, step)
+        return self.inner.aggregate(clipped, state, comm, step).with_goal_of(clipped)
 
 
 @dataclass(frozen=True)
@@ -240,9 +244,14 @@ class BucketsThroughGradient:
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         whole = {"gradient": flatten(grads)}
         out = self.inner.aggregate(whole, state, comm, replace(step, offsets={"gradient": 0}))
+
+        def cut(one: Grads) -> Grads:
+            return unflatten(one["gradient"], grads)
+
         return out._replace(
-            update=unflatten(out.update["gradient"], grads),
-            sent=lambda: unflatten(out.sent()["gradient"], grads),
+            update=cut(out.update),
+            sent=lambda: cut(out.sent()),
+            goal=out.goal and (lambda: Goal(*map(cut, out.goal_of(whole)))),
         )
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from gcbench.comm import Meter
 from gcbench.comm.meter import Kind, Total
 from gcbench.comm.network import wire_bits
-from gcbench.compressors.build import analytic_ratio, compressed_share, dense_steps_of
+from gcbench.compressors.build import analytic_ratio, compressed_share, dense_steps_of, is_direction
 from gcbench.config import Config
 from gcbench.launch.plan import Plan
 from gcbench.records.result import (
@@ -89,7 +89,7 @@ def make_outcome(
             run.estimator.whole_gradients(run, progress),
         ),
         seconds=seconds and {phase: Phase(**value) for phase, value in seconds.items()},
-        compression_error=_mean_error(progress.samples),
+        compression_error=_mean_error(progress.samples, is_direction(run.compressor)),
         estimator=run.estimator.facts(run, progress, counts["bits_sent"].per_step),
         weights="weights.pt" if ending.has_weights else None,
     )
@@ -120,7 +120,6 @@ def _count_traffic(
     kinds = sorted({kind for totals in meter.totals_by_worker for kind in totals})
     return {
         "bits_sent": count_bits(meter.sent_bits, steps, steps_per_epoch, dense),
-        "bits_received": count_bits(meter.received_bits, steps, steps_per_epoch, dense),
         "bits_wire": count_bits(meter.wire_bits, steps, steps_per_epoch, dense_wire),
         "bits_between_nodes": _between_nodes(meter, steps, dense),
         "collectives": [
@@ -170,14 +169,17 @@ def _shannon_bits(run: Run, progress: Progress) -> float | None:
     return (coded + whole * run.replica.dense_bits) / progress.step
 
 
-def _mean_error(samples: Sequence[Sample]) -> CompressionError | None:
-    relative = _mean(samples, "relative")
-    if relative is None:
+def _mean_error(samples: Sequence[Sample], direction: bool) -> CompressionError | None:
+    measured = [sample for sample in samples if {"relative", "cosine"} & sample.keys()]
+    if not measured:
         return None
+    squares = [{"vnmse": s["relative"] ** 2} for s in measured if "relative" in s]
     return CompressionError(
-        relative=relative,
-        cosine=_mean(samples, "cosine"),
-        samples=sum("relative" in sample for sample in samples),
+        relative=_mean(measured, "relative"),
+        vnmse=_mean(squares, "vnmse"),
+        cosine=_mean(measured, "cosine"),
+        samples=len(measured),
+        direction=direction,
     )
 
 

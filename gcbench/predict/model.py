@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from gcbench.comm.network import Collective, Level, Link, Network
+from gcbench.comm.network import Collective, Level, Link, Network, wire_bits
 from gcbench.config import ConfigError
 
 # The bucket size of DistributedDataParallel, which exchanges a bucket when it is full.
@@ -94,6 +94,7 @@ class Prediction:
     exchange_seconds: float
     exposed_seconds: float  # the part of the exchange that computation does not hide
     sent_bits: float  # per worker and step
+    received_bits: float  # by collectives' algorithms, per worker and step
 
     @property
     def step_seconds(self) -> float:
@@ -135,7 +136,13 @@ def predict(
         exchange_seconds=exchange / method.every,
         exposed_seconds=exposed_seconds(exchange, compute.backward_seconds, buckets) / method.every,
         sent_bits=sum(m.bits for m in messages) / method.every,
+        received_bits=received_bits(messages, network) / method.every,
     )
+
+
+def received_bits(messages: Sequence[Message], network: Network) -> float:
+    """Return the bits that a worker receives from others in these collectives."""
+    return sum(wire_bits(m.collective, m.bits, network.level(m.level).workers) for m in messages)
 
 
 def exchange_seconds(messages: Sequence[Message], network: Network) -> float:

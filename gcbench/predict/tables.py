@@ -55,6 +55,7 @@ def _predict_steps(arguments: Predict) -> TextTable:
             format_seconds(p.exchange_seconds),
             format_seconds(p.exposed_seconds),
             format_megabytes(p.sent_bits),
+            format_megabytes(p.received_bits),
             f"{p.of_bound:.2f} x",
         ]
         for network, p in predictions(arguments, scenario)
@@ -70,6 +71,7 @@ def _predict_steps(arguments: Predict) -> TextTable:
         "exchange",
         "exposed",
         "MB sent",
+        "MB received",
         "x bound",
     ]
     return TextTable(

@@ -46,9 +46,9 @@ def totals(result: Result) -> dict[str, float]:
         "shannon_per_step": result.shannon_bits_per_step,
         "compressed_share": result.compressed_share,
     }
-    if result.bits_sent and result.bits_received and result.bits_wire:
+    if result.bits_sent and result.bits_wire:
         bits["per_step"] = result.bits_sent.per_step
         bits["ratio"] = result.bits_sent.ratio
-        bits["received_per_step"] = result.bits_received.per_step
-        bits["wire_per_step"] = result.bits_wire.per_step
+        bits["received_per_step"] = result.bits_wire.per_step
+        bits["received_ratio"] = result.bits_wire.ratio
     return seconds | {f"bits/{name}": value for name, value in bits.items() if value is not None}

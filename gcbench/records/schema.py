@@ -34,7 +34,7 @@ class Record(BaseModel):
 
 
 class Bits(Record):
-    """Bits that one worker sent, received or put on the wire."""
+    """Bits that one worker sent, or that went over its link."""
 
     per_worker: float  # mean over workers, whole run
     per_worker_max: float
@@ -72,11 +72,17 @@ class Phase(Record):
 
 
 class CompressionError(Record):
-    """Distance of the update from the workers' mean gradient, mean over sampled steps."""
+    """Distance of the update from the mean of what workers coded, mean over sampled steps.
 
-    relative: Number  # |update - g| / |g| in 2-norms
-    cosine: Number
+    With x the mean over workers of what was to be coded (gradients, clipped ones, or momenta) and y
+    what all of them got for it.
+    """
+
+    relative: Number  # |y - x| / |x| in 2-norms
+    vnmse: Number = None  # |y - x|^2 / |x|^2, the vector-normalized mean squared error
+    cosine: Number  # of x and y
     samples: int
+    direction: bool = False  # the update has no scale, as signs have none, and thus no errors
 
 
 class Network(Record):
@@ -219,8 +225,9 @@ class Result(Environment):
     epochs: float | None = None
     steps_per_epoch: int | None = None
     test: dict[str, Number] | None = None  # last scores, and the best
-    bits_sent: Bits | None = None
-    bits_received: Bits | None = None
+    bits_sent: Bits | None = None  # the payload that a worker hands to collectives
+    # What a worker receives from others for it, and sends or passes on to them: means are equal, as
+    # each bit that is sent is received. Its `dense_per_step` is a ring all-reduce of fp32 gradients.
     bits_wire: Bits | None = None
     bits_between_nodes: BitsBetweenNodes | None = None
     collectives: list[Collective] = []

@@ -23,6 +23,7 @@ from gcbench.identity import (
     flatten_config,
 )
 from gcbench.records.files import RunFiles, replace_file
+from gcbench.records.older import renew_error
 from gcbench.records.reading import printable, read_json
 from gcbench.records.schema import Result, Status
 
@@ -40,6 +41,12 @@ class RecordedRun:
     result: Result
     place: str  # its directory, its line in a file of kept runs, or entity/project/id of W&B
     read_metrics: Callable[[], Metrics]
+
+    @staticmethod
+    def of(result: Result, place: str, read_metrics: Callable[[], Metrics]) -> RecordedRun:
+        """Return a run that was read from a file, perhaps one of an older gcbench."""
+        renewed, read_renewed = renew_error(result, read_metrics)
+        return RecordedRun(renewed, place, read_renewed)
 
     @property
     def config(self) -> Config:
@@ -155,7 +162,7 @@ def read_run(directory: Path) -> RecordedRun:
     """Return the run of a directory. Raises OSError, or ValueError that says what is wrong."""
     files = RunFiles(directory.absolute())  # curves are read later, perhaps from another folder
     result = Result.parse(read_json(files.result))
-    return RecordedRun(result, printable(str(directory)), files.read_metrics)
+    return RecordedRun.of(result, printable(str(directory)), files.read_metrics)
 
 
 def read_kept(path: Path) -> Iterator[RecordedRun | str]:
@@ -233,7 +240,7 @@ def _parse_line(line: str, path: Path) -> RecordedRun:
     name, metrics = kept["name"], kept["metrics"]
     if not isinstance(name, str) or not isinstance(metrics, list):
         raise ValueError("its name is not text, or its metrics are not a list")
-    return RecordedRun(Result.parse(kept["result"]), f"{path}/{name}", partial(list, metrics))
+    return RecordedRun.of(Result.parse(kept["result"]), f"{path}/{name}", partial(list, metrics))
 
 
 def _format_line(run: RecordedRun) -> str:

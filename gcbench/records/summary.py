@@ -12,7 +12,7 @@ from rich.text import Text
 
 from gcbench.console import TextTable, print_table
 from gcbench.identity import describe_choices
-from gcbench.records.schema import BITS_PER_MIB, Bits, BitsBetweenNodes, Logged, Phase, Result
+from gcbench.records.schema import BITS_PER_MIB, CompressionError, Logged, Phase, Result
 
 SHOWN_SCORES = ("accuracy", "top5_accuracy", "perplexity", "distance", "loss")  # in this order
 
@@ -90,7 +90,11 @@ def _facts(result: Result) -> list[tuple[str, str]]:
         amount = f"{mib:,.3f} MiB per worker, {sent.per_step:,.0f} bits per step"
         analytic = result.analytic_ratio
         by_paper = f" ({analytic:.2f}x by its paper's count)" if analytic else ""
-        facts.append(("sent", amount + _fewer(sent) + by_paper))
+        facts.append(("sent", amount + _fewer(sent.ratio, "fp32 gradients") + by_paper))
+    if wire := result.bits_wire:
+        # Nobody is there to receive what a single worker sends.
+        got = f"{wire.per_step:,.0f} bits per step" if result.workers != 1 else "nothing: 1 worker"
+        facts.append(("received", got + _fewer(wire.ratio, "in an fp32 all-reduce")))
     estimator = result.estimator or {}
     if (every := estimator.get("every", 1)) > 1:
         parts = estimator["fragments"]
@@ -103,14 +107,11 @@ def _facts(result: Result) -> list[tuple[str, str]]:
         facts.append(("compressed", f"{share_in_words(share)} {advice}".rstrip()))
     if bound := result.shannon_bits_per_step:
         facts.append(("codes' Shannon bound", f"{bound:,.0f} bits per step"))
-    if wire := result.bits_wire:
-        facts.append(("on the wire", f"{wire.per_worker / BITS_PER_MIB:,.3f} MiB per worker"))
     if across := result.bits_between_nodes:
         amount = f"{across.per_step:,.0f} bits per step and node"
-        facts.append(("between nodes", amount + _fewer(across)))
+        facts.append(("between nodes", amount + _fewer(across.ratio, "fp32 gradients")))
     if error := result.compression_error:
-        relative, cosine = _number(error.relative, 3), _number(error.cosine, 3)
-        facts.append(("compression error", f"{relative} relative, cosine {cosine}"))
+        facts.append(("compression error", _error(error)))
     if result.has_emulated_times:
         link = result.config["network"]
         facts.append(("time", f"exchanges emulated as on {link['bandwidth']}, {link['latency']}"))
@@ -141,8 +142,20 @@ def advice_on_share(share: float, config: dict[str, Any]) -> str:
     return f"({', and '.join(reasons)})" if reasons and share < 0.5 else ""
 
 
-def _fewer(bits: Bits | BitsBetweenNodes) -> str:
-    return f", {bits.ratio:.2f}x fewer than fp32 gradients" if bits.ratio else ""
+def _fewer(ratio: float | None, reference: str) -> str:
+    if not ratio:
+        return ""
+    many = f"{ratio:.2f}x fewer" if ratio >= 1 else f"{1 / ratio:.2f}x more"
+    return f", {many} than {reference}"
+
+
+def _error(error: CompressionError) -> str:
+    """Return the error of an update y of what was coded, x; it has none if it has no scale."""
+    cosine = f"cosine {_number(error.cosine, 3)}"
+    if error.direction:
+        return f"{cosine}; an update without a scale has no relative error"
+    relative, vnmse = _number(error.relative, 3), _number(error.vnmse, 3)
+    return f"{relative} relative (|y - x| / |x|), vNMSE {vnmse} (|y - x|^2 / |x|^2), {cosine}"
 
 
 def _title(result: Result) -> str:

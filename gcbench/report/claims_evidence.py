@@ -26,6 +26,7 @@ from gcbench.report.verdicts import Verdict
 RATES = (0.25, 1, 4)  # multiples of a row's learning rate that a claim on the best rate compares
 EXACT = {
     "ratio",
+    "received_ratio",
     "analytic_ratio",
     "data_mib_per_epoch",
     "total_bits",

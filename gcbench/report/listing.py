@@ -40,14 +40,24 @@ def list_tables(runs: Sequence[RecordedRun], folders: Sequence[str | Path]) -> T
 
 def list_runs(runs: Sequence[RecordedRun]) -> TextTable:
     """Return a row for every run, in the order of `runs`; below them why some are not done."""
-    headings = ["run", "what", "budget", "seed", "status", "score", "ratio", "ms per step"]
+    headings = [
+        "run",
+        "what",
+        "budget",
+        "seed",
+        "status",
+        "score",
+        "ratio",
+        "received",
+        "ms per step",
+    ]
     overrides = overrides_by_run({run: run.title for run in runs})
     rows = [_texts(run, overrides[run]) for run in runs]
     notes = [f"{DIRTY} {DIRTY_NOTE}"] if any(run.dirty for run in runs) else []
     notes += [
         f"{run.place}: {run.status}: {run.result.reason}" for run in runs if run.result.reason
     ]
-    return TextTable([*headings, "finished"], rows, left=(0, 1, 2, 4, 5, 8), notes=notes)
+    return TextTable([*headings, "finished"], rows, left=(0, 1, 2, 4, 5, 9), notes=notes)
 
 
 def overrides_by_run(titles: Mapping[RecordedRun, str]) -> dict[RecordedRun, list[str]]:
@@ -85,6 +95,7 @@ def _texts(run: RecordedRun, overrides: Sequence[str]) -> list[str]:
         run.status + DIRTY * run.dirty,
         f"{scored[0]} {_text(scored[1])}" if scored else EMPTY,
         _text(measure("ratio", result)),
+        _text(measure("received_ratio", result)),
         _text(measure("step_milliseconds", result)),
         result.finished_minute,
     ]

@@ -27,7 +27,8 @@ const AXES = {
 const COLUMNS = {
   accuracy: "Accuracy, %", top5_accuracy: "Top-5, %", perplexity: "Perplexity",
   distance: "Distance", loss: "Loss", ratio: "Ratio, metered",
-  analytic_ratio: "Ratio, paper's count", total_bits: "Sent, MiB", relative_error: "Relative error",
+  received_ratio: "Ratio, received", analytic_ratio: "Ratio, paper's count",
+  total_bits: "Sent, MiB", relative_error: "Relative error", vnmse: "vNMSE", cosine: "Cosine",
   step_milliseconds: "ms per step",
 };
 const FILTERS = { table: "table", model: "model", data: "data-set", budget: "budget" };

@@ -24,6 +24,7 @@ COLUMNS = (
     Heading("distance", "distance"),
     Heading("loss", "test loss"),
     Heading("ratio", "ratio", "x fp32", digits=1),
+    Heading("received_ratio", "received", "x fp32 all-reduce", digits=1),
     Heading("data_mib_per_epoch", "sent", "MiB an epoch"),
     Heading("step_milliseconds", "step", "ms"),
 )

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from gcbench.config import PAPER
 from gcbench.identity import format_value
+from gcbench.records.older import lost_error
 from gcbench.records.schema import Environment, Result
 from gcbench.records.store import RecordedRun
 from gcbench.report.borrowed import group_by_label, overrides_of_run
 from gcbench.report.command_lines import command_of_runs, commands_of_missing
 from gcbench.report.deviations import deviations_of
 from gcbench.report.document import DIRTY, DIRTY_NOTE, Heading, Section, Summary, format_summary
-from gcbench.report.measures import TIMES, is_infinite, measure
+from gcbench.report.measures import DEFINITIONS, TIMES, is_infinite, measure
 from gcbench.report.rates import RATE, SPLIT, Rate
 from gcbench.report.rows import Row, RowsByBudget
 from gcbench.report.tables import Column, Table
+
+
+ERRORS = {"relative_error", "vnmse", "cosine"}
 
 
 def sections(table: Table, groups: RowsByBudget, budget: str) -> list[Section]:
@@ -142,6 +146,12 @@ def _notes(table: Table, at_budget: Sequence[Row], rows: Sequence[Row]) -> Itera
     if table.seeds and table.seeds > 1:
         yield f"The paper averages over {table.seeds} seeds; n is the number of our seeds"
     runs = [run for row in at_budget for run in row.runs if run.done]
+    measures = dict.fromkeys(str(column.measure) for column in table.columns)
+    if table.study is None:
+        yield from (DEFINITIONS[name] for name in measures if name in DEFINITIONS)
+        yield from _notes_on_errors(at_budget, measures)
+    if "ratio" in measures and {run.result.workers for run in runs} == {1}:
+        yield "What the one worker hands over is received by nobody"
     if any(column.measure in TIMES for column in table.columns):
         for fewer in dict.fromkeys(row.fewer_workers for row in at_budget if row.runs):
             if fewer:
@@ -162,9 +172,8 @@ def _notes(table: Table, at_budget: Sequence[Row], rows: Sequence[Row]) -> Itera
             timed = [run.result for run in row.done if run.result.seconds]
             if len(places := dict.fromkeys(map(_place, timed))) > 1:
                 yield f"{row.spec.label}: times are means over {' and '.join(places)}"
-    names = dict.fromkeys(str(column.measure) for column in table.columns)
     for row in rows:
-        for name in names:
+        for name in measures:
             seeds = ", ".join(str(run.seed) for run in row.done if is_infinite(name, run.result))
             if seeds:
                 where = f"{_where(row)}, seed {seeds}"
@@ -173,6 +182,25 @@ def _notes(table: Table, at_budget: Sequence[Row], rows: Sequence[Row]) -> Itera
             seeds = ", ".join(str(run.seed) for run in borrowed)
             where = f"{_where(row)}, seed {seeds}"
             yield f"{where}: the run of {label}, whose configuration is the same"
+
+
+def _notes_on_errors(rows: Sequence[Row], measures: Iterable[str]) -> Iterator[str]:
+    """Yield why rows have no error of compression, if it is in the table."""
+    if not ERRORS & set(measures):
+        return
+    lost = [row.spec.label for row in rows if any(lost_error(run.result) for run in row.done)]
+    if lost:
+        yield (
+            f"{', '.join(lost)}: no error of compression, as these runs are older than its "
+            "present measure: they coded clipped gradients or momenta, or 0/1 Adam's steps, and it "
+            "was measured by the gradients themselves, or in other steps"
+        )
+    errors = {row.spec.label: [run.result.compression_error for run in row.done] for row in rows}
+    without_scale = [
+        label for label, found in errors.items() if any(e and e.direction for e in found)
+    ]
+    if without_scale:
+        yield f"{', '.join(without_scale)}: updates without a scale have a cosine, and no error"
 
 
 def _commands_of(row: Row) -> Iterator[str]:

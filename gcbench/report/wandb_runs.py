@@ -27,7 +27,7 @@ def load_wandb(project: str, api: Any = None) -> FoundRuns:
         place = f"{project}/{listed.id}"
         try:
             result = Result.parse(printable(listed.summary_metrics.get("result")))
-            run = RecordedRun(result, place, partial(_metrics, listed))
+            run = RecordedRun.of(result, place, partial(_metrics, listed))
         except ValueError as error:
             unreadable.append(f"{place}: {error}")
             continue

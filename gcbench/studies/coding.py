@@ -33,7 +33,7 @@ def code(codec: Bucketed, rows: Tensor, segments: tuple[int, ...], number: int =
     return Coded(codes, out)
 
 
-def relative_error(values: Tensor, of: Tensor) -> Tensor:
+def vnmse(values: Tensor, of: Tensor) -> Tensor:
     """Return `|values - of|^2 / |of|^2` of every row of `[w, n]`, in 2-norms, as `[w]`."""
     exact = of.double()
     return (values.double() - exact).square().sum(1) / exact.square().sum(1)

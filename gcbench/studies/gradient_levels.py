@@ -16,7 +16,7 @@ from gcbench.compressors.even_levels import EvenLevels
 from gcbench.compressors.linear import Linear
 from gcbench.compressors.orq import ORQ
 from gcbench.records.gradients import Recorded
-from gcbench.studies.coding import code, relative_error
+from gcbench.studies.coding import code, vnmse
 from gcbench.studies.real_gradients import OnRealGradients
 from gcbench.studies.study import Row
 
@@ -32,7 +32,7 @@ class GradientLevels(OnRealGradients):
     all tensors in buckets of `bucket_size` values. Columns are for the last of these steps, and
     `by_step` has all of them:
 
-        relative_error     |Q(v) - v|^2 / |v|^2
+        vnmse              |Q(v) - v|^2 / |v|^2
         squared_bias       |E Q(v) - v|^2 / |v|^2, from the product of the errors of two draws
         code_entropy_bits  entropy of a code, over all buckets
         outer_share        share of the values on the first and the last level; `shares` has all
@@ -82,7 +82,7 @@ class GradientLevels(OnRealGradients):
         v = moment.gradients
         return {
             "step": moment.step,
-            "relative_error": 0.0,
+            "vnmse": 0.0,
             "wasserstein": 0.0,
             "histogram": self._histogram(v, v),
         }
@@ -96,7 +96,7 @@ class GradientLevels(OnRealGradients):
         ).tolist()
         return {
             "step": moment.step,
-            "relative_error": float(relative_error(values, v).mean()),
+            "vnmse": float(vnmse(values, v).mean()),
             "squared_bias": _mean_product(values - v, again - v) / _mean_product(v, v),
             "code_entropy_bits": float(shannon_bits(codes.view(1, -1), codec.base)) / codes.numel(),
             "outer_share": shares[0] + shares[-1],

@@ -11,7 +11,7 @@ from gcbench.compressors import Compressor, State, flatten
 from gcbench.compressors.virtual import aggregate
 from gcbench.config import ConfigError
 from gcbench.records.gradients import Recorded
-from gcbench.studies.coding import relative_error
+from gcbench.studies.coding import vnmse
 from gcbench.studies.real_gradients import OnRealGradients
 from gcbench.studies.study import Row, compressor
 
@@ -70,7 +70,7 @@ def _layer(method: Compressor, window: Sequence[Recorded], name: str) -> dict[st
         comm = Comm(len(moment.gradients))
         out = aggregate(method, grads, number=moment.step, state=state, comm=comm)
         mean = {name: grads[name].mean(0, keepdim=True)}
-        errors.append(float(relative_error(flatten(out.update), flatten(mean))))
+        errors.append(float(vnmse(flatten(out.update), flatten(mean))))
         bits += comm.meter.sent_bits[0]
         state = out.state
     return {

@@ -9,7 +9,7 @@ from gcbench.compressors import flatten
 from gcbench.compressors.maxnorm import MultiScale
 from gcbench.compressors.virtual import aggregate
 from gcbench.records.gradients import Recorded
-from gcbench.studies.coding import relative_error
+from gcbench.studies.coding import vnmse
 from gcbench.studies.real_gradients import OnRealGradients
 from gcbench.studies.study import Row
 
@@ -56,4 +56,4 @@ class MultiScaleError(OnRealGradients):
 def _error(method: MultiScale, moment: Recorded) -> float:
     grads = moment.tensors()
     sent = aggregate(method, grads, number=moment.step).sent()
-    return float(relative_error(flatten(sent), flatten(grads)).mean())
+    return float(vnmse(flatten(sent), flatten(grads)).mean())

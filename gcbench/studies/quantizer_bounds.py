@@ -12,7 +12,7 @@ from torch import Tensor
 from gcbench.bench.inputs import DRAWS
 from gcbench.compressors.entropy_coded import EliasDense, EliasSparse
 from gcbench.compressors.qsgd import QSGD
-from gcbench.studies.coding import code, relative_error
+from gcbench.studies.coding import code, vnmse
 from gcbench.studies.study import Row, Study
 
 
@@ -57,7 +57,7 @@ def _measure(v: Tensor, s: int) -> Row:
     n = v.shape[1]
     codec = QSGD(s, "l2", bucket_size=n)
     coded = code(codec, v, (n,))
-    variances = relative_error(coded.values, v)
+    variances = vnmse(coded.values, v)
     sparse, dense = (
         _mean(EliasCode(codec).write(coded.codes, (n,))[1].long().sum(1))
         for EliasCode in (EliasSparse, EliasDense)

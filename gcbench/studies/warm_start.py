@@ -63,13 +63,13 @@ class WarmStart(OnRealGradients):
             )
             yield {
                 "row": title,
-                "relative_error": _late([errors.method for errors in plain]),
+                "vnmse": _late([errors.method for errors in plain]),
                 "over_best": _late([_ratios(errors) for errors in plain]),
-                "relative_error_with_residual": _late([errors.method for errors in corrected]),
+                "vnmse_with_residual": _late([errors.method for errors in corrected]),
                 "over_best_with_residual": _late([_ratios(errors) for errors in corrected]),
-                "relative_error_by_step": [errors.method for errors in plain],
+                "vnmse_by_step": [errors.method for errors in plain],
                 "over_best_by_step": [_ratios(errors) for errors in plain],
-                "relative_error_with_residual_by_step": [errors.method for errors in corrected],
+                "vnmse_with_residual_by_step": [errors.method for errors in corrected],
                 "over_best_with_residual_by_step": [_ratios(errors) for errors in corrected],
             }
 

@@ -9,7 +9,7 @@ from gcbench.compressors.qsgd import QSGD
 from gcbench.config import ConfigError
 from gcbench.identity import format_value
 from gcbench.records.gradients import Recorded
-from gcbench.studies.coding import code, relative_error
+from gcbench.studies.coding import code, vnmse
 from gcbench.studies.real_gradients import OnRealGradients
 from gcbench.studies.study import Row
 
@@ -20,7 +20,7 @@ class ZeroCodes(OnRealGradients):
 
     Quantizes the whole gradients of both workers at the first step of every recorded window, with
     all tensors in buckets of `bucket_size` values, scaled by their maximum or their 2-norm.
-    `zero_share` is the share among all codes of these steps, and `relative_error` the mean of
+    `zero_share` is the share among all codes of these steps, and `vnmse` the mean of
     |Q(v) - v|^2 / |v|^2 over them; `*_by_step` has every step. The rounding is drawn once. Takes
     some seconds, and three minutes if no gradients are recorded yet.
     """
@@ -50,14 +50,14 @@ class ZeroCodes(OnRealGradients):
                 yield {
                     "row": f"{norm}, {bits} bits",
                     "zero_share": sum(shares) / len(shares),
-                    "relative_error": sum(errors) / len(errors),
+                    "vnmse": sum(errors) / len(errors),
                     "step": [moment.step for moment in moments],
                     "zero_share_by_step": list(shares),
-                    "relative_error_by_step": list(errors),
+                    "vnmse_by_step": list(errors),
                 }
 
 
 def _zero_share_and_error(codec: QSGD, moment: Recorded) -> tuple[float, float]:
     codes, values = code(codec, moment.gradients, moment.sizes, moment.step)
     zero_share = (codes == codec.levels).float().mean()
-    return float(zero_share), float(relative_error(values, moment.gradients).mean())
+    return float(zero_share), float(vnmse(values, moment.gradients).mean())

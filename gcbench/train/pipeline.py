@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from gcbench.comm import Comm
-from gcbench.compressors import Compressor, Grads, MethodError, flatten, merge
+from gcbench.compressors import Compressor, Grads, MethodError, merge
 from gcbench.records.clock import Clock
 from gcbench.settings import TrainerSettings
 from gcbench.train.estimators import SGD
@@ -42,9 +42,9 @@ class AfterBackward(Pipeline):
         progress.exchanges += 1
         progress.state = out.state if whole else progress.state.replace(out.state)
         progress.first_bad.note_exchange(progress.step, out)
-        if whole:
-            return ExchangeResult(out.update, run.replica.flat, out.shannon_bits)
-        return ExchangeResult(out.update, flatten(grads), None)
+        exchanged = ExchangeResult.of(out, grads)
+        # A part of the gradient has no bound that would be comparable with those of other steps.
+        return exchanged if whole else exchanged._replace(shannon_bits=None)
 
     def messages(self, run: Run) -> list[list[str]]:
         return run.estimator.messages(run)
@@ -95,7 +95,7 @@ class UnderBackward(Pipeline):
         out = merge(aggregated, run.replica.grads)
         progress.state = out.state
         progress.first_bad.note_exchange(progress.step, out)
-        return ExchangeResult(out.update, run.replica.flat, out.shannon_bits)
+        return ExchangeResult.of(out, run.replica.grads)
 
     def messages(self, run: Run) -> list[list[str]]:
         return self._names
@@ -169,7 +169,7 @@ class UnderNextStep(Pipeline):
 
     def __init__(self, queue: ExchangeQueue) -> None:
         self._queue = queue
-        self._under_way: tuple[Future[FinishedExchange], Tensor] | None = None
+        self._under_way: tuple[Future[FinishedExchange], Grads] | None = None
 
     def gradients(self, run: Run, progress: Progress) -> Tensor:
         run.replica.swap_rows()
@@ -182,7 +182,7 @@ class UnderNextStep(Pipeline):
         self._queue.catch_up(run)
         self._under_way = (
             self._queue.submit(run, run.replica.grads, progress.state, progress.exchanges),
-            run.replica.flat,
+            run.replica.grads,
         )
         progress.exchanges += 1
         return late
@@ -190,11 +190,11 @@ class UnderNextStep(Pipeline):
     def settle(self, run: Run, progress: Progress) -> None:
         if self._under_way is None:
             return
-        future, gradients = self._under_way
+        future, grads = self._under_way
         out = self._queue.result(future, run)
         self._under_way, progress.state = None, out.state
         progress.first_bad.note_exchange(progress.step - 1, out)  # exchange of the step before
-        progress.late = ExchangeResult(out.update, gradients, out.shannon_bits)
+        progress.late = ExchangeResult.of(out, grads)
 
     def messages(self, run: Run) -> list[list[str]]:
         return [list(run.replica.grads)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 from gcbench.codecs.kernels import Sums
 from gcbench.comm import Comm, Control
-from gcbench.compressors import Compressor, Grads, State
+from gcbench.compressors import Aggregated, Compressor, Goal, Grads, State
 from gcbench.data import Data
 from gcbench.records.clock import Clock, Ledger
 from gcbench.records.gradients import GradientFiles
@@ -21,8 +22,8 @@ from gcbench.train.replica import Replica
 from gcbench.train.schedules import Schedule
 
 Sample = dict[str, float]
-"""The `relative` error and `cosine` of an update; if codes were gathered, also the Shannon bound
-`shannon_bits` of what a worker sent for it.
+"""The `relative` error of an update (if it has a scale) and its `cosine`; if codes were gathered,
+also the Shannon bound `shannon_bits` of what a worker sent for it.
 """
 
 
@@ -100,15 +101,19 @@ class Estimator(Protocol):
 
 
 class ExchangeResult(NamedTuple):
-    """The result of an exchange: the update, and the gradients `[w, n]` it was made from.
+    """The result of an exchange: the update, and what its samples are computed from.
 
-    `shannon_bits()` returns the Shannon bound of their codes, `[w]`; it is None where no codes were
-    gathered.
+    `goal()` returns what was to be coded. `shannon_bits()` returns the Shannon bound of the codes,
+    `[w]`; it is None where no codes were gathered.
     """
 
     update: Grads
-    gradients: Tensor
+    goal: Callable[[], Goal]
     shannon_bits: Callable[[], Tensor] | None
+
+    @staticmethod
+    def of(out: Aggregated, grads: Grads) -> ExchangeResult:
+        return ExchangeResult(out.update, partial(out.goal_of, grads), out.shannon_bits)
 
 
 class Pipeline(Protocol):

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gcbench.compressors import Grads, State
+from gcbench.compressors import Goal, Grads, State, flatten, unflatten
 from gcbench.train.resharding import stack
 from gcbench.train.run import ExchangeResult, InnerModel, Progress, Run
 
@@ -23,7 +23,7 @@ def shared_content(run: Run, progress: Progress) -> dict[str, Any]:
         "optimizer": run.optimizer.state_dict(),
         "schedule": run.schedule.state_dict(),
         "state": [dict(layer.shared) for layer in progress.state.layers()],
-        "late": progress.late and progress.late.update,
+        "late": progress.late and {"update": progress.late.update, "got": progress.late.goal().got},
         "estimator": progress.estimator,
         "step": progress.step,
         "steps_per_epoch": run.steps_per_epoch,
@@ -96,13 +96,14 @@ def _inner_content(inner: InnerModel) -> dict[str, Any]:
 def _late_row(late: ExchangeResult, row: int) -> dict[str, Tensor]:
     """Return a worker's part of the update that is still to be applied."""
     bits = {"shannon_bits": late.shannon_bits()[row].clone()} if late.shannon_bits else {}
-    return {"of": late.gradients[row].clone(), **bits}
+    return {"wanted": flatten(late.goal().wanted)[row].clone(), **bits}
 
 
-def _late_from(update: Grads, rows: dict[str, Tensor]) -> ExchangeResult:
+def _late_from(shared: dict[str, Grads], rows: dict[str, Tensor]) -> ExchangeResult:
     """Return the update that is still to be applied, from the rows of `_late_row`."""
     bits = rows.get("shannon_bits")
-    return ExchangeResult(update, rows["of"], None if bits is None else lambda: bits)
+    goal = Goal(unflatten(rows["wanted"], shared["update"]), shared["got"])
+    return ExchangeResult(shared["update"], lambda: goal, None if bits is None else lambda: bits)
 
 
 def _restore_workers(run: Run, progress: Progress, workers: Sequence[dict[str, Any]]) -> None:

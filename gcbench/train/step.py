@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from gcbench.compressors import flatten, is_direction
 from gcbench.train.run import ExchangeResult, Progress, Run, Sample
 
 
@@ -36,22 +37,25 @@ def train_step(run: Run, progress: Progress) -> ExchangeResult | None:
 
 @torch.no_grad()
 def sample(run: Run, exchanged: ExchangeResult) -> Sample:
-    """Return the update's relative 2-norm error and its cosine to the true mean gradient.
+    """Return the update's relative 2-norm error and its cosine to the mean of what was coded.
 
-    Both are left out where that gradient is exactly 0, and the cosine where the update is. Where
-    codes were gathered, `shannon_bits`, the least that these could cost, is included. The
-    communication for a sample is neither counted nor timed.
+    This is the mean over workers of their gradients, unless a wrapper or a method changes what is
+    coded (`gcbench.compressors.Goal`). Both are left out where that mean is exactly 0, the cosine
+    where the update is, and the error where the update has no scale. Where codes were gathered,
+    `shannon_bits`, the least that these could cost, is included. The communication for a sample is
+    neither counted nor timed.
     """
-    mean = run.control.sum(exchanged.gradients.sum(0, dtype=torch.float64)) / run.comm.workers
-    updates = [exchanged.update[name] for name in run.replica.grads if name in exchanged.update]
-    applied = torch.cat([update.flatten() for update in updates]).double()
-    norm, applied_norm = mean.norm(), applied.norm()
+    goal = exchanged.goal()
+    wanted = flatten(goal.wanted).sum(0, dtype=torch.float64)
+    mean = run.control.sum(wanted) / run.comm.workers
+    got = flatten({name: goal.got[name] for name in goal.wanted})[0].double()
+    norm, got_norm = mean.norm(), got.norm()
     measured: Sample = {}
     # Rounding to float32 hides the order in which the workers were summed.
-    if norm != 0:
-        measured["relative"] = float(((applied - mean).norm() / norm).float())
-    if norm != 0 and applied_norm != 0:
-        measured["cosine"] = float((applied @ mean / (applied_norm * norm)).float())
+    if norm != 0 and not is_direction(run.compressor):
+        measured["relative"] = float(((got - mean).norm() / norm).float())
+    if norm != 0 and got_norm != 0:
+        measured["cosine"] = float((got @ mean / (got_norm * norm)).float())
     if exchanged.shannon_bits is not None:
         measured["shannon_bits"] = float(
             (run.control.sum(exchanged.shannon_bits().sum()) / run.comm.workers).float()

@@ -23,6 +23,7 @@ from gcbench.check.descent import check_descends
 from gcbench.check.layouts import check_bits, check_replicas, check_residuals, check_updates_agree
 from gcbench.check.promises import (
     check_contractive,
+    check_direction,
     check_divisible,
     check_error_feedback,
     check_exact,
@@ -56,6 +57,8 @@ RULES: list[tuple[type, Callable[[Compressor], object], str]] = [
     (broken.SeldomRoundsUp, check_unbiased, "promises to be unbiased"),
     (broken.ThriceAsLong, lambda c: check_contractive(c, "flat"), "the error is 4.000 |v|^2"),
     (broken.Vote, check_mean_linear, "promises to be mean-linear"),
+    (broken.Vote, check_direction, "promise direction=True"),
+    (broken.DirectionInName, check_direction, "promises a direction"),
     (broken.VectorsOnly, check_divisible, "the update of conv depends on its shape"),
     (broken.OneScaleOfAll, check_scope, "depends on the tensors beside it"),
     (broken.GlobalInName, check_scope, "is the same whatever lies beside it"),
@@ -65,7 +68,9 @@ RULES: list[tuple[type, Callable[[Compressor], object], str]] = [
 
 
 @pytest.mark.parametrize(
-    ("method", "check", "sentence"), RULES, ids=[method.__name__ for method, _, _ in RULES]
+    ("method", "check", "sentence"),
+    RULES,
+    ids=[method.__name__ for method, _, _ in RULES],
 )
 def test_a_broken_rule_is_found(
     method: type, check: Callable[[Compressor], object], sentence: str

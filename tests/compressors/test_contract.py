@@ -39,6 +39,7 @@ from gcbench.check.contract import (
 from gcbench.check.promises import (
     VECTORS,
     check_contractive,
+    check_direction,
     check_divisible,
     check_exact,
     check_mean_linear,
@@ -46,7 +47,7 @@ from gcbench.check.promises import (
     check_unbiased,
     rounding_of_sums,
 )
-from gcbench.compressors import Compressor, State
+from gcbench.compressors import Compressor, State, is_direction
 
 each_choice = pytest.mark.parametrize("choice", CHOICES)
 few_variants = pytest.mark.parametrize(("choice", "variant"), slow_but(FEW, ALL))
@@ -291,6 +292,13 @@ def test_mean_linear_is_promised_by_the_right_choices(choice: str, variant: str)
     """Clipping each worker's gradient is not linear."""
     promised = compressor_of(choice, variant).properties.mean_linear
     assert promised == ((choice, variant) in LINEAR)
+
+
+@few_variants
+def test_only_signs_and_orthonormal_matrices_have_no_scale(choice: str, variant: str) -> None:
+    compressor = compressor_of(choice, variant)
+    assert is_direction(compressor) == (choice in ("signum", "demo", "dion"))
+    check_direction(compressor)
 
 
 NEED_THE_WHOLE = {"clipped norm", "aligned", "hierarchical", "hierarchical, with residuals"}

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import warnings
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import pytest
@@ -11,14 +14,21 @@ from method_cases import CHOICES, aggregate, build_method, flat, gradients
 from nightly import slow_but
 from torch import Tensor
 
+import gcbench.compressors
 from gcbench.comm import Comm
-from gcbench.compressors import Compressor, Grads, State, build
+from gcbench.compressors import Aggregated, Compressor, Grads, State, build, flatten
 from gcbench.compressors.bingrad import BinGradB
+from gcbench.compressors.by_kind import ByKind
 from gcbench.compressors.dense import Dense
+from gcbench.compressors.ef21 import EF21
 from gcbench.compressors.exchange import GatherExchange
+from gcbench.compressors.loco import LoCo
+from gcbench.compressors.onebit_adam import MomentumCoding
 from gcbench.compressors.powersgd import PowerSGD
 from gcbench.compressors.qsgd import QSGD
+from gcbench.compressors.sharded import Cast
 from gcbench.compressors.wrappers import (
+    BucketsThroughGradient,
     CheckedGradients,
     DenseWarmup,
     ErrorFeedback,
@@ -320,6 +330,90 @@ def test_the_residual_keeps_what_was_clipped() -> None:
 
 
 # The order
+
+
+def error_of(out: Aggregated, grads: Grads) -> float:
+    """Return the relative error of what all got for the mean of what was to be coded."""
+    wanted, got = out.goal_of(grads)
+    mean = flatten(wanted).double().mean(0)
+    return float((flatten({k: got[k] for k in wanted})[0] - mean).norm() / mean.norm())
+
+
+def wrapper_classes() -> set[type]:
+    """Return all classes of gcbench.compressors that have a compressor inside."""
+    modules = [
+        importlib.import_module(f"gcbench.compressors.{module.name}")
+        for module in pkgutil.iter_modules(gcbench.compressors.__path__)
+    ]
+    return {
+        kind
+        for module in modules
+        for kind in vars(module).values()
+        if isinstance(kind, type)
+        and is_dataclass(kind)
+        and "inner" in {field.name for field in fields(kind)}
+        and hasattr(kind, "aggregate")
+    }
+
+
+EVERY_WRAPPER: dict[type, dict[str, Any]] = {
+    NormClipping: {"clip_norm": 0.1},
+    DenseWarmup: {"dense_steps": 2},
+    SmallTensorsWhole: {"min_size": 50},
+    MomentumCoding: {"momentum": 0.9},
+    ErrorFeedback: {"error_feedback": True},
+    EF21: {"error_feedback": "ef21"},
+    LoCo: {"error_feedback": "loco"},
+    SigmaClipping: {"clip_sigma": 1.0},
+    BucketsThroughGradient: {"bucket_scope": "gradient"},
+}
+
+
+def test_what_is_coded_without_loss_has_no_error_in_any_wrapper() -> None:
+    """Alone, and all of them at once: the goal is what each of them asks the next one to code."""
+    together = {k: v for knobs in EVERY_WRAPPER.values() for k, v in knobs.items()}
+    # A residual keeps what sigma clipping takes away.
+    others = {k: v for k, v in together.items() if k != "error_feedback"}
+    feedback = {k: v for k, v in together.items() if k != "clip_sigma"} | {"error_feedback": True}
+    for kind, knobs in [*EVERY_WRAPPER.items(), (SigmaClipping, others), (ErrorFeedback, feedback)]:
+        compressor = build(Dense(), **knobs)
+        assert kind in layers(compressor)
+        state = State()
+        for number in range(4):
+            grads = gradients(range(4), number)
+            out = aggregate(compressor, grads, number=number, state=state)
+            state = out.state
+            assert error_of(out, grads) < 1e-6, knobs
+    assert {CheckedGradients, *EVERY_WRAPPER} == wrapper_classes()
+
+
+def test_an_exchange_between_nodes_and_methods_by_kind_have_no_error_of_their_own() -> None:
+    grads = gradients(range(4), 0)
+    nodes = build(Cast(torch.float32), exchange="hierarchical", workers_per_node=2)
+    kinds = ByKind(build(Dense(), clip_sigma=1.0), build(Dense(), clip_sigma=2.0))
+    for compressor in (nodes, kinds):
+        assert error_of(aggregate(compressor, grads), grads) < 1e-6
+
+
+def test_what_a_residual_keeps_of_a_clipped_value_is_an_error() -> None:
+    grads = gradients(range(4), 0)
+    out = aggregate(build(Dense(), clip_sigma=1.0, error_feedback=True), grads)
+    clipped = aggregate(build(Dense(), clip_sigma=1.0), grads)
+    mean = flatten(grads).double().mean(0)
+    lost = float((flatten(clipped.update)[0] - mean).norm() / mean.norm())
+    assert error_of(out, grads) == pytest.approx(lost) and lost > 0.1
+
+
+def test_the_error_of_coded_momenta_is_that_of_the_momentum() -> None:
+    """In the unit of the gradient it would be 1 / (1 - beta) times as large."""
+    compressor = build(QSGD(7), momentum=0.9)
+    first, second = (gradients(range(4), number) for number in range(2))
+    momentum = aggregate(compressor, first).state
+    out = aggregate(compressor, second, number=1, state=momentum)
+    wanted, got = out.goal_of(second)
+    for k, g in second.items():
+        torch.testing.assert_close(wanted[k], 0.9 * momentum.shared[k] + 0.1 * g)
+    assert equal(got, out.state.shared) and not equal(got, out.update)
 
 
 def layers(compressor: Compressor) -> list[type]:

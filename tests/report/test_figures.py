@@ -443,10 +443,10 @@ def test_families_of_one_color_differ_in_shape() -> None:
     assert style_of_method("qsgd", 1)["linestyle"] != style_of_method("qsgd")["linestyle"]
 
 
-def test_curves_go_as_far_as_the_shortest_seed_and_squared_errors_are_squares() -> None:
+def test_curves_go_as_far_as_the_shortest_seed_and_vnmses_are_squares() -> None:
     one, other = run(), run(seed=2)
     short = RecordedRun(other.result, "short", lambda: metrics(other.result.model_dump())[:6])
-    line = lines_of(draw_curves(drawn(series("SGD", one, short)), "squared_error", "epoch"))["SGD"]
+    line = lines_of(draw_curves(drawn(series("SGD", one, short)), "vnmse", "epoch"))["SGD"]
     assert line.get_xdata().tolist() == [1, 2] and np.allclose(line.get_ydata(), [0.01, 0.04])
 
 

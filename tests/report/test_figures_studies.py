@@ -30,7 +30,7 @@ def histogram(*counts: int) -> dict[str, Any]:
 def test_histograms_show_shares_of_all_values() -> None:
     rows = [
         {"row": "FP", "step": 200, "histogram": histogram(20, 50, 20)},
-        {"row": "ORQ-9", "relative_error": 0.25, "histogram": histogram(0, 90, 0)},
+        {"row": "ORQ-9", "vnmse": 0.25, "histogram": histogram(0, 90, 0)},
     ]
     figure = draw_histograms({"settings": SETTINGS, "rows": rows}, ["FP", "ORQ-9", "QSGD-9"])
     assert figure is not None

@@ -124,6 +124,10 @@ class Vote(Mean):
         return g.sign()
 
 
+class DirectionInName(Mean):
+    properties = Properties(direction=True)
+
+
 class VectorsOnly(Mean):
     """Sends vectors, but zeros for matrices."""
 

@@ -17,7 +17,7 @@ from gcbench.launch.connections import Connections
 from gcbench.launch.instantiate import make_data
 from gcbench.launch.plan import Machine, make_plan
 from gcbench.train.pipeline import exchanges_in_background
-from gcbench.train.run import Progress
+from gcbench.train.run import Progress, Sample
 from gcbench.train.step import sample, train_step
 
 CPU = torch.device("cpu")
@@ -25,7 +25,7 @@ CPU = torch.device("cpu")
 
 class Trained(NamedTuple):
     parameters: list[Any]  # after every step
-    error: float  # relative, of the last update against the mean of its gradients
+    sample: Sample  # of the last update, without the bound of its codes
     sent_bits: list[int]
     seconds: dict[str, dict[str, float]]
     buckets: int  # in the last step
@@ -62,7 +62,7 @@ def train_steps(process: Process, config: Config, steps: int) -> Trained:
     assert seconds is not None
     return Trained(
         snapshots,
-        sample(run, exchanged)["relative"],
+        sample(run, exchanged._replace(shannon_bits=None)),
         run.comm.meter.sent_bits,
         seconds,
         buckets,

@@ -85,7 +85,7 @@ def result_of(
         ).model_dump(),
         "analytic_ratio": None,
         "shannon_bits_per_step": None,
-        "compression_error": {"relative": 0.5, "cosine": 0.9, "samples": 1},
+        "compression_error": {"relative": 0.5, "vnmse": 0.25, "cosine": 0.9, "samples": 1},
         "seconds": step
         and {
             "step": step,

@@ -232,7 +232,7 @@ def test_virtual_and_real_workers_are_equal_to_the_bit(
     kept = [torch.load(tmp_path / str(p) / "weights.pt", weights_only=True) for p in results]
     lines = [untimed_metrics(tmp_path / str(p)) for p in results]
     for one, other in pairwise(results.values()):
-        for key in ("test", "bits_sent", "bits_received", "estimator", "compression_error"):
+        for key in ("test", "bits_sent", "bits_wire", "estimator", "compression_error"):
             assert one[key] == other[key]
     assert lines[0] == lines[1] == lines[2] and len(lines[0]) > 13
     for weights in kept[1:]:

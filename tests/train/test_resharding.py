@@ -40,7 +40,7 @@ def test_the_pending_update_stays(before: int, now: int) -> None:
     contents = [
         {
             "state": [{"w": row}, {}],
-            "late": {"of": row},
+            "late": {"wanted": row},
             "carry": row,
             "meter": [],
             "loss": float(row[0]),
@@ -53,7 +53,7 @@ def test_the_pending_update_stays(before: int, now: int) -> None:
         assert sum(shares.values()) == pytest.approx(1)
         taken.append(merge_workers([contents[k] for k in shares], list(shares.values())))
     after = torch.stack([content["state"][0]["w"] for content in taken])
-    late = torch.stack([content["late"]["of"] for content in taken])
+    late = torch.stack([content["late"]["wanted"] for content in taken])
     torch.testing.assert_close(after.mean(0), rows.mean(0))
     torch.testing.assert_close(late.mean(0), rows.mean(0))
     assert sum(content["loss"] for content in taken) / now == pytest.approx(

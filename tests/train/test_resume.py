@@ -102,7 +102,7 @@ def same(
     assert untimed_metrics(one) == untimed_metrics(other)
     a, b = final_weights(one, step), final_weights(other, step)
     assert all(torch.equal(a[k], b[k]) for k in a)
-    for key in ("test", "bits_sent", "bits_received", "compression_error", "steps"):
+    for key in ("test", "bits_sent", "bits_wire", "compression_error", "steps"):
         assert result[key] == expected[key]
 
 

@@ -11,6 +11,7 @@ from passes import PassCounter
 from sentence import SMALL, config_of, run
 
 from gcbench.comm import Comm, LocalControl
+from gcbench.compressors import Goal, flatten
 from gcbench.launch.building import build_run
 from gcbench.launch.connections import Connections
 from gcbench.launch.instantiate import make_data
@@ -147,6 +148,45 @@ def test_the_error_is_relative_to_the_mean_gradient(tmp_path: Path) -> None:
         rel=1e-5,
     )
     nothing = {name: torch.zeros_like(u) for name, u in exchanged.update.items()}
+    grads, update = exchanged.goal()
+    assert update is exchanged.update
     alone = exchanged._replace(shannon_bits=None)
-    assert sample(run, alone._replace(update=nothing)) == {"relative": 1}
-    assert sample(run, alone._replace(gradients=torch.zeros_like(exchanged.gradients))) == {}
+    assert sample(run, alone._replace(goal=lambda: Goal(grads, nothing))) == {"relative": 1}
+    zero = {name: torch.zeros_like(g) for name, g in grads.items()}
+    assert sample(run, alone._replace(goal=lambda: Goal(zero, update))) == {}
+
+
+MOMENTUM = ("optimizer=sgd", "optimizer.momentum=0.9", "+compressor.momentum=0.9")
+ZERO_ONE = ("estimator=zero_one_adam", "optimizer=frozen_adam", "optimizer.freeze_steps=2")
+
+
+def test_without_compression_there_is_no_error_whatever_is_coded(tmp_path: Path) -> None:
+    """The error is that of what is coded: clipped gradients, momenta, or sums of local steps."""
+    for overrides in (
+        ("clip_norm=0.1",),
+        ("clip_norm=0.1", "+compressor.clip_sigma=1.0", *MOMENTUM),
+        ("clip_norm=0.1", "+compressor.error_feedback=true", "trainer.double_buffering=true"),
+        ("estimator=local_steps", "estimator.every=2", "estimator.clip_norm=0.1"),
+        ("estimator=svrg", "model=linear", "clip_norm=0.1", "optimizer.momentum=0"),
+        (*ZERO_ONE, "estimator.max_every=2", "estimator.double_steps=2"),
+    ):
+        typed = overrides if "model=linear" in overrides else ("model=mlp", *overrides)
+        run, progress = begin(tmp_path, "compressor=none", "trainer.gpus=3", *typed)
+        exchanges = (train_step(run, progress) for _ in range(6))
+        samples = [sample(run, e) for e in exchanges if e is not None]
+        assert len(samples) >= 2, overrides
+        for s in samples:
+            assert s["relative"] < 1e-6 and s["cosine"] == pytest.approx(1), overrides
+
+
+def test_an_update_without_a_scale_has_a_cosine_and_no_error(tmp_path: Path) -> None:
+    """Signum codes momenta, to which the cosine is."""
+    for choice in ("signum", "demo", "dion"):
+        run, progress = begin(tmp_path, "model=mlp", f"compressor={choice}", "trainer.gpus=3")
+        exchanged = train_step(run, progress)
+        assert exchanged is not None
+        assert sample(run, exchanged).keys() == {"cosine"}
+        wanted = flatten(exchanged.goal().wanted).double().mean(0)
+        momenta = choice == "signum"
+        mean = flatten(progress.state.per_worker if momenta else run.replica.grads).double().mean(0)
+        torch.testing.assert_close(wanted, mean)

@@ -94,7 +94,7 @@ def test_a_result_has_the_facts_of_the_run(tmp_path: Path) -> None:
     result = run(tmp_path, VIRTUAL, "trainer.max_steps=10", "min_size=0")
     for key in (
         "schema_version status reason choices config workers processes launcher device backend "
-        "codec_backend threads oversubscribed steps epochs test bits_sent bits_received seconds "
+        "codec_backend threads oversubscribed steps epochs test bits_sent bits_wire seconds "
         "compression_error versions git machine started finished"
     ).split():
         assert key in result, key

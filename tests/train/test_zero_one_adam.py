@@ -219,7 +219,7 @@ def test_virtual_and_real_workers_are_equal_to_the_bit(tmp_path: Path) -> None:
     }
     assert [result["processes"] for result in results.values()] == [1, 2]
     one, other = results.values()
-    for key in ("test", "bits_sent", "bits_received", "estimator", "compression_error"):
+    for key in ("test", "bits_sent", "bits_wire", "estimator", "compression_error"):
         assert one[key] == other[key]
     virtual, local = (torch.load(tmp_path / k / "weights.pt", weights_only=True) for k in where)
     assert all(torch.equal(weights, local[name]) for name, weights in virtual.items())

@@ -15,7 +15,7 @@ from gcbench.report.figures.axes import LOSSES, label_of
 from gcbench.report.figures.series import Drawn, Series, untimed
 from gcbench.report.figures.tracks import Band, band
 
-ERRORS = {"relative_error", "squared_error"}
+ERRORS = {"relative_error", "vnmse"}
 LOGARITHMIC = {*ERRORS, "distance", "bits"}
 EXACT = 1e-5  # relative errors below this are only rounding
 FAR = 5  # a loss axis is logarithmic if the highest loss is more than this times the lowest

@@ -67,9 +67,9 @@ def draw_histograms(study: StudyResult, titles: Sequence[str] = ()) -> Figure | 
         ax.xaxis.set_major_locator(MaxNLocator(3))
         logarithmic(ax, "y")
         ax.set_ylim(1e-3, 100)
-        error = row.get("relative_error")
+        error = row.get("vnmse")
         if error:
-            ax.set_title(f"{row['row']}, squared error {error:.2g}")
+            ax.set_title(f"{row['row']}, vNMSE {error:.2g}")
     handles = [
         Line2D([], [], color=color, linewidth=5, label=label)
         for color, label in (("#c8c8c8", "gradients"), (BLUE, "what is sent"))

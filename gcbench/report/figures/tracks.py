@@ -14,10 +14,10 @@ from gcbench.records.store import Metrics, RecordedRun
 EVENTS = {
     "train_loss": ("train", "loss"),
     "relative_error": ("compression", "relative"),
-    "squared_error": ("compression", "relative"),
+    "vnmse": ("compression", "relative"),
     "cosine": ("compression", "cosine"),
 }
-SQUARED = {"squared_error"}
+SQUARED = {"vnmse"}
 SPENT = {"bits": ("bits_sent_per_worker", 1 / BITS_PER_MIB), "seconds": ("seconds", 1.0)}
 
 
