@@ -24,7 +24,10 @@ from gcbench.comm import Comm
 from gcbench.seeds import mix
 
 Grads = dict[str, Tensor]
-"""Parameter name to `[w, *shape]`, in the model's canonical order."""
+"""Parameter name to `[w, *shape]`, in the model's canonical order.
+
+A shape of three dimensions is a stack of matrices; see `gcbench.compressors.matrices`.
+"""
 
 Sizes = dict[str, int]
 """Parameter name to number of values."""
@@ -166,6 +169,7 @@ class Properties(NamedTuple):
     mean_linear: bool = False  # the rows give the same update as their mean
     divisible: bool = False  # any part of a flattened gradient can be sent alone, e.g. a shard
     scope: Literal["tensor", "global"] = "tensor"  # global: a scale, bucket or draw spans tensors
+    direction: bool = False  # the update, e.g. signs, is the same for larger gradients: no scale
     turns: int = 1  # kinds of messages that alternate between steps: P and Q of ACP-SGD are 2
 
 

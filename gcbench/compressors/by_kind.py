@@ -44,6 +44,7 @@ class ByKind:
             unbiased=a.unbiased and b.unbiased,
             contractive=a.contractive and b.contractive,
             mean_linear=a.mean_linear and b.mean_linear,
+            direction=a.direction or b.direction,
             scope="global" if "global" in (a.scope, b.scope) else "tensor",
         )
 

@@ -47,7 +47,7 @@ class DeMo(Checked):
     coefficients: Coefficients  # K
     momentum: SignumMomentum  # beta
     chunk_side: ChunkSide = 64  # s
-    properties: ClassVar[Properties] = Properties()
+    properties: ClassVar[Properties] = Properties(direction=True)
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         before = state.per_worker or {k: torch.zeros_like(g) for k, g in grads.items()}

@@ -73,7 +73,7 @@ class Dion(Checked):
 
     rank: Rank
     momentum: KeptMomentum  # mu
-    properties: ClassVar[Properties] = Properties(mean_linear=True)
+    properties: ClassVar[Properties] = Properties(mean_linear=True, direction=True)
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         ordered = by_shape(grads)

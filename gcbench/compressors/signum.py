@@ -43,7 +43,7 @@ class Signum(Checked):
 
     momentum: SignumMomentum  # beta
     momentum_start: MomentumStart = "zero"
-    properties: ClassVar[Properties] = Properties(divisible=True)
+    properties: ClassVar[Properties] = Properties(divisible=True, direction=True)
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         first = (
