@@ -70,6 +70,7 @@ NEUTRAL = {
     "flip": "random",
     "label_smoothing": 0.0,
     "end_factor": 0.0,
+    "min_ratio": 0.0,
 }
 ABSENT = "(absent)"
 CHOICE_GROUPS = ("model", "dataset", "compressor")  # groups of conf/ that describe a run

@@ -30,6 +30,7 @@ def config() -> dict[str, Any]:
         "dataset=cifar10",
         "compressor=signum",
         "+compressor.bucket_scope=tensor",
+        "+compressor.min_ratio=0",
         "optimizer=frozen_adam",
     )
 

@@ -17,9 +17,14 @@ from gcbench.config import (
 # Settings with which every method is tried, as far as it has the keys. Buckets are smaller than the
 # gradients of the checks.
 SETTINGS: dict[str, dict[str, Any]] = {
-    "all tensors": {"min_size": 0, "bucket_size": 16, "error_feedback": False},
+    "all tensors": {"min_size": 0, "min_ratio": 0, "bucket_size": 16, "error_feedback": False},
     "small tensors whole": {"min_size": 100, "bucket_size": 16},
-    "error feedback": {"error_feedback": True, "min_size": 0, "bucket_size": 16},
+    "error feedback": {
+        "error_feedback": True,
+        "min_size": 0,
+        "min_ratio": 0,
+        "bucket_size": 16,
+    },
 }
 
 
@@ -68,7 +73,7 @@ def _changes(now: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return, for each case, its settings that differ from those of `now`."""
     return [
         {k: v for k, v in settings.items() if k in now and now[k] != v}
-        for settings in ({"min_size": 0}, *SETTINGS.values())
+        for settings in ({"min_size": 0, "min_ratio": 0}, *SETTINGS.values())
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -11,7 +12,7 @@ from torch import Tensor
 from gcbench.codecs.low_rank import orthogonalize
 from gcbench.comm import Comm
 from gcbench.compressors.base import Aggregated, Grads, Properties, State, Step, sizes_of, unflatten
-from gcbench.compressors.powersgd import matrix_shape
+from gcbench.compressors.matrices import matrix_shape, sides_of
 from gcbench.knobs import Checked
 from gcbench.settings.compressor import Rank
 
@@ -22,7 +23,7 @@ class ACPSGD(Checked):
 
     Zhang, Zhang, Shi, Chu and Li, "Evaluation and Optimization of Gradient Compression for
     Distributed Deep Learning", ICDCS 2023 (arXiv 2306.08881), algorithm 1. Every tensor is a matrix
-    M `[n, m]`, as in PowerSGD. Starting with a random Q `[m, r]`, in turn:
+    M `[n, m]`, or a stack of matrices, as in PowerSGD. Starting with a random Q `[m, r]`, in turn:
 
         Q <- orthogonalize(Q);   P <- mean over workers of M Q
         P <- orthogonalize(P);   Q <- mean over workers of M^T P
@@ -45,16 +46,15 @@ class ACPSGD(Checked):
     rank: Rank
     properties: ClassVar[Properties] = Properties(contractive=True, mean_linear=True, turns=2)
 
+    def values_sent(self, shape: Sequence[int]) -> float:
+        n, m = sides_of(shape)
+        return min(self.rank, n, m) * (n + m) / 2
+
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         matrices = {k: g.reshape(-1, *matrix_shape(g)) for k, g in grads.items()}  # [w, n, m]
-        # The state has the factor that was sent last, and its shape tells which one that is: P
-        # `[1, n, r]` or Q^T `[1, r, m]`. If n = m = r, the shapes are equal, and either reading
-        # will do.
-        turned = {
-            k: bool(state.shared)
-            and state.shared[k].shape[1:] == (m.shape[1], min(self.rank, *m.shape[1:]))
-            for k, m in matrices.items()
-        }
+        # The state has the factor that was sent last, P `[1, n, r]` or Q `[1, 1, m, r]`: the
+        # number of dimensions says which, as the sides do not where n = m.
+        turned = {k: bool(state.shared) and state.shared[k].dim() == 3 for k in matrices}
         ms = {k: m.mT if turned[k] else m for k, m in matrices.items()}
         bases = self._bases(ms, turned, state, step)
         worker_factors = {k: m @ bases[k] for k, m in ms.items()}
@@ -67,7 +67,7 @@ class ACPSGD(Checked):
                 for k, x in products.items()
             }
 
-        kept = {k: f.mT.contiguous() if turned[k] else f for k, f in factors.items()}
+        kept = {k: f.unsqueeze(1) if turned[k] else f for k, f in factors.items()}
         return Aggregated(decode(factors), lambda: decode(worker_factors), State(shared=kept))
 
     def _bases(self, ms: Grads, turned: dict[str, bool], state: State, step: Step) -> Grads:
@@ -76,7 +76,7 @@ class ACPSGD(Checked):
         for k, drawn in draw_sketches(ms, self.rank, step).items():
             last = drawn
             if state.shared:
-                last = state.shared[k] if turned[k] else state.shared[k].mT.contiguous()
+                last = state.shared[k] if turned[k] else state.shared[k].squeeze(1)
             bases[k] = orthogonalize(torch.where(last.any(1, keepdim=True), last, drawn))
         return bases
 

@@ -12,6 +12,7 @@ from gcbench.compressors.base import Aggregated, Grads, Properties, State, Step,
 from gcbench.compressors.bucketed import Bucketed
 from gcbench.compressors.entropy_coded import apply_code
 from gcbench.compressors.exchange import GatherExchange
+from gcbench.compressors.matrices import is_convolution
 from gcbench.settings.wrappers import Code
 
 
@@ -56,5 +57,5 @@ class Aligned:
 
     def bucket_size(self, g: Tensor) -> int:
         """Return the bucket size d' for a gradient `[w, ...]`."""
-        field = g[0, 0, 0].numel() if g.dim() > 3 else 1
+        field = g[0, 0, 0].numel() if is_convolution(g.shape[1:]) else 1
         return max(1, self.codec.bucket_size // field) * field

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -35,7 +36,8 @@ class Atomo(Checked):
     but any number is possible.
 
     Matrices are shaped as the authors': a convolution [a, b, k, k] becomes (a b / 2) x (2 k^2), [a,
-    b] and [a, b, 1, 1] stay a x b, a vector of n becomes (n / 2) x 2; r = min(rank, n, m).
+    b] and [a, b, 1, 1] stay a x b, a vector of n becomes (n / 2) x 2; r = min(rank, n, m). A stack
+    of matrices (`gcbench.compressors.matrices`), which the authors' models have not, is k matrices.
 
     Sends u, s / p and v of each kept value, n + m + 1 floats. `published` sends exactly r of them,
     `unbiased` any number, and the length of each matrix's message (32 bits).
@@ -55,7 +57,7 @@ class Atomo(Checked):
         return Properties(unbiased=self.variant == "unbiased")
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
-        ms = {k: g.reshape(-1, *authors_shape(g)) for k, g in grads.items()}  # [w, n, m]
+        ms = {k: g.reshape(-1, *authors_shape(g.shape[1:])) for k, g in grads.items()}  # [w, n, m]
         factors = [svd(m) for m in ms.values()]
         ps = [self._probabilities(s) for _, s, _ in factors]
         kept = self._draw(dict(zip(ms, ps, strict=True)), step)
@@ -78,6 +80,10 @@ class Atomo(Checked):
             }
 
         return Aggregated(decode(everyone, comm.workers), lambda: decode(atoms, 1), state)
+
+    def values_sent(self, shape: Sequence[int]) -> float:
+        n, m = authors_shape(shape)
+        return min(self.rank, n, m) * (n + 1 + m)
 
     def _most(self, kept: Tensor) -> int:
         """Return the largest number of values that a worker keeps, which `published` fixes."""
@@ -116,15 +122,15 @@ class Atomo(Checked):
         return [kept[:n, i].T for i, n in enumerate(sizes.values())]
 
 
-def authors_shape(g: Tensor) -> tuple[int, int]:
-    """Return the shape (n, m) of a gradient `[w, ...]` as one of the authors' matrices."""
-    if g.dim() <= 2:
-        n, m = g[0].numel(), 1
+def authors_shape(shape: Sequence[int]) -> tuple[int, int]:
+    """Return (n, m) of a tensor that is no stack, as one of the authors' matrices."""
+    if len(shape) < 2:
+        n, m = prod(shape), 1
     else:
-        n, m = g.shape[1], g.shape[2]
-        if prod(g.shape[3:]) == 1:
+        n, m = shape[0], shape[1]
+        if prod(shape[2:]) == 1:
             return n, m
-        n, m = n * m, prod(g.shape[3:])
+        n, m = n * m, prod(shape[2:])
     return (n // 2, 2 * m) if n % 2 == 0 else (n, m)
 
 

@@ -24,7 +24,10 @@ from gcbench.comm import Comm
 from gcbench.seeds import mix
 
 Grads = dict[str, Tensor]
-"""Parameter name to `[w, *shape]`, in the model's canonical order."""
+"""Parameter name to `[w, *shape]`, in the model's canonical order.
+
+A shape of three dimensions is a stack of matrices; see `gcbench.compressors.matrices`.
+"""
 
 Sizes = dict[str, int]
 """Parameter name to number of values."""
@@ -61,6 +64,22 @@ class State:
         nothing: tuple[Grads, Grads] = ({}, {})
         pairs = zip_longest(self._pairs(), newer._pairs(), fillvalue=nothing)
         return State.of_layers([(a | c, b | d) for (a, b), (c, d) in pairs])
+
+    def first_rows(self) -> State:
+        """Return the state of a single worker, the first one."""
+        return State.of_layers(
+            [(shared, {k: x[:1] for k, x in own.items()}) for shared, own in self._pairs()]
+        )
+
+    def expand_rows(self, workers: int) -> State:
+        """Return a single worker's state as that of workers which all have the same."""
+
+        def expand(x: Tensor) -> Tensor:
+            return x.expand(workers, *x.shape[1:])
+
+        return State.of_layers(
+            [(shared, {k: expand(x) for k, x in own.items()}) for shared, own in self._pairs()]
+        )
 
     def _pairs(self) -> list[tuple[Grads, Grads]]:
         return [(layer.shared, layer.per_worker) for layer in self.layers()]

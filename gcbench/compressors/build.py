@@ -10,7 +10,7 @@ from typing import Any
 from gcbench.compressors.aligned import Aligned
 from gcbench.compressors.base import Compressor
 from gcbench.compressors.bucketed import Bucketed
-from gcbench.compressors.by_kind import ByKind, is_convolution
+from gcbench.compressors.by_kind import ByKind
 from gcbench.compressors.codec import Codec
 from gcbench.compressors.dense import Dense
 from gcbench.compressors.ef21 import EF21
@@ -18,6 +18,7 @@ from gcbench.compressors.entropy_coded import apply_code
 from gcbench.compressors.exchange import ScatterExchange, build_exchange
 from gcbench.compressors.hierarchical import Hierarchical
 from gcbench.compressors.loco import LoCo
+from gcbench.compressors.matrices import OfMatrices, StacksOfMatrices, is_convolution
 from gcbench.compressors.onebit_adam import MomentumCoding
 from gcbench.compressors.wrappers import (
     BucketsThroughGradient,
@@ -41,6 +42,7 @@ from gcbench.settings.wrappers import (
     DenseSteps,
     Exchange,
     MinDims,
+    MinRatio,
     MinSize,
     ResetSteps,
     WithErrorFeedback,
@@ -64,6 +66,7 @@ def build(
     dense_steps: DenseSteps = 0,
     min_size: MinSize = 0,
     min_dims: MinDims = 0,
+    min_ratio: MinRatio = 0.0,
     error_feedback: WithErrorFeedback = False,
     alpha: Alpha = 1.0,
     beta: Beta = 1.0,
@@ -77,6 +80,10 @@ def build(
     settings that contradict one another or the method.
     """
     _refuse_idle(exchange, code, align, workers_per_node)
+    if bucket_scope == "gradient" and isinstance(method, OfMatrices):
+        raise ValueError(
+            f"bucket_scope=gradient: {type(method).__name__} has no buckets; leave it out"
+        )
     if bucket_scope == "gradient" and align:
         raise ValueError(
             "align=true bucket_scope=gradient: buckets that run through the gradient cut receptive "
@@ -94,8 +101,16 @@ def build(
     compressor = _add_feedback(compressor, error_feedback, exchange, alpha, beta, reset_steps)
     if momentum is not None:
         compressor = MomentumCoding(compressor, momentum)
-    if min_size > 0 or min_dims > 0:
-        compressor = SmallTensorsWhole(compressor, min_size, min_dims)
+    matrices = method if isinstance(method, OfMatrices) else None
+    if matrices:
+        compressor = StacksOfMatrices(compressor)
+    elif min_ratio:
+        raise ValueError(
+            f"min_ratio={min_ratio:g}: {type(method).__name__} sends no factors of matrices, which "
+            "could be larger than these; leave it out"
+        )
+    if min_size > 0 or min_dims > 0 or min_ratio > 0:
+        compressor = SmallTensorsWhole(compressor, min_size, min_dims, min_ratio, matrices)
     if dense_steps > 0:
         compressor = DenseWarmup(compressor, dense_steps)
     if clip_norm is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gcbench.comm import Comm
@@ -15,11 +14,7 @@ from gcbench.compressors.base import (
     Step,
     aggregate_parts,
 )
-
-
-def is_convolution(shape: Sequence[int]) -> bool:
-    """Return whether a tensor `[out, in, ...]` has three dimensions or more."""
-    return len(shape) > 2
+from gcbench.compressors.matrices import is_convolution
 
 
 @dataclass(frozen=True)
@@ -29,7 +24,7 @@ class ByKind:
     It serves to test what QSGD's text says about few bits for either kind (Alistarh et al., NeurIPS
     2017, section 5).
 
-    A convolution is a tensor `[out, in, ...]` with three or more dimensions, as for `align`. Each
+    A convolution is a tensor `[out, in, ...]` with four or more dimensions, as for `align`. Each
     kind is sent in a separate message.
     """
 

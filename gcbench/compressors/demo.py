@@ -13,7 +13,7 @@ from torch import Tensor
 from gcbench.codecs.indices import index_bytes, largest, pack_indices, unpack_indices
 from gcbench.comm import Comm
 from gcbench.compressors.base import Aggregated, Grads, Properties, State, Step, add_scaled
-from gcbench.compressors.powersgd import matrix_shape
+from gcbench.compressors.matrices import matrix_shape
 from gcbench.knobs import Checked
 from gcbench.settings.compressor import ChunkSide, Coefficients, SignumMomentum
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -21,6 +22,7 @@ from gcbench.codecs.power_iteration import (
 )
 from gcbench.comm import Comm
 from gcbench.compressors.base import Aggregated, Grads, Properties, State, Step, add_scaled
+from gcbench.compressors.matrices import sides_of
 from gcbench.compressors.powersgd import (
     by_shape,
     continue_q,
@@ -44,8 +46,9 @@ class Dion(Checked):
 
     Ahn, Xu, Abreu, Fan, Magakyan, Sharma, Zhan and Langford, "Dion: Distributed Orthonormalized
     Updates", 2025 (arXiv 2504.05295), with compressed data-parallel synchronization. Every tensor
-    is a matrix `[n, m]` with n its first dimension. At worker i with gradient G_i and momentum
-    M_i, and with the same Q `[m, r]` on all workers:
+    is a matrix `[n, m]` with n its first dimension, or a stack of matrices
+    (`gcbench.compressors.matrices`). At worker i with gradient G_i and momentum M_i, and with the
+    same Q `[m, r]` on all workers:
 
         B_i = M_i + G_i
         P <- mean over workers of B_i Q;   P <- orthogonalize(P);   R = mean over workers of B_i^T P
@@ -67,13 +70,16 @@ class Dion(Checked):
     Schmidt replaces its randomized Cholesky QR, which spans the same space. Columns of R that are
     rounding noise, as when B has a lower rank than r, count as zero; the paper makes them as long
     as the others. Differences from its code, microsoft/dion: the code transposes wide matrices, so
-    that the longer side is the orthonormal one, sends the gradient if that is smaller, adds 1e-8 to
-    norms, and uses Lion for embeddings and the last layer, too, which are matrices here.
+    that the longer side is the orthonormal one, adds 1e-8 to norms, and uses Lion for embeddings and the last layer, too, which are matrices here.
     """
 
     rank: Rank
     momentum: KeptMomentum  # mu
     properties: ClassVar[Properties] = Properties(mean_linear=True, direction=True)
+
+    def values_sent(self, shape: Sequence[int]) -> float:
+        n, m = sides_of(shape)
+        return min(self.rank, n, m) * (n + m)
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         ordered = by_shape(grads)

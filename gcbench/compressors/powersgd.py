@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar, NamedTuple
@@ -36,6 +37,7 @@ from gcbench.compressors.base import (
     sizes_of,
     unflatten,
 )
+from gcbench.compressors.matrices import matrix_shape, sides_of
 from gcbench.knobs import Checked
 from gcbench.settings.compressor import Iterations, Rank, SubtractedUpdate, Svd, WarmStart
 
@@ -55,8 +57,8 @@ class PowerSGD(Checked):
     Vogels et al., "PowerSGD: Practical Low-Rank Gradient Compression for Distributed
     Optimization", NeurIPS 2019, algorithm 1.
 
-    Every tensor is a matrix M `[n, m]` with n its first dimension. With the same Q `[m, r]` on all
-    workers:
+    Every tensor is a matrix M `[n, m]` with n its first dimension, or a stack of matrices
+    (`gcbench.compressors.matrices`). With the same Q `[m, r]` on all workers:
 
         P <- mean over workers of M Q;   P <- orthogonalize(P);   Q <- mean over workers of M^T P
         decode: P Q^T
@@ -92,6 +94,10 @@ class PowerSGD(Checked):
             raise ValueError(
                 f"iterations={self.iterations} has no effect with svd=true; type only one of them"
             )
+
+    def values_sent(self, shape: Sequence[int]) -> float:
+        n, m = sides_of(shape)
+        return n * m if self.svd else self.iterations * min(self.rank, n, m) * (n + m)
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         ordered = by_shape(grads)
@@ -185,12 +191,6 @@ def _draw_q(
     }
     drawn = unflatten(step.noise("powersgd.q", sizes_of(like), device, shared=True).normal(), like)
     return flatten({k: q.mT for k, q in drawn.items()})
-
-
-def matrix_shape(g: Tensor) -> tuple[int, int]:
-    """Return the shape (n, m) of a gradient `[w, n, ...]` as a matrix; a vector is a column."""
-    n = g.shape[1] if g.dim() > 1 else 1
-    return n, g.numel() // (g.shape[0] * n)
 
 
 def by_shape(grads: Grads) -> Grads:

@@ -20,7 +20,7 @@ from gcbench.compressors.base import (
     flatten_each,
     sizes_of,
 )
-from gcbench.compressors.powersgd import matrix_shape
+from gcbench.compressors.matrices import is_stack, sides_of
 from gcbench.knobs import Checked
 from gcbench.seeds import mix
 from gcbench.settings.compressor import Rank
@@ -31,7 +31,7 @@ class RandomK(Checked):
     """Values at positions that are drawn again every step, the same on all workers.
 
     A baseline of PowerSGD (Vogels et al., NeurIPS 2019, table 4), with PowerSGD's budget.
-    For a tensor M `[n, m]`:
+    For a tensor M `[n, m]` (a stack `[k, n, m]` has k times as much, `gcbench.compressors.matrices`):
 
         K = r (n + m) positions, drawn without replacement every step from a shared seed
         values <- mean over workers of M at these positions;   decode: the values there, 0 elsewhere
@@ -105,5 +105,6 @@ class RandomBlock(Checked):
 
 def _budget(g: Tensor, rank: int) -> int:
     """Return how many values PowerSGD of this rank sends for `g`, at most all of them."""
-    n, m = matrix_shape(g)
-    return min(min(rank, n, m) * (n + m), n * m)
+    shape = g.shape[1:]
+    count, (n, m) = (shape[0], sides_of(shape[1:])) if is_stack(shape) else (1, sides_of(shape))
+    return count * min(min(rank, n, m) * (n + m), n * m)

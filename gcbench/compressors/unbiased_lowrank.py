@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gcbench.comm import Comm
 from gcbench.compressors.acpsgd import ACPSGD, draw_sketches
 from gcbench.compressors.base import Aggregated, Grads, Properties, State, Step
-from gcbench.compressors.powersgd import matrix_shape
+from gcbench.compressors.matrices import matrix_shape, sides_of
 from gcbench.knobs import Checked
 from gcbench.settings.compressor import LowRankVariant, Rank
 
@@ -17,7 +18,7 @@ class UnbiasedLowRank(Checked):
     """Low-rank sketches without error feedback, as in PowerSGD's text and as in its code.
 
     A baseline of Vogels et al., NeurIPS 2019, section 4.1 and table 1. For a matrix M `[n,
-    m]`, without error feedback:
+    m]` (stacks are `gcbench.compressors.matrices`), without error feedback:
 
     `variant=text`: with U `[m, r]`, drawn from N(0, 1/r) again every step, the same on all workers,
 
@@ -47,6 +48,12 @@ class UnbiasedLowRank(Checked):
             mean_linear=True,
             turns=2 if self.variant == "alternating" else 1,
         )
+
+    def values_sent(self, shape: Sequence[int]) -> float:
+        if self.variant == "alternating":
+            return ACPSGD(self.rank).values_sent(shape)
+        n, m = sides_of(shape)
+        return min(self.rank, n, m) * n
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         if self.variant == "alternating":

@@ -17,6 +17,7 @@ from gcbench.settings.wrappers import (
     Code,
     DenseSteps,
     Exchange,
+    MinRatio,
     MinSize,
     ResetSteps,
     WithErrorFeedback,
@@ -252,6 +253,7 @@ class MethodSettings:
     momentum_start: MomentumStart
     variant: LowRankVariant | AtomoVariant
     min_size: MinSize
+    min_ratio: MinRatio
     error_feedback: WithErrorFeedback
     alpha: Alpha
     beta: Beta

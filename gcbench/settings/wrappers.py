@@ -76,6 +76,17 @@ MinDims = Annotated[
         example=2,
     ),
 ]
+MinRatio = Annotated[
+    float,
+    Knob(
+        "matrices are sent uncompressed where the method would send more than 1 / min_ratio of "
+        "their values; 0: none are",
+        unit="a ratio",
+        at_least=0,
+        example=1,
+        source="PyTorch's min_compression_rate",
+    ),
+]
 WithErrorFeedback = Annotated[
     bool | Literal["ef21", "loco"],
     Knob(

@@ -13,7 +13,8 @@ from gcbench.bench.timing import Work, seconds
 from gcbench.codecs.low_rank import svd
 from gcbench.comm import Comm
 from gcbench.compressors.atomo import Atomo
-from gcbench.compressors.powersgd import PowerSGD, matrix_shape
+from gcbench.compressors.matrices import matrix_shape
+from gcbench.compressors.powersgd import PowerSGD
 from gcbench.compressors.virtual import Stepper
 from gcbench.launch.memory import keep_freed_memory
 from gcbench.studies.study import Row, Study, model_shapes

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from gcbench.compressors import Compressor, Grads, State
-from gcbench.compressors.powersgd import PowerSGD, matrix_shape
+from gcbench.compressors.matrices import matrix_shape
+from gcbench.compressors.powersgd import PowerSGD
 from gcbench.compressors.virtual import aggregate
 from gcbench.compressors.wrappers import ErrorFeedback
 from gcbench.config import ConfigError, compose_overrides, resolve

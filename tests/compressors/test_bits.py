@@ -113,15 +113,16 @@ def by_kind_bits(settings: Settings, shapes: Shapes, workers: int) -> tuple[int,
 def powersgd_bits(settings: Settings, shapes: Shapes, workers: int) -> tuple[int, int]:
     """Return the bits of r (n + m) floats per matrix and iteration, with r = min(rank, n, m).
 
-    Vectors and small matrices are sent uncompressed; with `svd`, all tensors are.
+    Vectors, small matrices, and those whose factors are too large for `min_ratio` are sent
+    uncompressed; with `svd`, all tensors are.
     """
     floats = 0
     for shape in shapes.values():
-        if len(shape) < 2 or numel(shape) < settings["min_size"] or settings.get("svd"):
-            floats += numel(shape)
-        else:
-            n, m = shape[0], numel(shape) // shape[0]
-            floats += settings.get("iterations", 1) * min(settings["rank"], n, m) * (n + m)
+        whole = numel(shape)
+        n, m = (shape[0], whole // shape[0]) if shape else (1, 1)
+        sent = settings.get("iterations", 1) * min(settings["rank"], n, m) * (n + m)
+        small = len(shape) < 2 or whole < settings["min_size"] or settings.get("svd")
+        floats += whole if small or whole < settings.get("min_ratio", 0) * sent else sent
     return 32 * floats, 32 * floats
 
 
@@ -272,37 +273,40 @@ def table_bits(settings: Settings, shapes: Shapes, workers: int) -> tuple[int, i
 def sketch_bits(settings: Settings, shapes: Shapes, workers: int) -> tuple[int, int]:
     """Return the bits of r n floats per matrix, or r m on odd steps of the alternating variant.
 
-    Vectors and small matrices are sent uncompressed.
+    Vectors, small matrices, and those whose factors are too large for `min_ratio` are sent
+    uncompressed.
     """
     floats = 0
     for shape in shapes.values():
-        if len(shape) < 2 or numel(shape) < settings["min_size"]:
+        n, m = (shape[0], numel(shape) // shape[0]) if shape else (1, 1)
+        sides = [n, m] if settings["variant"] == "alternating" else [n]
+        r = min(settings["rank"], n, m)
+        small = len(shape) < 2 or numel(shape) < settings["min_size"]
+        if small or numel(shape) < settings["min_ratio"] * r * sum(sides) / len(sides):
             floats += numel(shape)
         else:
-            n, m = shape[0], numel(shape) // shape[0]
-            floats += min(settings["rank"], n, m) * (
-                m if settings["variant"] == "alternating" and settings["step"] % 2 else n
-            )
+            floats += r * sides[settings["step"] % len(sides)]
     return 32 * floats, 32 * floats
 
 
 def atomo_bits(settings: Settings, shapes: Shapes, workers: int) -> tuple[int, int]:
     """Return the bits of r (n + m + 1) floats per matrix, in the authors' shapes.
 
-    A tensor that is not a matrix is reshaped to half of n and twice m, if n is even. Small tensors
-    are sent uncompressed.
+    A tensor that is not a matrix is reshaped to half of n and twice m, if n is even. Small tensors,
+    and those whose factors are too large for `min_ratio`, are sent uncompressed.
     """
-    floats = 0
+    floats = whole = 0
     for shape in shapes.values():
-        if numel(shape) < settings["min_size"]:
-            continue
         plain = len(shape) >= 2 and numel(shape[2:]) == 1
         n, m = (shape[0], shape[1]) if plain else (numel(shape[:2]), numel(shape[2:]))
         if not plain and n % 2 == 0:
             n, m = n // 2, 2 * m
-        floats += min(settings["rank"], n, m) * (n + m + 1)
-    whole, _ = dense_bits({k: s for k, s in shapes.items() if numel(s) < settings["min_size"]})
-    return whole + 32 * floats, whole + (workers - 1) * 32 * floats
+        sent = min(settings["rank"], n, m) * (n + m + 1)
+        if numel(shape) < max(settings["min_size"], settings["min_ratio"] * sent):
+            whole += numel(shape)
+        else:
+            floats += sent
+    return 32 * (whole + floats), 32 * (whole + (workers - 1) * floats)
 
 
 def summed_bits(settings: Settings, shapes: Shapes, workers: int) -> tuple[int, int]:
@@ -503,7 +507,7 @@ PUBLISHED_DATA = [
     ("random_k", {"rank": 2}, 7.531, 8),
     ("random_block", {"rank": 7}, 24.159, 24),
     ("random_block", {"rank": 2}, 7.531, 8),
-    ("atomo", {"rank": 2}, 113.07, 113),
+    ("atomo", {"rank": 2, "min_ratio": 0}, 113.07, 113),
     ("unbiased_lowrank", {"rank": 1, "variant": "alternating"}, 2.54, 3),
     ("unbiased_lowrank", {"rank": 2, "variant": "alternating"}, 4.21, 4),
     ("unbiased_lowrank", {"rank": 1, "variant": "text"}, 1.32, 1),

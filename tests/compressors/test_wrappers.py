@@ -24,6 +24,7 @@ from gcbench.compressors.ef21 import EF21
 from gcbench.compressors.exchange import GatherExchange
 from gcbench.compressors.loco import LoCo
 from gcbench.compressors.onebit_adam import MomentumCoding
+from gcbench.compressors.matrices import StacksOfMatrices
 from gcbench.compressors.powersgd import PowerSGD
 from gcbench.compressors.qsgd import QSGD
 from gcbench.compressors.sharded import Cast
@@ -452,9 +453,11 @@ def test_wrappers_have_one_order() -> None:
 
 
 def test_nothing_is_wrapped_that_was_not_asked_for() -> None:
-    assert layers(build(PowerSGD(1))) == [CheckedGradients, PowerSGD]
+    assert layers(build(PowerSGD(1))) == [CheckedGradients, StacksOfMatrices, PowerSGD]
     assert layers(build(QSGD(7, bucket_size=16))) == [CheckedGradients, GatherExchange]
-    assert layers(build(PowerSGD(1), min_dims=2)) == [CheckedGradients, SmallTensorsWhole, PowerSGD]
+    small = [CheckedGradients, SmallTensorsWhole, StacksOfMatrices, PowerSGD]
+    assert layers(build(PowerSGD(1), min_dims=2)) == small
+    assert layers(build(PowerSGD(1), min_ratio=1)) == small
 
 
 def test_the_command_line_reaches_every_wrapper() -> None:

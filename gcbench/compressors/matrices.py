@@ -1,0 +1,144 @@
+"""How tensors are matrices, for methods that code matrices.
+
+A tensor `[n, ...]` is an n x m matrix with m the product of its other dimensions: so is a linear
+layer `[out, in]`, and a convolution `[out, in, height, width]`. A tensor of three dimensions is a
+stack `[k, n, m]` of k matrices, such as the experts of a mixture that are stored as one parameter.
+The weight `[out, in, width]` of a 1-D convolution is no stack: compressors get it as `[out, in,
+width, 1]` (`shapes_of_parameters`), so that the shape alone says what a tensor is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from gcbench.comm import Comm
+from gcbench.compressors.base import (
+    Aggregated,
+    Compressor,
+    Grads,
+    Properties,
+    State,
+    Step,
+    refuse_other_tensors,
+)
+
+Shape = tuple[int, ...]
+
+
+@runtime_checkable
+class OfMatrices(Compressor, Protocol):
+    """A method that codes each matrix by itself; `build` gives it those of a stack one by one."""
+
+    def values_sent(self, shape: Sequence[int]) -> float:
+        """Return how many floats a worker sends for a tensor that is no stack, as a mean."""
+
+
+def is_stack(shape: Sequence[int]) -> bool:
+    """Return whether a tensor of this shape is a stack of matrices `[k, n, m]`."""
+    return len(shape) == 3
+
+
+def is_convolution(shape: Sequence[int]) -> bool:
+    """Return whether a tensor of this shape is the weight of a convolution, `[out, in, ...]`."""
+    return len(shape) > 3
+
+
+def sides_of(shape: Sequence[int]) -> tuple[int, int]:
+    """Return (n, m) of a tensor that is no stack; a vector is a column."""
+    return (shape[0], math.prod(shape[1:])) if shape else (1, 1)
+
+
+def matrix_shape(g: Tensor) -> tuple[int, int]:
+    """Return the shape (n, m) of a gradient `[w, ...]` as a matrix; a vector is a column."""
+    return sides_of(g.shape[1:])
+
+
+def shapes_of_parameters(model: nn.Module) -> dict[str, Shape]:
+    """Return the shapes of a model's trained parameters by name, as compressors get them."""
+    flat_convolutions = {
+        p
+        for module in model.modules()
+        if isinstance(module, (nn.Conv1d, nn.ConvTranspose1d))
+        for p in module.parameters()
+        if p.dim() == 3
+    }
+    return {
+        name: (*p.shape, 1) if p in flat_convolutions else tuple(p.shape)
+        for name, p in model.named_parameters()
+        if p.requires_grad
+    }
+
+
+@dataclass(frozen=True)
+class StacksOfMatrices:
+    """Pass on the matrices of each stack `[k, n, m]` as tensors of their own.
+
+    Updates and states are stacks again, so that a state belongs to a parameter. The matrices have
+    the random draws that they would have as parameters one after the other.
+    """
+
+    inner: Compressor
+
+    @property
+    def properties(self) -> Properties:
+        return self.inner.properties
+
+    def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
+        counts = {k: g.shape[1] for k, g in grads.items() if is_stack(g.shape[1:])}
+        if not counts:
+            return self.inner.aggregate(grads, state, comm, step)
+        offsets = dict(step.offsets)
+        for name in counts:
+            size = math.prod(grads[name].shape[2:])
+            for i, matrix in enumerate(_names(name, counts)):
+                offsets[matrix] = step.offsets[name] + i * size
+        inner_state = State.of_layers(
+            [(_split(s.shared, counts), _split(s.per_worker, counts)) for s in state.layers()]
+        )
+        matrices = _split(grads, counts)
+        out = self.inner.aggregate(matrices, inner_state, comm, replace(step, offsets=offsets))
+
+        def join(parts: Grads) -> Grads:
+            refuse_other_tensors(parts, matrices)
+            return _join(parts, grads, counts)
+
+        return out._replace(
+            update=join(out.update),
+            sent=lambda: join(out.sent()),
+            state=State.of_layers(
+                [
+                    (_join(s.shared, grads, counts), _join(s.per_worker, grads, counts))
+                    for s in out.state.layers()
+                ]
+            ),
+        )
+
+
+def _names(name: str, counts: dict[str, int]) -> Iterator[str]:
+    """Yield the names of a stack's matrices, which no parameter beside it can have."""
+    return (f"{name}.{i}" for i in range(counts[name]))
+
+
+def _split(tensors: Grads, counts: dict[str, int]) -> Grads:
+    """Return tensors with each stack `[w, k, ...]` as k tensors `[w, ...]`."""
+    parts: Grads = {}
+    for name, x in tensors.items():
+        parts |= zip(_names(name, counts), x.unbind(1), strict=True) if name in counts else {name: x}
+    return parts
+
+
+def _join(parts: Grads, grads: Grads, counts: dict[str, int]) -> Grads:
+    """Return the tensors of `parts` with the names of `grads`, and stacks put together."""
+    tensors: Grads = {}
+    for name in grads:
+        if name in parts:
+            tensors[name] = parts[name]
+        elif name in counts and f"{name}.0" in parts:
+            tensors[name] = torch.stack([parts[k] for k in _names(name, counts)], dim=1)
+    return tensors
