@@ -51,6 +51,7 @@ ELSEWHERE = {
     "choices",
     "experiment",
     "knobs",
+    "form",
 }
 # Keys that were added when runs had already been kept, each with the value for the earlier
 # behavior: a configuration with that value is the same as one without the key.
@@ -61,6 +62,9 @@ NEUTRAL = {
     "bucket_scope": "tensor",
     "warmup_start": None,
     "momentum_start": "zero",
+    "scale": "mean",
+    "combine": "mean",
+    "bias_correction": True,
     "network": {},
     "interval": "step",
     "groups": [],

@@ -126,6 +126,7 @@ def test_help_names_every_choice() -> None:
             "alpha=0.2 has no effect with error_feedback=false; type error_feedback=true",
         ),
         ("compressor.error_feedback=true", "compressor.error_feedback=true: type error_feedback="),
+        ("form=code", "form: a method's file says this of it, and nothing"),
         ("compressor=powersgd error_feedback=false residual=own", "residual=own has no effect"),
         (
             "compressor=loco error_feedback=true reset_steps=8",

@@ -20,7 +20,7 @@ from gcbench.config import (
     near,
     resolve_method,
 )
-from gcbench.config.directory import top_comment
+from gcbench.config.directory import read_yaml, top_comment
 from gcbench.console import TextTable, print_table
 from gcbench.launch.instantiate import make_compressor
 
@@ -30,6 +30,7 @@ class ListedMethod(NamedTuple):
 
     name: str
     about: str
+    form: str  # whose form of the method the defaults are: paper, code or ours
     knobs: list[str]
     promises: list[str]
     wire: Wire | None  # None if it was not measured
@@ -68,10 +69,21 @@ def read_methods(
         yield ListedMethod(
             name,
             " ".join(top_comment(files[name])),
+            _form_in(files[name]),
             knobs,
             _promises(compressor),
             wire(compressor) if measure else None,
         )
+
+
+def form_of(choice: str) -> str:
+    """Return whose form of a method of ours its defaults are: `paper`, `code` or `ours`."""
+    return _form_in(choices()[choice])
+
+
+def _form_in(file: Path) -> str:
+    """Return what a method's file says of its form; a method of a user's is their own."""
+    return str(read_yaml(file).get("form", "ours"))
 
 
 def _promises(compressor: Compressor) -> list[str]:
@@ -107,7 +119,7 @@ def list_methods(
         wire = method.wire
         ratios = [f"{wire.ratio:.1f}", f"{wire.received_ratio:.1f}"] if wire else []
         sent = ["\n".join(wire.lines), *ratios] if wire else []
-        rows.append([method.name, about, *sent, "\n".join(method.promises)])
+        rows.append([method.name, about, *sent, method.form, "\n".join(method.promises)])
     shapes = ", ".join(" x ".join(map(str, shape)) for shape in REFERENCE.values())
     measured_note = (
         f"Measured with {' '.join(overrides) or 'all knobs as they are'}, in the first compressed "
@@ -120,8 +132,12 @@ def list_methods(
     promises_note = (
         "Promises are those of the method by itself; gcbench check compressor=NAME tests them."
     )
-    notes = [measured_note if measure else not_measured_note, promises_note]
-    headings = ["compressor", "what it is, and its knobs", *measured, "promises"]
+    form_note = (
+        "The form of a method that its knobs have by default is its paper's, that of its authors' "
+        "code, or ours; its file in gcbench/compressors lists the differences."
+    )
+    notes = [measured_note if measure else not_measured_note, form_note, promises_note]
+    headings = ["compressor", "what it is, and its knobs", *measured, "form", "promises"]
     left = set(range(len(headings))) - ({3, 4} if measure else set())
     table = TextTable(headings, rows, left, groups=range(len(rows)), notes=notes)
     print_table(table)

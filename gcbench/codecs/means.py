@@ -20,6 +20,11 @@ def mean_magnitude(x: Tensor) -> Tensor:
     return _by_row(_mean_of_magnitudes, x)
 
 
+def root_mean_square(x: Tensor) -> Tensor:
+    """Return the 2-norm of each row over sqrt(n), `[w, ..., n] -> [w, ...]`."""
+    return _by_row(_root_mean_square, x)
+
+
 def mean_where(x: Tensor, chosen: Tensor) -> Tensor:
     """Return the mean of each row's chosen values, `[w, ..., n] -> [w, ...]`; 0 without any."""
     total = _by_row(_sum, torch.where(chosen, x, 0))
@@ -53,6 +58,12 @@ def _deviation(row: Tensor) -> Tensor:
 @summing_kernel
 def _mean_of_magnitudes(row: Tensor) -> Tensor:
     return row.abs().mean(-1)
+
+
+@summing_kernel
+def _root_mean_square(row: Tensor) -> Tensor:
+    # In float64, no square of a float32 overflows or underflows.
+    return row.double().square().mean(-1).sqrt().to(row.dtype)
 
 
 @summing_kernel

@@ -208,7 +208,8 @@ class Properties(NamedTuple):
 
     exact: bool = False  # the update is the mean of the gradients, up to rounding of the sum
     unbiased: bool = False  # E[update] is the mean of the gradients
-    contractive: bool = False  # E|v - C(v)|^2 < |v|^2 for every v: safe under plain error feedback
+    # E|v - C(v)|^2 < |v|^2 for every v, or max|v - C(v)| < max|v|: safe under plain error feedback.
+    contractive: bool = False
     mean_linear: bool = False  # the rows give the same update as their mean
     divisible: bool = False  # any part of a flattened gradient can be sent alone, e.g. a shard
     scope: Literal["tensor", "global"] = "tensor"  # global: a scale, bucket or draw spans tensors

@@ -39,6 +39,7 @@ from gcbench.settings.wrappers import (
     ClipSigma,
     Code,
     CodedMomentum,
+    CodedStart,
     DenseSteps,
     Exchange,
     MinDims,
@@ -72,6 +73,7 @@ def build(
     beta: Beta = 1.0,
     reset_steps: ResetSteps | None = None,
     momentum: CodedMomentum | None = None,
+    momentum_start: CodedStart = "warmup",
     clip_sigma: ClipSigma | None = None,
 ) -> Compressor:
     """Return `method` as a compressor, inside the wrappers that the settings ask for.
@@ -100,7 +102,8 @@ def build(
         compressor = SigmaClipping(compressor, clip_sigma)
     compressor = _add_feedback(compressor, error_feedback, exchange, alpha, beta, reset_steps)
     if momentum is not None:
-        compressor = MomentumCoding(compressor, momentum)
+        coded = DenseWarmup(compressor, dense_steps) if dense_steps > 0 else compressor
+        compressor = MomentumCoding(coded, momentum, momentum_start)
     matrices = method if isinstance(method, OfMatrices) else None
     if matrices:
         compressor = StacksOfMatrices(compressor)
@@ -111,7 +114,7 @@ def build(
         )
     if min_size > 0 or min_dims > 0 or min_ratio > 0:
         compressor = SmallTensorsWhole(compressor, min_size, min_dims, min_ratio, matrices)
-    if dense_steps > 0:
+    if dense_steps > 0 and momentum is None:
         compressor = DenseWarmup(compressor, dense_steps)
     if clip_norm is not None:
         compressor = NormClipping(compressor, clip_norm)
@@ -157,7 +160,7 @@ def _add_feedback(
 ) -> Compressor:
     """Return the compressor inside error feedback of this kind; False adds none."""
     if kind == "ef21":
-        _refuse_with_ef21(exchange, alpha, beta)
+        _refuse_with_ef21(compressor, exchange, alpha, beta)
         _warn_if_expanding(compressor, "error_feedback=ef21")
         return EF21(compressor)
     if kind == "loco":
@@ -287,8 +290,15 @@ def _count_compressed(part: Any, shapes: Collection[Sequence[int]]) -> int:
     return _count_compressed(inner, shapes) if inner is not None else sum(map(math.prod, shapes))
 
 
-def _refuse_with_ef21(exchange: Exchange, alpha: float, beta: float) -> None:
+def _refuse_with_ef21(
+    compressor: Compressor, exchange: Exchange, alpha: float, beta: float
+) -> None:
     """Raise ValueError for settings that do not work with error_feedback=ef21."""
+    if any(getattr(part, "combine", "mean") == "senders" for part in parts_of(compressor)):
+        raise ValueError(
+            "combine=senders: EF21 adds up the mean of what all workers sent, which this is not; "
+            "type combine=mean or error_feedback=true"
+        )
     if (alpha, beta) != (1, 1):
         raise ValueError(
             f"alpha={alpha} beta={beta} weigh the error-feedback residual, and EF21 has none; "

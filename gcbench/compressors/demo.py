@@ -15,7 +15,7 @@ from gcbench.comm import Comm
 from gcbench.compressors.base import Aggregated, Grads, Properties, State, Step, add_scaled
 from gcbench.compressors.matrices import matrix_shape
 from gcbench.knobs import Checked
-from gcbench.settings.compressor import ChunkSide, Coefficients, SignumMomentum
+from gcbench.settings.compressor import ChunkSide, Coefficients, Combine, SignumMomentum
 
 
 @dataclass(frozen=True)
@@ -38,15 +38,21 @@ class DeMo(Checked):
     Sends K float32 coefficients per block, and K positions of ceil(log2(block size)) bits (12 for
     64 x 64), or a bitmap of the block if that is smaller.
 
-    Differences from the paper: a coefficient is summed over all workers, where its code,
-    bloc97/DeMo, averages it over the workers that sent it. That code also adds lr g_i to the
-    momentum, which is equivalent while the learning rate is constant. Tensors with more than two
+    `combine=senders`, as in the authors' code, bloc97/DeMo, divides the sum of a coefficient by the
+    number of workers that sent it, so that a frequency that one worker sent weighs as much as one
+    that all did. 0.4 % of the signs differ for 2 workers and 8 coefficients, with the defaults and
+    correlated gradients 2.1 % for 4 workers and 5.5 % for 16.
+
+    Differences from the paper: none in the default, which leaves open how workers are combined.
+    Differences from the code: it adds lr g_i to the momentum, which is equivalent while the
+    learning rate is constant. Tensors with more than two
     dimensions are matrices with their first dimension as rows.
     """
 
     coefficients: Coefficients  # K
     momentum: SignumMomentum  # beta
     chunk_side: ChunkSide = 64  # s
+    combine: Combine = "mean"
     properties: ClassVar[Properties] = Properties(direction=True)
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
@@ -70,7 +76,7 @@ class DeMo(Checked):
     def _decode(
         self, positions: Tensor, values: Tensor, blocks: dict[str, _Blocks], grads: Grads
     ) -> Grads:
-        """Return the signs of the sum of all workers' messages, `[W, bytes]` and `[W, values]`."""
+        """Return the signs of all workers' combined messages, `[W, bytes]` and `[W, values]`."""
         parts = zip(
             blocks.items(),
             positions.split([b.number * b.bytes_of_positions for b in blocks.values()], dim=1),
@@ -82,8 +88,12 @@ class DeMo(Checked):
             rows = packed.reshape(len(packed) * b.number, -1)
             index = unpack_indices(rows, b.size, b.chosen).view(len(packed), b.number, b.chosen)
             total = part.new_zeros(b.number, b.size)
+            senders = torch.zeros_like(total)
             for worker in range(len(packed)):
                 total.scatter_add_(1, index[worker], part[worker].view(b.number, b.chosen))
+                senders.scatter_add_(1, index[worker], total.new_ones(b.number, b.chosen))
+            if self.combine == "senders":
+                total /= senders.clamp_min(1)
             update[k] = b.inverse(total.unsqueeze(0), grads[k][:1]).sign()
         return update
 

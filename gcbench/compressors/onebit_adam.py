@@ -10,8 +10,9 @@ import torch
 
 from gcbench.comm import Comm
 from gcbench.compressors.base import Aggregated, Compressor, Grads, Properties, State, Step
+from gcbench.compressors.wrappers import DenseWarmup
 from gcbench.knobs import Checked
-from gcbench.settings.wrappers import CodedMomentum
+from gcbench.settings.wrappers import CodedMomentum, CodedStart
 
 
 @dataclass(frozen=True)
@@ -26,23 +27,37 @@ class MomentumCoding(Checked):
         m' = mean over workers of C(m_i + e_i)
         update d = (m' - beta m) / (1 - beta);   m <- m'
 
+    m is 0 before the first step. In the warm-up's steps the gradients are sent uncompressed, and
+    m <- beta m + (1 - beta) mean of g_i: what is coded starts from the warm-up's momentum.
+
     From d, an optimizer with the same beta (`optimizer.betas=[beta, ...]`) computes the momentum
-    beta m + (1 - beta) d = m'. The momentum that it has from the warm-up decays in addition, since
-    the update is linear. The variance of 1-bit Adam stays that of the warm-up; this is the
+    beta m + (1 - beta) d = m'. The variance of 1-bit Adam stays that of the warm-up; this is the
     optimizer's task: `optimizer=frozen_adam optimizer.freeze_steps=T`, from which
     `compressor=onebit_adam` takes beta and T. SGD works as well, since it is linear in d; it has a
     momentum and no warm-up.
 
-    Sends what C sends. `inner` provides C and e_i; in `compressor=onebit_adam` it is error feedback
-    around signs with one scale per bucket. m is 0 before the first step. The goal is the momentum:
-    the error of compression is that of m', as d has 1 / (1 - beta) times its error.
+    Sends what C sends. `inner` provides C, e_i and the warm-up; in `compressor=onebit_adam` C is
+    signs times the root mean square of a bucket (`ScaledSign` with `scale=rms`), which are as long
+    as what they code. The goal is the momentum: the error of compression is that of m', as d has
+    1 / (1 - beta) times its error.
 
     Differences from the paper: every worker receives all codes; the paper's server, which codes the
-    mean again with its own residual, is `exchange=scatter_coded`. There is one scale per bucket.
+    mean again with its own residual, is `exchange=scatter_coded`. There is one scale per bucket,
+    not one for all values.
+
+    Differences from its code, DeepSpeed's OnebitAdam, which has the same scale, start and missing
+    bias correction (it takes the argument, and ignores it): that has one scale per tensor, and per
+    worker's shard at the server; pads tensors with zeros, which count in the scale; and has a mask
+    for values that never had a gradient, which here do not move (`FrozenAdam`).
+
+    With `momentum_start=zero`, m is 0 when the warm-up ends, and the optimizer's momentum decays
+    beside what is coded: the first codes are of (1 - beta) g_i, which are smaller, and so are their
+    errors.
     """
 
     inner: Compressor
     momentum: CodedMomentum  # beta
+    momentum_start: CodedStart = "warmup"
 
     @property
     def properties(self) -> Properties:
@@ -78,6 +93,8 @@ class MomentumCoding(Checked):
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         before = state.shared or {k: torch.zeros_like(g[:1]) for k, g in grads.items()}
+        if isinstance(self.inner, DenseWarmup) and self.inner.covers(step):
+            return self._warm_up(grads, before, state, comm, step)
         momenta = {k: torch.lerp(g, before[k], self.momentum) for k, g in grads.items()}
         out = self.inner.aggregate(momenta, state.inner or State(), comm, step)
 
@@ -91,3 +108,13 @@ class MomentumCoding(Checked):
             sent=lambda: to_gradients(out.sent()),
             state=State(shared=out.update, inner=out.state),
         )
+
+    def _warm_up(
+        self, grads: Grads, before: Grads, state: State, comm: Comm, step: Step
+    ) -> Aggregated:
+        """Return the mean gradient, and a state whose momentum follows that of the optimizer."""
+        out = self.inner.aggregate(grads, state.inner or State(), comm, step)
+        if self.momentum_start == "zero":
+            return out._replace(state=state)
+        momentum = {k: torch.lerp(d, before[k], self.momentum) for k, d in out.update.items()}
+        return out._replace(state=State(shared=momentum, inner=out.state))

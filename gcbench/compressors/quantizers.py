@@ -23,13 +23,18 @@ from gcbench.settings.compressor import LevelCount, Levels
 
 
 class Signs(Bucketed, ABC):
-    """A codec of signs, with parameters that follow from the sums of the values of either sign."""
+    """A codec of signs, with parameters that may follow from the sums of either sign."""
 
     random: ClassVar[bool] = False
 
     @property
     def base(self) -> int:
         return 2
+
+    @property
+    def fits_sums(self) -> bool:
+        """Return whether the parameters follow from the sums of the values of either sign."""
+        return True
 
     @abstractmethod
     def fit_sides(self, sides: Sides, d: Tensor) -> Tensor:
@@ -39,7 +44,7 @@ class Signs(Bucketed, ABC):
         return (v >= 0).to(torch.int32)
 
     def _encode_rows(self, rows: Rows, buckets: Buckets, noise: Noise) -> Message:
-        packed = signs_and_sides(rows, buckets.groups)
+        packed = signs_and_sides(rows, buckets.groups) if self.fits_sums else None
         if packed is None:
             return super()._encode_rows(rows, buckets, noise)
         words, sides = packed

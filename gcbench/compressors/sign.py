@@ -8,16 +8,17 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gcbench.codecs.means import mean_magnitude
+from gcbench.codecs.means import mean_magnitude, root_mean_square
 from gcbench.codecs.signs import Sides
 from gcbench.compressors.base import Properties
 from gcbench.compressors.bucketed import Parameters
 from gcbench.compressors.quantizers import Signs
+from gcbench.settings.compressor import SignScale
 
 
 @dataclass(frozen=True)
 class ScaledSign(Signs):
-    """Scaled signSGD: signs times the mean magnitude of a bucket or tensor.
+    """Scaled signSGD: signs times one magnitude per bucket or tensor.
 
     Karimireddy et al., "Error Feedback Fixes SignSGD and other Gradient Compression Schemes",
     ICML 2019, algorithm 1; ORQ's baseline "Scaled SignSGD" (equation 13) and, with one scale per
@@ -28,6 +29,14 @@ class ScaledSign(Signs):
     No other signs with a single magnitude are closer to v: ||Q(v) - v||^2 = (1 - ||v||_1^2 / (d
     ||v||_2^2)) ||v||_2^2. Deterministic and biased.
 
+    `scale=rms`, as in 1-bit Adam (Tang et al., ICML 2021), keeps the length of v instead:
+
+        Q(v) = (||v||_2 / sqrt(d)) sign(v)
+
+    which is 1.25 times as long for normal values. ||Q(v) - v||_2 can exceed ||v||_2, nearly sqrt(2)
+    times where one value is not 0; but max|Q(v) - v| <= sqrt(1 - 1 / d) max|v|, so that the
+    residual of error feedback stays bounded.
+
     Sends one bit per value and one float32 scale per bucket or tensor.
 
     Differences from the papers: sign(0) = +1, because one bit cannot encode zero; the error above
@@ -35,10 +44,17 @@ class ScaledSign(Signs):
     (`bucket_scope=gradient`).
     """
 
+    scale: SignScale = "mean"
+
     properties: ClassVar[Properties] = Properties(contractive=True)
 
+    @property
+    def fits_sums(self) -> bool:
+        return self.scale == "mean"
+
     def fit(self, v: Tensor) -> Tensor:
-        return mean_magnitude(v).unsqueeze(-1)
+        magnitude = mean_magnitude if self.scale == "mean" else root_mean_square
+        return magnitude(v).unsqueeze(-1)
 
     def fit_sides(self, sides: Sides, d: Tensor) -> Tensor:
         return ((sides.positive - sides.negative) / d).unsqueeze(-1)

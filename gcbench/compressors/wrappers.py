@@ -1,8 +1,8 @@
 """Wrappers around a method.
 
 They have a fixed order, outermost first: checked gradients, norm clipping, dense warm-up, small
-tensors sent uncompressed, stacks of matrices, momentum coding, error feedback, sigma clipping, buckets that run through
-the whole gradient.
+tensors sent uncompressed, stacks of matrices, momentum coding (around the dense warm-up, whose
+gradients it follows), error feedback, sigma clipping, buckets that run through the whole gradient.
 """
 
 from __future__ import annotations
@@ -108,9 +108,13 @@ class DenseWarmup(Checked):
         return self.inner.properties
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
-        if step.number < self.dense_steps:
+        if self.covers(step):
             return self.dense.aggregate(grads, state, comm, step)
         return self.inner.aggregate(grads, state, comm, step)
+
+    def covers(self, step: Step) -> bool:
+        """Return whether this is one of the steps that send gradients uncompressed."""
+        return step.number < self.dense_steps
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ from gcbench.knobs import Knob, kinds_of, knobs_in, knobs_of
 from gcbench.settings import BenchSettings, MethodSettings, RunSettings
 
 TOP = {"run": RunSettings, "bench": BenchSettings}  # schemas of keys without a group
-NO_KNOBS = {"compressor", "recommended", "_target_"}
+FACTS = {"form", "recommended"}  # what a method's file says of it, and nothing computes with
+NO_KNOBS = {"compressor", "_target_", *FACTS}
 WIDTH = 118
 COLUMN = 24  # at which descriptions begin
 INDENT = "\n  "  # between lines; the template itself indents the first one

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gcbench.config.errors import Config, IdleKeyError
+from gcbench.config.help import FACTS
 from gcbench.identity import Flat, all_knobs, format_value
 
 # Keys of an error-feedback residual, and the kinds of error_feedback that read them. EF21 and LoCo
@@ -31,11 +32,21 @@ NEEDED = {
 
 def refuse_idle_keys(config: Config, typed: set[str]) -> None:
     """Raise IdleKeyError for a typed key that nothing reads: a sweep of it would repeat one run."""
+    _refuse_facts(typed)
     _refuse_hidden_copies(config, typed)
     _refuse_bucket_size(config, typed)
     _refuse_keys_of_a_residual(config, typed)
     _refuse_keys_of_another_schedule(config.get("schedule", {}), typed)
     _refuse_keys_without_another(all_knobs(config), typed)
+
+
+def _refuse_facts(typed: set[str]) -> None:
+    for name in sorted(typed):
+        if name.partition(".")[0] in FACTS:
+            raise IdleKeyError(
+                f"{name}: a method's file says this of it, and nothing is computed with it; leave "
+                "it out"
+            )
 
 
 def _refuse_hidden_copies(config: Config, typed: set[str]) -> None:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from gcbench.config import PAPER, ConfigError
 from gcbench.identity import (
+    ABSENT,
     BOOKKEEPING,
     ELSEWHERE,
     EXECUTION,
@@ -15,6 +16,7 @@ from gcbench.identity import (
     as_overrides,
     flat_differences,
     format_value,
+    value_of,
 )
 from gcbench.records.files import ENDED
 from gcbench.records.store import RecordedRun, newest, sort_by_age
@@ -260,7 +262,13 @@ def _chosen_overrides(grid: Grid | None, expected: Composition) -> tuple[str, ..
 
 def agrees(run: RecordedRun, settings: Mapping[str, Any]) -> bool:
     """Return whether the run has these settings, including the backend, which changes no number."""
-    return all(read_key(run.config, key) == value for key, value in settings.items())
+    return all(_setting(run, key) == value for key, value in settings.items())
+
+
+def _setting(run: RecordedRun, key: str) -> Any:
+    """Return the value of a run's key; a key that came later has the value of before."""
+    value = read_key(run.config, key)
+    return value_of(run.flat, key) if value == ABSENT else value
 
 
 def _others(differences: dict[RecordedRun, Differences]) -> list[Other]:

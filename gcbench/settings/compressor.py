@@ -15,6 +15,7 @@ from gcbench.settings.wrappers import (
     ClipNorm,
     ClipSigma,
     Code,
+    CodedStart,
     DenseSteps,
     Exchange,
     MinRatio,
@@ -203,7 +204,23 @@ KeptMomentum = Annotated[
 ]
 MomentumStart = Annotated[
     Literal["zero", "gradient"],
-    Knob("momentum before the first step: zero, or the first gradient"),
+    Knob("signum: momentum before the first step: zero, or the first gradient"),
+]
+SignScale = Annotated[
+    Literal["mean", "rms"],
+    Knob(
+        "magnitude of the signs of a bucket: its mean magnitude, which is nearest, or its root "
+        "mean square, which keeps the length",
+        source="Karimireddy et al. (2019), algorithm 1; 1-bit Adam, section 4",
+    ),
+]
+Combine = Annotated[
+    Literal["mean", "senders"],
+    Knob(
+        "what the sum of a value over workers is divided by: the number of workers, or of those "
+        "that sent the value",
+        source="SparseLoCo, algorithm 1; the code of DeMo and of SparseLoCo",
+    ),
 ]
 LowRankVariant = Annotated[
     Literal["text", "alternating"],
@@ -250,7 +267,9 @@ class MethodSettings:
     coefficients: Coefficients
     index: IndexCode
     momentum: SignumMomentum | KeptMomentum
-    momentum_start: MomentumStart
+    momentum_start: MomentumStart | CodedStart
+    scale: SignScale
+    combine: Combine
     variant: LowRankVariant | AtomoVariant
     min_size: MinSize
     min_ratio: MinRatio

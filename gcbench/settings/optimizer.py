@@ -103,6 +103,14 @@ class OptimizerSettings:
             source="0/1 Adam, section 5",
         ),
     ]
+    bias_correction: Annotated[
+        bool,
+        Knob(
+            "frozen_adam: true: moments are divided by 1 - beta^t, as in Adam; 1-bit Adam and 0/1 "
+            "Adam have none",
+            source="1-bit Adam, equation 1; 0/1 Adam, algorithm 1",
+        ),
+    ]
     groups: Annotated[
         list[dict[str, Any]],
         Knob(

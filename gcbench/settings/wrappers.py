@@ -57,6 +57,14 @@ CodedMomentum = Annotated[
         source="1-bit Adam, algorithm 1",
     ),
 ]
+CodedStart = Annotated[
+    Literal["warmup", "zero"],
+    Knob(
+        "onebit_adam: the momentum that is coded starts from that of the uncompressed steps, or "
+        "from zero",
+        source="1-bit Adam, algorithm 1",
+    ),
+]
 MinSize = Annotated[
     int,
     Knob(

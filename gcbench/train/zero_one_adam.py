@@ -27,7 +27,7 @@ class ZeroOneAdam(InnerSteps, Checked):
 
     Lu, Li, Zhang, De Sa and He, "Maximizing Communication Efficiency for Large-scale Training via
     0/1 Adam", ICLR 2023 (arXiv 2202.06009), algorithm 1. The optimizer is `frozen_adam`, which sets
-    the learning rate g_t (including the momentum's bias correction), beta_1, beta_2, eps and the
+    the learning rate g_t (and the bias corrections, if it has them), beta_1, beta_2, eps and the
     steps T_v that update the variance: k_0 = 0, k_{j+1} = k_j + 2^floor(j / kappa) below
     `freeze_steps`. Let x be the parameters that all workers share, which are evaluated and saved,
     x_i those of worker i, m_i its momentum, and v the variance. In every step t:
@@ -54,9 +54,12 @@ class ZeroOneAdam(InnerSteps, Checked):
     these steps as well. The paper ties T_u to the learning rate, which halves every 32678 steps in
     its experiments; its code counts these steps from when the variance is frozen, as here.
     Differences from the code: it codes gradients, not u, until the variance is frozen, and then
-    discards the residuals. Here both moments are bias-corrected. Weight decay scales x and x_i, and
-    thus the part of u from earlier steps; in the code it is a part of u, and so of the momentum. A
-    value whose v is 0 changes by weight decay only.
+    discards the residuals. Its steps that update v are multiples of the interval, counted from a
+    call that only makes buffers: with kappa = 16 they are those of the formula up to k = 46, and
+    two steps later from then on. Its signs have the root mean square for magnitude (`scale=rms`),
+    where the paper has the mean. Weight decay scales x and x_i, and thus the part of u from earlier
+    steps; in the code it is a part of u, and so of the momentum. A value whose v is 0 changes by
+    weight decay only.
     """
 
     max_every: MaxEvery

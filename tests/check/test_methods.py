@@ -23,7 +23,8 @@ def test_every_choice_is_listed_with_what_it_sends_and_promises(
     listed = rows(lines)
     assert set(CHOICES) == set(listed) - {"compressor"}
     for choice, facts in {
-        "none": ["32.000 fp32 all_reduce", "1.0", "exact"],
+        "none": ["32.000 fp32 all_reduce", "1.0", "code    exact"],
+        "loco": ["ours"],
         "fp16": ["16.000 fp16 all_reduce", "2.0", "exact"],
         "top_k": ["0.500 codes all_gather", "32.0", "contractive"],
         "maxnorm": ["fp32 all_reduce max", "unbiased"],

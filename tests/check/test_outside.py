@@ -170,6 +170,7 @@ def test_it_is_listed_with_the_others() -> None:
         "min_size",
         "error_feedback",
     ]
+    assert found.form == "ours", "its file does not say whose"
     assert (
         found.promises == ["unbiased", "contractive", "divisible"]
         and found.wire

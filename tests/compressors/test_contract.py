@@ -47,7 +47,8 @@ from gcbench.check.promises import (
     check_unbiased,
     rounding_of_sums,
 )
-from gcbench.compressors import Compressor, State, is_direction
+from gcbench.compressors import Compressor, State, build, is_direction
+from gcbench.compressors.sign import ScaledSign
 
 each_choice = pytest.mark.parametrize("choice", CHOICES)
 few_variants = pytest.mark.parametrize(("choice", "variant"), slow_but(FEW, ALL))
@@ -256,6 +257,13 @@ def test_contractive_means_that_the_error_is_smaller_than_the_gradient(
     check_contractive(
         without_error_feedback(choice), kind, slack=1e-6 if choice == "powersgd" else 0
     )
+
+
+@pytest.mark.parametrize("kind", VECTORS)
+def test_contractive_may_be_of_the_largest_magnitude(kind: str) -> None:
+    method = build(ScaledSign(bucket_size=16, scale="rms"))
+    assert method.properties.contractive
+    check_contractive(method, kind, slack=0)
 
 
 SENDS_ITS_PAST = {"error feedback", "ef21", "loco", "ecq", "clipped norm"}

@@ -12,6 +12,7 @@ from torch import Tensor
 from gcbench.check.descent import Quadratic
 from gcbench.compressors import Compressor, State, build
 from gcbench.compressors.qsgd import QSGD
+from gcbench.compressors.sparseloco import SparseLoCo
 from gcbench.compressors.top_k import TopK
 from gcbench.compressors.wrappers import ErrorFeedback
 
@@ -109,6 +110,12 @@ def test_what_means_nothing_with_it_is_refused() -> None:
         build(QSGD(7), error_feedback="ef21", exchange="scatter_coded")
     with pytest.warns(UserWarning, match="error_feedback=ef21 around a quantizer whose error can"):
         build(QSGD(1, bucket_size=512), error_feedback="ef21")
+
+
+def test_a_mean_over_senders_is_refused() -> None:
+    """The sum of such means would not be the mean of the estimates."""
+    with pytest.raises(ValueError, match="combine=senders: EF21 .*; type combine=mean or"):
+        build(SparseLoCo(0.1, combine="senders"), error_feedback="ef21")
 
 
 def test_it_is_another_wrapper_than_error_feedback() -> None:

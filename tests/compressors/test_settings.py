@@ -12,6 +12,7 @@ from method_cases import CHOICES, build_unchecked, compose_method, keys_of
 
 from gcbench.compressors import Compressor
 from gcbench.config import ConfigError
+from gcbench.config.help import FACTS
 from gcbench.knobs import knobs_of
 from gcbench.settings import MethodSettings
 
@@ -22,13 +23,12 @@ NEEDED = {
     "reset_steps": {"error_feedback": "loco"},
     "workers_per_node": {"exchange": "hierarchical"},
 }
-READ_ELSEWHERE = {"recommended"}
 HINTS = knobs_of(MethodSettings)
 
 
 @pytest.mark.parametrize("choice", CHOICES)
 def test_every_key_of_a_choice_changes_its_method(choice: str) -> None:
-    keys = keys_of(choice).keys() - READ_ELSEWHERE
+    keys = keys_of(choice).keys() - FACTS
     for key in keys:
         now = compose_method(choice)[key]
         needed = {k: v for k, v in NEEDED.get(key, {}).items() if k in keys}

@@ -42,6 +42,24 @@ def test_one_scale_a_tensor_is_what_sign_norm_sends() -> None:
         assert torch.equal(update["b"], grads["b"]) and torch.equal(update["c"], grads["c"])
 
 
+def test_a_root_mean_square_keeps_the_length_and_shortens_the_largest_error() -> None:
+    """max|Q(v) - v| <= sqrt(1 - 1 / d) max|v|, with equality where one of equal values is 0."""
+    d = 64
+    generator = torch.Generator().manual_seed(3)
+    rows = [torch.randn(d, generator=generator) ** power for power in (1, 3, 9)]
+    flat = torch.ones(d)
+    flat[0] = 0
+    rows += [flat, torch.eye(d)[5], 1e30 * rows[0], 1e-30 * rows[1]]
+    method = ScaledSign(bucket_size=d, scale="rms")
+    for v in rows:
+        code = sent(method, v)[0].double()
+        assert float(code.norm()) == pytest.approx(float(v.double().norm()), rel=1e-6)
+        largest = (code - v).abs().max() / v.abs().max()
+        assert largest <= (1 - 1 / d) ** 0.5 * (1 + 1e-6)
+    nearly = (sent(method, flat)[0].double() - flat).abs().max()
+    assert float(nearly) == pytest.approx((1 - 1 / d) ** 0.5, rel=1e-6)
+
+
 @pytest.mark.parametrize("size", [1, 16, 512])
 def test_the_error_of_scaled_signs(size: int) -> None:
     """It is (1 - |v|_1^2 / (d |v|_2^2)) |v|_2^2, also with zeros."""

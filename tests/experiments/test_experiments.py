@@ -16,6 +16,7 @@ import yaml
 from nightly import slow_but
 
 from gcbench.config import compose_methods, conf_directory
+from gcbench.config.help import FACTS
 from gcbench.identity import ABSENT, clear_folders
 from gcbench.report.claims import read_claims
 from gcbench.report.configs import compose, compose_experiment, compose_row, read_key
@@ -76,7 +77,7 @@ def test_a_file_adds_no_key_of_its_own(paper: str, knobs: dict[str, set[str]]) -
         choices = config["choices"]
         known = {*SHARED, *choices, *knobs[choices["compressor"]]}
         assert config["experiment"] == name
-        assert set(config) - {"choices", "experiment", "knobs", "recommended"} <= known, name
+        assert set(config) - {"choices", "experiment", "knobs", *FACTS} <= known, name
 
 
 @pytest.mark.parametrize("folder", FOLDERS)

@@ -225,6 +225,18 @@ def test_the_best_learning_rate_of_a_grid(said, split: str) -> None:
         assert "9: diverged (n=1); 0.05 is reported, chosen on the test split" in grid
 
 
+def test_runs_from_before_a_key_count_for_a_row_with_the_value_of_before(said, here) -> None:
+    path = here.parent / "table/small/one.yaml"
+    earlier = f"{SGD}, with: {{trainer.label_smoothing: 0.0}}"
+    path.write_text(path.read_text().replace(SGD, earlier))
+    for rate in (0.1, 0.2):
+        result = result_of(SGD, f"optimizer.lr={rate}", accuracy=94 + rate)
+        del result["config"]["trainer"]["label_smoothing"]
+        write(OUT / str(rate), result)
+    row = rows(said("table=small/one", "format=markdown"))["No compression"]
+    assert row[0] == "94.2 (n=1)" and "lr 0.2, the best of 2" in row[-1]
+
+
 def test_a_rate_with_many_digits_is_typed_with_all_of_them(said) -> None:
     lr = 0.31622776601683794  # as `interval` of a search draws one
     write(OUT / "own", result_of(SGD, accuracy=94.0))

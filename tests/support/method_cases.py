@@ -149,6 +149,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
     },
     "small chunks": {"chunk_size": 20, "fraction": 0.1, "min_size": 0},
     "first gradient": {"momentum_start": "gradient"},
+    "mean of senders": {"combine": "senders", "fraction": 0.1, "min_size": 0},
+    "as long as before": {"scale": "rms", "bucket_size": 16, "error_feedback": True},
+    "momentum from zero": {"momentum_start": "zero"},
 }
 # The key that a choice must have to be tried with a variant.
 ESSENTIAL = {
@@ -183,6 +186,9 @@ ESSENTIAL = {
     "through the gradient, summed, with residuals": "bucket_scope",
     "small chunks": "chunk_size",
     "first gradient": "momentum_start",
+    "mean of senders": "combine",
+    "as long as before": "scale",
+    "momentum from zero": "momentum_start",
     "scattered": "exchange",
     "scattered, coded again": "exchange",
     "scattered, with residuals": "exchange",
@@ -209,6 +215,9 @@ ONLY = {
     "through the gradient": {"qsgd", "orq", "bingrad_b", "onebit"},
     "through the gradient, summed, with residuals": {"ecqsgd", "linear"},
     "one scale": {"maxnorm_multiscale"},
+    "first gradient": {"signum"},
+    "as long as before": {"scaled_sign"},
+    "momentum from zero": {"onebit_adam"},
 }
 
 

@@ -51,6 +51,7 @@ def test_momentum_steps_are_those_of_the_formulas(options: Config, along: Any) -
 def test_frozen_adam_is_adamw_until_its_variance_stands_still() -> None:
     """From then on, the parameters are linear in the gradients that the optimizer gets."""
     settings = {**ADAM, "kind": "frozen_adam", "freeze_steps": 3, "weight_decay": 0}
+    settings["bias_correction"] = True
     nodes = {
         "adamw": {**ADAM, "kind": "adamw", "weight_decay": 0},
         **dict.fromkeys(("none", "once", "twice"), settings),

@@ -39,6 +39,21 @@ def test_the_variance_is_updated_ever_more_seldom(kappa: int) -> None:
     assert [step for step in range(600) if optimizer.updates_variance(step)] == steps
 
 
+def test_its_code_updates_the_variance_in_other_steps_from_the_third_interval_on() -> None:
+    """DeepSpeed counts its call that only makes buffers, and takes multiples of the interval."""
+    counted, interval, step, effective = 0, 1, 1, []
+    while len(effective) < 34:
+        step += 1
+        if step % interval == 0:
+            effective.append(step - 2)
+            counted += 1
+            interval *= 2 if counted % 16 == 0 else 1
+    optimizer = _optimizer(freeze_steps=500, updates_per_interval=16)
+    ours = [step for step in range(500) if optimizer.updates_variance(step)][:34]
+    assert effective[:32] == ours[:32] == [*range(16), *range(16, 48, 2)]
+    assert (effective[32:], ours[32:]) == ([50, 54], [48, 52])
+
+
 def test_without_intervals_it_is_updated_until_it_is_frozen() -> None:
     optimizer = _optimizer(freeze_steps=7, updates_per_interval=None)
     assert [step for step in range(20) if optimizer.updates_variance(step)] == list(range(7))
@@ -49,7 +64,9 @@ def _optimizer(freeze_steps: int, updates_per_interval: int | None) -> FrozenAda
     return FrozenAdam([p], 0.1, [0.9, 0.99], 1e-8, 0.0, freeze_steps, updates_per_interval)
 
 
-def zero_one_adam(run: Run, steps: int, lr: float, decay: float) -> dict[str, Tensor]:
+def zero_one_adam(
+    run: Run, steps: int, lr: float, decay: float, correction: bool
+) -> dict[str, Tensor]:
     """Return the shared parameters after `steps` steps of 0/1 Adam without compression."""
     b1, b2, eps = 0.9, 0.999, 1e-3
     model = deepcopy(run.replica.model)
@@ -69,10 +86,11 @@ def zero_one_adam(run: Run, steps: int, lr: float, decay: float) -> dict[str, Te
             grads = [tuple(mean)] * W
             vs = [b2 * v + (1 - b2) * g**2 for v, g in zip(vs, mean, strict=True)]
             updates += 1
-        rate = lr / (1 - b1 ** (step + 1))
+        rate = lr / (1 - b1 ** (step + 1) if correction else 1)
         rates += rate
         with torch.no_grad():
-            roots = [(v / (1 - b2**updates)).sqrt() + eps for v in vs]
+            unbias = 1 - b2**updates if correction else 1
+            roots = [(v / unbias).sqrt() + eps for v in vs]
             roots = [torch.where(v > 0, root, torch.inf) for v, root in zip(vs, roots, strict=True)]
             for worker, m in enumerate(models):
                 for i, p in enumerate(m.parameters()):
@@ -93,11 +111,15 @@ def zero_one_adam(run: Run, steps: int, lr: float, decay: float) -> dict[str, Te
     return {k: p.detach() for k, p in model.named_parameters()}
 
 
-@pytest.mark.parametrize("steps", [3, 10, 18, 30])
-def test_it_is_the_papers_algorithm(tmp_path: Path, steps: int) -> None:
-    rates = ("optimizer.lr=0.002", "optimizer.weight_decay=2", "optimizer.eps=0.001")
+@pytest.mark.parametrize(
+    ("steps", "correction"), [(3, False), (10, False), (18, False), (30, False), (30, True)]
+)
+def test_it_is_the_papers_algorithm(tmp_path: Path, steps: int, correction: bool) -> None:
+    """The paper corrects no bias of the moments, which is the default."""
+    rates = ["optimizer.lr=0.002", "optimizer.weight_decay=2", "optimizer.eps=0.001"]
+    rates += ["optimizer.bias_correction=true"] if correction else []
     built = build(tmp_path, "compressor=none", *SHORT, *FROZEN, *rates)
-    expected = zero_one_adam(built[0], steps, lr=0.002, decay=2)
+    expected = zero_one_adam(built[0], steps, 0.002, 2, correction)
     before = shared(built[0])
     take_steps(built, steps)
     for name, value in shared(built[0]).items():
@@ -257,7 +279,9 @@ def test_between_exchanges_each_group_decays_at_its_own_rate(tmp_path: Path) -> 
 def test_each_group_has_steps_of_its_own_size() -> None:
     p, q = (nn.Parameter(torch.zeros(1)) for _ in range(2))
     groups = [{"params": [p]}, {"params": [q], "lr": 0.3, "betas": (0.5, 0.9)}]
-    optimizer = FrozenAdam(groups, 0.1, [0.9, 0.99], 1e-8, 0.0, freeze_steps=9)
+    optimizer = FrozenAdam(
+        groups, 0.1, [0.9, 0.99], 1e-8, 0.0, freeze_steps=9, bias_correction=True
+    )
     for number in (1, 2):
         p.grad, q.grad = torch.ones(1), torch.ones(1)
         optimizer.step()
