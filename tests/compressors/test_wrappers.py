@@ -19,13 +19,13 @@ from gcbench.compressors.exchange import GatherExchange
 from gcbench.compressors.matrices import StacksOfMatrices
 from gcbench.compressors.powersgd import PowerSGD
 from gcbench.compressors.qsgd import QSGD
+from gcbench.compressors.small import SmallTensorsWhole
 from gcbench.compressors.wrappers import (
     CheckedGradients,
     DenseWarmup,
     ErrorFeedback,
     NormClipping,
     SigmaClipping,
-    SmallTensorsWhole,
 )
 
 METHODS: dict[str, Compressor] = {
