@@ -12,8 +12,10 @@ from gcbench.check.promises import rounding_of_sums
 from gcbench.check.steps import flat
 from gcbench.compressors import Compressor, Grads, State, parts_of
 from gcbench.compressors.exchange import ScatterExchange
+from gcbench.compressors.matrices import StacksOfMatrices
+from gcbench.compressors.small import SmallTensorsWhole
 from gcbench.compressors.virtual import aggregate
-from gcbench.compressors.wrappers import CheckedGradients, ErrorFeedback, SmallTensorsWhole
+from gcbench.compressors.wrappers import CheckedGradients, ErrorFeedback
 
 SAME_STEPS = 60
 # They are below, at and above usual ranks and sizes of buckets. None has so many values that the
@@ -40,7 +42,8 @@ SAME_KINDS: dict[str, Draw] = {
     "any values": lambda shape, generator: torch.randn(shape, generator=generator),
 }
 HUGE, TINY = 1e30, 1e-30
-GROWTH = 1.7  # linear growth of a residual is 2; 1.4 is that of the 63 values that top_k leaves out
+GROWTH = 1.7  # 2 is linear growth; 1.4 is that of what top_k leaves out, one value of 64 a step
+CHANCE = 5.0  # standard deviations
 
 
 def _outer(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
@@ -56,19 +59,28 @@ def _first_row(x: Tensor) -> Tensor:
 
 
 def check_conserves(compressor: Compressor) -> str | None:
-    """Check that updates and residuals add up to gradients that stay the same for 60 steps.
+    """Check that updates add up to gradients that stay the same for 60 steps.
 
-    The mean residual must not grow all the time either. Only methods that promise to be contractive
-    can do this; error feedback is put around them unless they have it. Returns a remark if there
-    was nothing to check.
+    With error feedback, which is put around a method that promises to be contractive, nothing is
+    lost: updates and the mean residual are the gradients, and that residual stops growing. Without,
+    updates of a method that promises to be unbiased are off by chance only. Returns a remark if
+    neither is promised.
     """
     around = _with_residual(compressor)
-    if around is None:
-        return "nothing to check, as this is not contractive, or remembers more than a residual"
+    if around is None and not compressor.properties.unbiased:
+        return "nothing to add up: neither contractive nor unbiased, or another memory"
     largest = largest_sent(compressor)
-    _check_same(around, SAME_KINDS, 1.0)
-    for scale in (min(HUGE, largest / 1e3), max(TINY, 1e3 / largest)):
-        _check_same(around, {"any values": SAME_KINDS["any values"]}, scale)
+    scaled = {"any values": SAME_KINDS["any values"]}
+    for scale, kinds in (
+        (1.0, SAME_KINDS),
+        (min(HUGE, largest / 1e3), scaled),
+        (max(TINY, 1e3 / largest), scaled),
+    ):
+        grads = _gradients(kinds, scale)
+        if around is None:
+            _check_chance(compressor, grads)
+        else:
+            _check_residual(around, grads)
     return None
 
 
@@ -83,49 +95,75 @@ def _with_residual(compressor: Compressor) -> Compressor | None:
         if isinstance(part, ErrorFeedback):
             whole = part.alpha == part.beta == 1 and part.inner.properties.contractive
             return compressor if whole else None
-        if not isinstance(part, (CheckedGradients, SmallTensorsWhole)):
+        if not isinstance(part, (CheckedGradients, SmallTensorsWhole, StacksOfMatrices)):
             return None
     return None
 
 
-def _check_same(compressor: Compressor, kinds: dict[str, Draw], scale: float) -> None:
-    """Check one run of steps, in which all kinds of gradients are tensors side by side."""
-    grads = _gradients(kinds, scale)
+def _check_residual(compressor: Compressor, grads: Grads) -> None:
+    """Check that nothing is lost and nothing stays behind; all gradients lie side by side."""
     rounding = max(1e-5, rounding_of_sums(compressor))
-    state, total = State(), torch.zeros(1, dtype=torch.float64)
-    residuals = []
+    state, residuals = State(), []
+    total = torch.zeros(1, dtype=torch.float64)
     for number in range(SAME_STEPS):
         out = aggregate(compressor, grads, number=number, state=state)
         state, total = out.state, total + flat(out.update)[0]
         kept = {k: state.per_worker.get(k, torch.zeros_like(g)) for k, g in grads.items()}
         residuals.append(flat(kept).mean(0))
-    mean = flat(grads).mean(0)
-    lost = (total + residuals[-1] - SAME_STEPS * mean).abs()
+    mean, all_residuals = flat(grads).mean(0), torch.stack(residuals)
+    lost = total + residuals[-1] - SAME_STEPS * mean
     # Every step rounds a residual, which may be much larger than a gradient.
-    summed = SAME_STEPS * mean.abs() + torch.stack(residuals).abs().sum(0)
-    parts = [g[0].numel() for g in grads.values()]
-    each = zip(grads, *(x.split(parts, -1) for x in (mean, lost, summed)), strict=True)
-    norms = [x.norm(dim=1) for x in torch.stack(residuals).split(parts, 1)]
-    for (name, g, off, allowed), norm in zip(each, norms, strict=True):
-        what = f"after {SAME_STEPS} equal gradients of {name}, with error feedback, "
+    summed = SAME_STEPS * mean.abs() + all_residuals.abs().sum(0)
+    columns = _each(grads, mean, lost, summed, all_residuals)
+    for name, (one, off, allowed, residual) in columns.items():
+        what = f"{SAME_STEPS} equal gradients of {name}, with error feedback: "
         demand(
             off.norm() <= rounding * allowed.norm(),
-            f"{what}updates and the mean residual are off the sum of the gradients by "
-            f"{float(off.norm() / g.norm()):.2g} of one",
+            f"{what}updates and the mean residual are off their sum by "
+            f"{float(off.norm() / one.norm()):.2g} of one",
         )
-        half, one = SAME_STEPS // 2, g.norm()
+        norms = residual.norm(dim=1)
+        before, after = norms[: SAME_STEPS // 2].max(), norms[SAME_STEPS // 2 :].max()
         demand(
-            norm[half:].max() <= GROWTH * norm[:half].max() + one,
-            f"{what}the mean residual is {float(norm[-1] / one):.3g} times as large as one, and "
-            "grows: a part of the gradient is never sent",
+            after <= GROWTH * before + one.norm(),
+            f"{what}the mean residual is {float(norms[-1] / one.norm()):.3g} times one, and still "
+            "growing: a part of the gradient is never sent",
         )
+
+
+def _check_chance(compressor: Compressor, grads: Grads) -> None:
+    """Check that the sum of errors is that of independent ones: steps, not steps squared."""
+    updates, state = [], State()
+    for number in range(SAME_STEPS):
+        out = aggregate(compressor, grads, number=number, state=state)
+        state = out.state
+        updates.append(flat(out.update)[0])
+    mean = flat(grads).mean(0)
+    for name, (one, errors) in _each(grads, mean, torch.stack(updates) - mean).items():
+        chance = errors.square().sum().sqrt() + 1e-5 * SAME_STEPS * one.norm()
+        off = errors.sum(0).norm()
+        demand(
+            off <= CHANCE * chance,
+            f"{SAME_STEPS} equal gradients of {name}, without error feedback: the sum of their "
+            f"updates is {float(off / chance):.2g} times as far off as by chance",
+        )
+
+
+def _each(grads: Grads, *columns: Tensor) -> dict[str, list[Tensor]]:
+    """Return the part of every `[..., n]` that belongs to a tensor, by name."""
+    parts = [g[0].numel() for g in grads.values()]
+    return {
+        name: list(own)
+        for name, *own in zip(grads, *(x.split(parts, -1) for x in columns), strict=True)
+    }
 
 
 def _gradients(kinds: dict[str, Draw], scale: float) -> Grads:
     """Return the gradients of two workers, which differ."""
     generator = torch.Generator().manual_seed(0)
+    times = "" if scale == 1 else f", times {scale:g}"
     grads = {
-        f"{name} ({kind}{f', times {scale:g}' if scale != 1 else ''})": scale * draw(shape, generator)
+        f"{name} ({kind}{times})": scale * draw(shape, generator)
         for kind, draw in kinds.items()
         for name, shape in SAME_SHAPES.items()
     }

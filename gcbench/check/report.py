@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 import gcbench
+from gcbench.check.conservation import check_conserves
 from gcbench.check.contract import (
     LENGTHS,
     ODD_INPUTS,
@@ -97,6 +98,7 @@ def _checks(maker: Callable[[], Compressor]) -> Iterator[tuple[str, Check]]:
     )
     yield f"scope={promises.scope}", partial(check_scope, compressor)
     yield "error feedback adds up", partial(check_error_feedback, compressor)
+    yield "nothing is lost in 60 steps", partial(check_conserves, compressor)
 
 
 def _odd_inputs(compressor: Compressor) -> None:

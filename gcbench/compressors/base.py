@@ -65,22 +65,6 @@ class State:
         pairs = zip_longest(self._pairs(), newer._pairs(), fillvalue=nothing)
         return State.of_layers([(a | c, b | d) for (a, b), (c, d) in pairs])
 
-    def first_rows(self) -> State:
-        """Return the state of a single worker, the first one."""
-        return State.of_layers(
-            [(shared, {k: x[:1] for k, x in own.items()}) for shared, own in self._pairs()]
-        )
-
-    def expand_rows(self, workers: int) -> State:
-        """Return a single worker's state as that of workers which all have the same."""
-
-        def expand(x: Tensor) -> Tensor:
-            return x.expand(workers, *x.shape[1:])
-
-        return State.of_layers(
-            [(shared, {k: expand(x) for k, x in own.items()}) for shared, own in self._pairs()]
-        )
-
     def _pairs(self) -> list[tuple[Grads, Grads]]:
         return [(layer.shared, layer.per_worker) for layer in self.layers()]
 

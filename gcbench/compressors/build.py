@@ -20,6 +20,7 @@ from gcbench.compressors.hierarchical import Hierarchical
 from gcbench.compressors.loco import LoCo
 from gcbench.compressors.matrices import OfMatrices, StacksOfMatrices, is_convolution
 from gcbench.compressors.onebit_adam import MomentumCoding
+from gcbench.compressors.small import SmallTensorsWhole
 from gcbench.compressors.wrappers import (
     BucketsThroughGradient,
     CheckedGradients,
@@ -27,7 +28,6 @@ from gcbench.compressors.wrappers import (
     ErrorFeedback,
     NormClipping,
     SigmaClipping,
-    SmallTensorsWhole,
 )
 from gcbench.knobs import checked
 from gcbench.settings.wrappers import (
@@ -82,10 +82,6 @@ def build(
     settings that contradict one another or the method.
     """
     _refuse_idle(exchange, code, align, workers_per_node)
-    if bucket_scope == "gradient" and isinstance(method, OfMatrices):
-        raise ValueError(
-            f"bucket_scope=gradient: {type(method).__name__} has no buckets; leave it out"
-        )
     if bucket_scope == "gradient" and align:
         raise ValueError(
             "align=true bucket_scope=gradient: buckets that run through the gradient cut receptive "
@@ -104,13 +100,13 @@ def build(
     if momentum is not None:
         coded = DenseWarmup(compressor, dense_steps) if dense_steps > 0 else compressor
         compressor = MomentumCoding(coded, momentum, momentum_start)
-    matrices = method if isinstance(method, OfMatrices) else None
+    matrices = method if isinstance(method, OfMatrices) and bucket_scope == "tensor" else None
     if matrices:
         compressor = StacksOfMatrices(compressor)
     elif min_ratio:
         raise ValueError(
-            f"min_ratio={min_ratio:g}: {type(method).__name__} sends no factors of matrices, which "
-            "could be larger than these; leave it out"
+            f"min_ratio={min_ratio:g}: {type(method).__name__} sends no factors of matrices; leave "
+            "it out"
         )
     if min_size > 0 or min_dims > 0 or min_ratio > 0:
         compressor = SmallTensorsWhole(compressor, min_size, min_dims, min_ratio, matrices)

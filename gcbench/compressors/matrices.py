@@ -129,7 +129,9 @@ def _split(tensors: Grads, counts: dict[str, int]) -> Grads:
     """Return tensors with each stack `[w, k, ...]` as k tensors `[w, ...]`."""
     parts: Grads = {}
     for name, x in tensors.items():
-        parts |= zip(_names(name, counts), x.unbind(1), strict=True) if name in counts else {name: x}
+        parts |= (
+            zip(_names(name, counts), x.unbind(1), strict=True) if name in counts else {name: x}
+        )
     return parts
 
 

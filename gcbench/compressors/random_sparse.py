@@ -31,7 +31,7 @@ class RandomK(Checked):
     """Values at positions that are drawn again every step, the same on all workers.
 
     A baseline of PowerSGD (Vogels et al., NeurIPS 2019, table 4), with PowerSGD's budget.
-    For a tensor M `[n, m]` (a stack `[k, n, m]` has k times as much, `gcbench.compressors.matrices`):
+    For a tensor M `[n, m]` (a stack `[k, n, m]` has k times the budget):
 
         K = r (n + m) positions, drawn without replacement every step from a shared seed
         values <- mean over workers of M at these positions;   decode: the values there, 0 elsewhere

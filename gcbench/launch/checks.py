@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from gcbench.compressors import Compressor, compressed_share
 from gcbench.compressors.build import dense_steps_of, parts_of
 from gcbench.compressors.dion import Dion
+from gcbench.compressors.matrices import shapes_of_parameters
 from gcbench.compressors.onebit_adam import MomentumCoding
 from gcbench.config import PAPER, Config, ConfigError
 from gcbench.data import Data
@@ -266,7 +267,7 @@ def _warn_of_little_compression(
     config: Config, compressor: Compressor, estimator: Estimator, model: nn.Module, data: Data
 ) -> None:
     steps = steps_of_run(config["trainer"], data)
-    shapes = [p.shape for p in model.parameters() if p.requires_grad]
+    shapes = shapes_of_parameters(model).values()
     share = compressed_share(compressor, shapes, estimator.exchanges_in(steps))
     if advice := advice_on_share(share, config):
         log.warning("%s are compressed %s", share_in_words(share), advice)

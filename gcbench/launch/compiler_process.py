@@ -51,7 +51,7 @@ class Rehearsal:
         return Rehearsal(
             compressor=compressor,
             threads=threads,
-            shapes={name: list(p.shape) for name, p in run.replica.parameters.items()},
+            shapes={name: list(shape) for name, shape in run.replica.shapes.items()},
             messages=run.pipeline.messages(run),
             workers=run.comm.workers,
             workers_per_host=run.comm.workers_per_host,

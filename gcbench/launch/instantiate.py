@@ -15,6 +15,7 @@ from omegaconf import OmegaConf
 from torch import nn
 
 from gcbench.compressors import Compressor
+from gcbench.compressors.matrices import shapes_of_parameters
 from gcbench.config import Config, ConfigError, near
 from gcbench.data import Data, as_data
 from gcbench.identity import format_value
@@ -92,10 +93,12 @@ def make_model(node: Config, shape: Sequence[int], outputs: int) -> nn.Module:
 def parameter_shapes(
     node: Config, shape: Sequence[int], outputs: int
 ) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of a model's trained parameters by name, without allocating its weights."""
+    """Return the shapes of a model's trained parameters by name, as compressors get them.
+
+    Weights are not allocated.
+    """
     with torch.device("meta"):
-        model = make_model(node, shape, outputs)
-    return {name: tuple(p.shape) for name, p in model.named_parameters() if p.requires_grad}
+        return shapes_of_parameters(make_model(node, shape, outputs))
 
 
 def to_dataclass(schema: type[Any], node: Config) -> Any:

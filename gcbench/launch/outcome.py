@@ -48,7 +48,7 @@ def make_outcome(
     """Return the result of a run; every process must call this."""
     meter = Meter.of_workers(plan.workers)
     meter.load([totals for part in run.control.gather(run.comm.meter.state()) for totals in part])
-    shapes = [parameter.shape for parameter in run.replica.parameters.values()]
+    shapes = run.replica.shapes.values()
     dense_wire = _dense_wire_bits(
         run.replica.dense_bits, begun.resharded, plan.workers, progress.step
     )

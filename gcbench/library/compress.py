@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gcbench.codecs.kernels import use_backend
 from gcbench.compressors import Compressor, compressed_share
+from gcbench.compressors.matrices import shapes_of_parameters
 from gcbench.config import (
     Config,
     ConfigError,
@@ -160,7 +161,9 @@ def compress(
     refuse_ddp(module)
     method, config = _make_compressor(compressor, knobs)
     refuse_nodes(module, method)
-    _warn_if_mostly_whole(method, config, [p.shape for p in parameters_of(module)])
+    shapes = shapes_of_parameters(module.module)
+    exchanged = [shapes[name] for name in parameters_of(module).values()]
+    _warn_if_mostly_whole(method, config, exchanged)
     _use_codecs(codec_backend, module)
     return DdpCompression(module, method, seed)
 

@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from gcbench.comm import Comm, WholeGradient, node_size, transport_of
 from gcbench.compressors import Compressor, parts_of
 from gcbench.compressors.hierarchical import Hierarchical
+from gcbench.compressors.matrices import shapes_of_parameters
 from gcbench.config import ConfigError
 from gcbench.identity import digest
 from gcbench.launch.checks import refuse_complex
@@ -26,6 +27,7 @@ class DdpCompression(Compression):
     def __init__(self, ddp: DistributedDataParallel, compressor: Compressor, seed: int) -> None:
         self._parameters = parameters_of(ddp)
         self._names = {p: name for name, p in ddp.module.named_parameters()}
+        self._shapes = shapes_of_parameters(ddp.module)
         self._group = ddp.process_group
         device = next(iter(self._parameters)).device
         super().__init__(
@@ -59,7 +61,7 @@ class DdpCompression(Compression):
                 "type handle.remove(), and compress again after requires_grad_(True)"
             )
         rows = {
-            name: gradients[p].float().contiguous().unsqueeze(0)
+            name: gradients[p].float().contiguous().view(1, *self._shapes[name])
             for p, name in self._parameters.items()
         }
         exchange = self._exchanges["gradient"]

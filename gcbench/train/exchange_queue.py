@@ -99,7 +99,8 @@ def aggregate_in_run(run: Run, grads: Grads, state: State, comm: Comm, number: i
     Raises MethodError for an update whose names or shapes do not match.
     """
     step = Step(number, run.seed, run.replica.workers, run.replica.offsets)
+    shaped = {k: g.view(len(g), *run.replica.shapes[k]) for k, g in grads.items()}
     with torch.no_grad():
-        out = run.compressor.aggregate(grads, state, comm, step)
-    refuse_other_update(out.update, grads)
-    return out
+        out = run.compressor.aggregate(shaped, state, comm, step)
+    refuse_other_update(out.update, shaped)
+    return out._replace(update={k: out.update[k].view(1, *g.shape[1:]) for k, g in grads.items()})

@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_map_only
 from gcbench.codecs.noise import site_number
 from gcbench.comm import hook_buckets
 from gcbench.compressors import Grads, offsets_of, split_rows
+from gcbench.compressors.matrices import shapes_of_parameters
 from gcbench.data import Task
 from gcbench.private import use_own_compiler_cache
 from gcbench.records.clock import Clock
@@ -70,6 +71,7 @@ class Replica:
         self._plain_forward = self._forward
         self._hooked: DistributedDataParallel | None = None
         self._buckets: DistributedDataParallel | None = None  # set if steps go through it
+        self.shapes = shapes_of_parameters(self.model)
         self.offsets = offsets_of({k: p.numel() for k, p in self.parameters.items()})
         self.carries: list[Any] = [None] * len(workers)
         modules = [*self.model.modules()]

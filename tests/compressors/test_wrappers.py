@@ -23,11 +23,12 @@ from gcbench.compressors.dense import Dense
 from gcbench.compressors.ef21 import EF21
 from gcbench.compressors.exchange import GatherExchange
 from gcbench.compressors.loco import LoCo
-from gcbench.compressors.onebit_adam import MomentumCoding
 from gcbench.compressors.matrices import StacksOfMatrices
+from gcbench.compressors.onebit_adam import MomentumCoding
 from gcbench.compressors.powersgd import PowerSGD
 from gcbench.compressors.qsgd import QSGD
 from gcbench.compressors.sharded import Cast
+from gcbench.compressors.small import SmallTensorsWhole
 from gcbench.compressors.wrappers import (
     BucketsThroughGradient,
     CheckedGradients,
@@ -35,7 +36,6 @@ from gcbench.compressors.wrappers import (
     ErrorFeedback,
     NormClipping,
     SigmaClipping,
-    SmallTensorsWhole,
 )
 
 METHODS: dict[str, Compressor] = {
