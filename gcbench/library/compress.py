@@ -31,7 +31,13 @@ from gcbench.knobs import hints_of, refusal
 from gcbench.launch.instantiate import make_compressor
 from gcbench.launch.plan import Machine, choose_codec_backend
 from gcbench.library.compression import Compression
-from gcbench.library.ddp import DdpCompression, parameters_of, refuse_ddp, refuse_nodes
+from gcbench.library.ddp import (
+    DdpCompression,
+    parameters_of,
+    refuse_ddp,
+    refuse_nodes,
+    refuse_unused,
+)
 from gcbench.library.fsdp import (
     FsdpCompression,
     is_carried,
@@ -160,6 +166,7 @@ def compress(
     refuse_ddp(module)
     method, config = _make_compressor(compressor, knobs)
     refuse_nodes(module, method)
+    refuse_unused(module, method)
     _warn_if_mostly_whole(method, config, [p.shape for p in parameters_of(module)])
     _use_codecs(codec_backend, module)
     return DdpCompression(module, method, seed)
