@@ -21,7 +21,7 @@ from gcbench.library.compression import Compression, Exchange
 from gcbench.library.states import (
     name_without_wrappers,
     refuse_other_tensors,
-    state_after,
+    states_of,
 )
 
 
@@ -54,7 +54,7 @@ class DdpCompression(Compression):
 
     def _check(self, name: str, read: Exchange, saved: Mapping[str, Any]) -> Exchange:
         rows = zeros_like(self._parameters)
-        refuse_other_tensors(self.compressor, rows, self._comm, read.step, read.state)
+        refuse_other_tensors(self.compressor, rows, self._comm, read.state)
         return read
 
     def _refuse_first_no_sync(self, ddp: DistributedDataParallel) -> None:
@@ -128,8 +128,8 @@ def refuse_unused(ddp: DistributedDataParallel, compressor: Compressor) -> None:
         return
     group = ddp.process_group
     mirror = Comm(group.size(), MirrorTransport(group.rank(), group.size()))
-    state = state_after(compressor, zeros_like(parameters_of(ddp)), mirror)
-    if any(layer.shared or layer.per_worker for layer in state.layers()):
+    states = states_of(compressor, zeros_like(parameters_of(ddp)), mirror)
+    if any(layer.shared or layer.per_worker for state in states for layer in state.layers()):
         raise ConfigError(
             "find_unused_parameters=True: DDP drops the update of a parameter that no worker used, "
             "and this compressor's memory would count it as applied; type "

@@ -139,7 +139,7 @@ class FsdpCompression(Compression):
         if turns.used:
             values, state = turns.join_all(read.state)
             rows = {name: torch.zeros(1, values, device=self._device)}
-            refuse_other_tensors(self.compressor, rows, self._comm, read.step, state)
+            refuse_other_tensors(self.compressor, rows, self._comm, state)
         return replace(read, turns=turns)
 
     @torch.no_grad()

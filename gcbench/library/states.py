@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gcbench.codecs.kernels import keep_dynamo
 from gcbench.comm import Comm, MirrorTransport
-from gcbench.compressors import Compressor, Grads, State
+from gcbench.compressors import Compressor, Grads, State, parts_of
 from gcbench.compressors.build import dense_steps_of
 from gcbench.compressors.virtual import aggregate
 from gcbench.config import ConfigError
@@ -22,28 +22,31 @@ ADVICE = "load what this worker saved, with the same model, compressor and numbe
 
 def name_without_wrappers(name: str) -> str:
     """Return the name of a parameter or module, whether torch.compile wraps a part or not."""
-    return re.sub(r"_(orig_mod|checkpoint_wrapped_module)(\.|$)", "", name).removesuffix(".")
+    return re.sub(r"(?<![^.])_(orig_mod|checkpoint_wrapped_module)(\.|$)", "", name).removesuffix(
+        "."
+    )
 
 
-def state_after(
-    compressor: Compressor, rows: Grads, comm: Comm, step: int = 0, state: State | None = None
-) -> State:
-    """Return a compressor's state after steps in which no worker sends anything.
+def states_of(compressor: Compressor, rows: Grads, comm: Comm) -> list[State]:
+    """Return the states after first steps of zeros, as many as a method's messages take turns.
 
-    They come after any warm-up, and are as many as its messages take turns.
+    They come after any warm-up, and nothing is sent in them.
     """
     alone = Comm(
         comm.workers,
         MirrorTransport(comm.local.start // len(comm.local), comm.processes),
         workers_per_host=comm.workers_per_host,
     )
-    first = max(step, dense_steps_of(compressor))
+    first = dense_steps_of(compressor)
+    parts = [part for part in parts_of(compressor) if isinstance(part, Compressor)]
+    turns = max(part.properties.turns for part in parts)
     device = next(iter(rows.values())).device
+    states = [State()]
     with torch.no_grad(), torch.autocast(device.type, enabled=False), keep_dynamo():
-        for number in range(first, first + compressor.properties.turns):
-            out = aggregate(compressor, rows, number=number, state=state, comm=alone)
-            state = out.state
-    return state or State()
+        for number in range(first, first + turns):
+            out = aggregate(compressor, rows, number=number, state=states[-1], comm=alone)
+            states.append(out.state)
+    return states[1:]
 
 
 def refuse_other_identity(saved: Any, expected: Mapping[str, Any]) -> None:
@@ -150,26 +153,26 @@ def not_a_state(what: str) -> ConfigError:
     return ConfigError(f"the saved state has {what}; {ADVICE}")
 
 
-def refuse_other_tensors(
-    compressor: Compressor, rows: Grads, comm: Comm, step: int, state: State
-) -> None:
-    """Raise ConfigError unless a step from `state` would go well, and keep tensors like its own."""
-    try:
-        after = state_after(compressor, rows, comm, step, state)
-    except Exception as error:
-        raise ConfigError(
-            f"the saved state does not fit the compressor ({type(error).__name__}: "
-            f"{' '.join(str(error).split())}); {ADVICE}"
-        ) from error
-    empty = State()
-    for own, other in zip_longest(state.layers(), after.layers(), fillvalue=empty):
-        for saved, kept in ((own.shared, other.shared), (own.per_worker, other.per_worker)):
-            for name in (*saved, *kept) if saved else ():
+def refuse_other_tensors(compressor: Compressor, rows: Grads, comm: Comm, state: State) -> None:
+    """Raise ConfigError unless `state` has such tensors as the compressor keeps for these rows."""
+    problems = [_differences(state, own) for own in states_of(compressor, rows, comm)]
+    if fewest := min(problems, key=len):
+        raise ConfigError(f"the saved state has {fewest[0]}; {ADVICE}")
+
+
+def _differences(state: State, own: State) -> list[str]:
+    """Return how tensors differ, except where there are none yet, as before the first step."""
+    found = []
+    for saved_layer, own_layer in zip_longest(state.layers(), own.layers(), fillvalue=State()):
+        for saved, kept in (
+            (saved_layer.shared, own_layer.shared),
+            (saved_layer.per_worker, own_layer.per_worker),
+        ):
+            for name in {**saved, **kept} if saved else ():
                 a, b = (_describe(tensors.get(name)) for tensors in (saved, kept))
                 if a != b:
-                    raise ConfigError(
-                        f"the saved state has {a} for {name}, and this compression {b}; {ADVICE}"
-                    )
+                    found.append(f"{a} for {name}, and this compression has {b}")
+    return found
 
 
 def _describe(x: Tensor | None) -> str:

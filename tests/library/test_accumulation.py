@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 from accumulation_cases import (
@@ -24,10 +26,12 @@ FEW = ("none", "signum", "ef21", "powersgd")
     "names, seeds",
     [
         pytest.param(FEW, (1, 2), id="few"),
-        pytest.param(CHOICES, range(3, 7), id="all", marks=pytest.mark.slow),
+        pytest.param(CHOICES, (3, 4), id="all", marks=pytest.mark.slow),
     ],
 )
-def test_exchanges_of_one_step_add_up_their_updates(names: list[str], seeds: range) -> None:
+def test_exchanges_of_one_step_add_up_their_updates(
+    names: Sequence[str], seeds: tuple[int, ...]
+) -> None:
     """A method sees new gradients only, whatever p.grad holds and the user does to it."""
     keys = method_keys()
     knobs = {name: {"min_size": 0} if "min_size" in keys[name] else {} for name in names}
