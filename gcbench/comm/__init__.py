@@ -1,13 +1,14 @@
 """The only package that issues collectives."""
 
 from gcbench.comm.collectives import Clock, Comm
-from gcbench.comm.control import Control, LocalControl, ProcessGroupControl
+from gcbench.comm.control import Control, LocalControl, ProcessGroupControl, gather_json
 from gcbench.comm.ddp import WholeGradient, hook_buckets
 from gcbench.comm.emulation import EmulatedTransport
 from gcbench.comm.fsdp import FlatGradient
 from gcbench.comm.meter import Meter
 from gcbench.comm.network import Link
 from gcbench.comm.nodes import Nodes, node_size
+from gcbench.comm.sparse import refuse_sparse_gradient, sparse_refusal
 from gcbench.comm.transport import (
     GlooTransport,
     MirrorTransport,
@@ -32,7 +33,10 @@ __all__ = [
     "ProcessGroupControl",
     "Transport",
     "WholeGradient",
+    "gather_json",
     "hook_buckets",
     "node_size",
+    "refuse_sparse_gradient",
+    "sparse_refusal",
     "transport_of",
 ]

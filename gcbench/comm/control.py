@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -81,14 +81,7 @@ class ProcessGroupControl:
         self.waits = False
 
     def gather(self, value: Any) -> list[Any]:
-        text = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
-        sizes = [int(size) for size in self.gather_tensors(torch.tensor([len(text)]))]
-        padded = text.new_zeros(max(sizes))
-        padded[: len(text)] = text
-        texts = self.gather_tensors(padded)
-        return [
-            json.loads(row[:size].numpy().tobytes()) for row, size in zip(texts, sizes, strict=True)
-        ]
+        return gather_json(value, self.gather_tensors)
 
     def gather_tensors(self, x: Tensor) -> list[Tensor]:
         everyone = [torch.empty_like(x) for _ in range(self._group.size())]
@@ -130,3 +123,15 @@ class ProcessGroupControl:
         self.waits = True
         yield
         self.waits = False  # not after an error: the process was waiting until then
+
+
+def gather_json(value: Any, gather: Callable[[Tensor], Sequence[Tensor]]) -> list[Any]:
+    """Return each process's `value`, which JSON can represent; `gather` collects tensors."""
+    text = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+    sizes = [int(size) for size in gather(torch.tensor([len(text)]))]
+    padded = text.new_zeros(max(sizes))
+    padded[: len(text)] = text
+    texts = gather(padded)
+    return [
+        json.loads(row[:size].numpy().tobytes()) for row, size in zip(texts, sizes, strict=True)
+    ]

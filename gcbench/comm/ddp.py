@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -12,14 +13,17 @@ from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
+from gcbench.comm.earlier import EarlierUpdates
+from gcbench.comm.sparse import refuse_sparse_gradient
+
 BucketHook = Callable[[Sequence[nn.Parameter], Sequence[Tensor]], None]
 """Called in the backward pass with the parameters of a bucket and their gradients, in the same
 order on all processes.
 """
 
-GradientHook = Callable[[Mapping[nn.Parameter, Tensor]], None]
-"""Called at the end of a backward pass with all gradients by parameter, which it replaces in place
-by those that the optimizer is to see.
+GradientHook = Callable[[Mapping[nn.Parameter, Tensor], Sequence[Tensor] | None], None]
+"""Called at the end of a backward pass with all new gradients by parameter, which it replaces in
+place by an update, and with the earlier updates to which that is added (None: no inputs here).
 """
 
 
@@ -54,21 +58,50 @@ class WholeGradient:
     """The hook of a user's DDP that waits for the last bucket and passes on all gradients at once.
 
     DDP takes one hook, once: while `on_gradients` is None, it averages as if there were no hook.
+    `on_forward` is called before each forward pass that a backward pass may follow.
     """
 
     def __init__(self, ddp: DistributedDataParallel) -> None:
         self.on_gradients: GradientHook | None = None
+        self.on_forward: Callable[[DistributedDataParallel], None] | None = None
+        self._earlier = EarlierUpdates()
+        self._watched: dict[nn.Parameter, str] = {}
         self._group = ddp.process_group
         self._gradients: dict[nn.Parameter, Tensor] = {}
         self._waiting: list[tuple[torch.futures.Future[Tensor], Tensor]] = []
         _register(ddp, self)
+        ddp.register_forward_pre_hook(partial(_begin_forward, self))
 
     @staticmethod
-    def of(ddp: DistributedDataParallel) -> WholeGradient:
-        """Return the hook of `ddp`. Raises RuntimeError if it has another one."""
+    def of(ddp: DistributedDataParallel, parameters: Mapping[nn.Parameter, str]) -> WholeGradient:
+        """Return the hook of `ddp`, whose exchanged parameters have these names.
+
+        Raises RuntimeError if it has another one.
+        """
         if ddp not in _hooks:
             _hooks[ddp] = WholeGradient(ddp)
+        _hooks[ddp]._watch(parameters)
         return _hooks[ddp]
+
+    def _watch(self, parameters: Mapping[nn.Parameter, str]) -> None:
+        for p in parameters:
+            if p not in self._watched:
+                p.register_hook(partial(self._arrive, p))
+        self._watched |= parameters
+
+    @torch.no_grad()
+    def _arrive(self, p: nn.Parameter, gradient: Tensor) -> None:
+        """Prepare `p.grad` for a gradient that is about to be added to it."""
+        if self.on_gradients is not None:
+            refuse_sparse_gradient(self._watched[p], gradient)
+            self._earlier.arrive(p, self._watched)
+
+    def begin_forward(self, ddp: DistributedDataParallel) -> None:
+        """Note a forward pass, of which DDP exchanges the gradients or does not."""
+        if self.on_forward is not None:
+            self.on_forward(ddp)
+        if ddp.require_backward_grad_sync:
+            self._earlier.expect()
 
     def __reduce__(self) -> tuple[type[None], tuple[()]]:
         """Save nothing with a DDP, which has no hook when it is loaded, whatever hook it had."""
@@ -87,7 +120,10 @@ class WholeGradient:
         self._gradients |= _gradients_of(bucket)
         self._waiting.append((future, buffer))
         if bucket.is_last():
-            self.on_gradients(self._gradients)
+            earlier = self._earlier.take_out(self._gradients)
+            self.on_gradients(self._gradients, earlier)
+            self._earlier.put_back(self._gradients)
+            self._earlier = EarlierUpdates()
             for waiting, exchanged in self._waiting:
                 waiting.set_result(exchanged)
             self._gradients, self._waiting = {}, []
@@ -124,6 +160,13 @@ def _call(
     on_bucket: Callable[[Any], torch.futures.Future[Tensor]], bucket: Any
 ) -> torch.futures.Future[Tensor]:
     return on_bucket(bucket)
+
+
+def _begin_forward(
+    hook: WholeGradient | None, ddp: DistributedDataParallel, inputs: tuple[Any, ...]
+) -> None:
+    if hook is not None and torch.is_grad_enabled():  # None in a DDP that was saved and loaded
+        hook.begin_forward(ddp)
 
 
 _call.__annotations__.clear()  # DDP looks for types there, and would find strings

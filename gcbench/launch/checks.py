@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from gcbench.comm import sparse_refusal
 from gcbench.compressors import Compressor, compressed_share
 from gcbench.compressors.build import dense_steps_of, parts_of
 from gcbench.compressors.dion import Dion
@@ -67,6 +68,7 @@ def check(config: Config, plan: Plan, data: Data, directory: Path) -> None:
             f"model={config['choices']['model']} has no parameters to train; type another model="
         )
     refuse_complex({name: p for name, p in model.named_parameters() if p.requires_grad})
+    refuse_sparse(model)
     if users_model:
         _check_outputs(config, model.to(plan.device), data)
     if is_recurrent(model) and config["trainer"]["accumulate"] > 1:
@@ -145,6 +147,14 @@ def refuse_complex(parameters: Mapping[str, Tensor]) -> None:
                 "nn.Parameter(torch.view_as_real(z)) where it is made, and torch.view_as_complex "
                 "where it is used"
             )
+
+
+def refuse_sparse(model: nn.Module) -> None:
+    """Raise ConfigError for a module whose gradients are sparse."""
+    for name, part in model.named_modules():
+        is_embedding = isinstance(part, (nn.Embedding, nn.EmbeddingBag))
+        if is_embedding and part.sparse and part.weight.requires_grad:
+            raise ConfigError(sparse_refusal(name or type(part).__name__))
 
 
 def _check_directory(directory: Path) -> None:

@@ -16,7 +16,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gcbench.codecs.kernels import use_backend
 from gcbench.compressors import Compressor, compressed_share
-from gcbench.compressors.matrices import shapes_of_parameters
 from gcbench.config import (
     Config,
     ConfigError,
@@ -32,7 +31,13 @@ from gcbench.knobs import hints_of, refusal
 from gcbench.launch.instantiate import make_compressor
 from gcbench.launch.plan import Machine, choose_codec_backend
 from gcbench.library.compression import Compression
-from gcbench.library.ddp import DdpCompression, parameters_of, refuse_ddp, refuse_nodes
+from gcbench.library.ddp import (
+    DdpCompression,
+    refuse_ddp,
+    refuse_nodes,
+    refuse_unused,
+    shapes_of,
+)
 from gcbench.library.fsdp import (
     FsdpCompression,
     is_carried,
@@ -161,9 +166,8 @@ def compress(
     refuse_ddp(module)
     method, config = _make_compressor(compressor, knobs)
     refuse_nodes(module, method)
-    shapes = shapes_of_parameters(module.module)
-    exchanged = [shapes[name] for name in parameters_of(module).values()]
-    _warn_if_mostly_whole(method, config, exchanged)
+    refuse_unused(module, method)
+    _warn_if_mostly_whole(method, config, [*shapes_of(module).values()])
     _use_codecs(codec_backend, module)
     return DdpCompression(module, method, seed)
 

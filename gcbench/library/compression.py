@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -13,11 +14,19 @@ import torch.distributed as dist
 from torch import Tensor
 
 from gcbench.codecs.kernels import keep_dynamo
-from gcbench.comm import Comm
+from gcbench.comm import Comm, gather_json
 from gcbench.compressors import Aggregated, Compressor, Grads, State, refuse_other_update
 from gcbench.compressors.virtual import aggregate
 from gcbench.config import ConfigError
-from gcbench.identity import digest
+from gcbench.library.states import (
+    by_name,
+    differing,
+    read_state,
+    read_steps,
+    refuse_other_identity,
+    refuse_other_traffic,
+    to_plain,
+)
 from gcbench.train.finite import not_finite
 
 
@@ -29,22 +38,6 @@ class Exchange:
     step: int = 0
     state: State = field(default_factory=State)
 
-    def keep(
-        self, state: State, seen: Iterable[Tensor], group: dist.ProcessGroup | None = None
-    ) -> bool:
-        """Store `state` if all `seen` tensors `[1, ...]` are finite; else keep the old state.
-
-        The processes of `group` decide together: if one has seen a bad value, none stores. Returns
-        whether it was stored.
-        """
-        bad = not_finite(seen).float()
-        if group is not None:
-            dist.all_reduce(bad, dist.ReduceOp.MAX, group)
-        if bad.item():
-            return False
-        self.state = state
-        return True
-
 
 class Compression(ABC):
     """A compressor in the backward passes of a module, made by `compress`."""
@@ -54,45 +47,67 @@ class Compression(ABC):
         compressor: Compressor,
         comm: Comm,
         device: torch.device,
-        seeds: Mapping[str, int],
-        **place: int | str,
+        seed: int,
+        exchanges: Mapping[str, Exchange],
+        **place: Any,
     ) -> None:
-        """Take the seed of each exchange of a backward pass, by name.
+        """Take the user's seed, and the exchanges of a backward pass by name, none made yet.
 
         `place` holds further values that a saved state must match, such as a shard's number.
         """
         self.compressor = compressor
         self._comm = comm
         self._device = device
-        self._exchanges = {name: Exchange(seed) for name, seed in seeds.items()}
+        self._exchanges: Mapping[str, Exchange] = exchanges
         self._identity = {
             "compressor": re.sub(r" at 0x[0-9a-f]+", "", repr(compressor)),  # without addresses
             "workers": comm.workers,
             "worker": comm.local.start,
             **place,
         }
-        self._refuse_other_workers(seeds)
+        seeds = {name: exchange.seed for name, exchange in exchanges.items()}
+        self._refuse_other_arguments(
+            {"seed": seed, "compressor": self._identity["compressor"], "seeds": seeds}
+        )
 
-    def _refuse_other_workers(self, seeds: Mapping[str, int]) -> None:
-        """Raise ConfigError unless all workers have the same compressor and the same seeds."""
-        if self._comm.transport is None:
-            return
-        own = digest([self._identity["compressor"], dict(seeds)]).encode()
-        message = torch.frombuffer(bytearray(own), dtype=torch.uint8).unsqueeze(0)
-        everyone = self._comm.transport.all_gather(message.to(self._device))
-        for worker, digits in enumerate(everyone):
-            if not torch.equal(digits, everyone[0]):
-                raise ConfigError(
-                    f"worker {worker} called compress with other arguments than worker 0; worker "
-                    f"{self._identity['worker']}, this one, has {self._identity['compressor']}; "
-                    "type the same method, knobs and seed on all workers"
-                )
+    def _refuse_other_arguments(self, arguments: Mapping[str, Any]) -> None:
+        """Raise ConfigError unless all workers have these."""
+        first, *others = self._gather(arguments)
+        for worker, other in enumerate(others, 1):
+            for key in arguments:
+                if other[key] != first[key]:
+                    theirs, ours = differing(other[key], first[key])
+                    raise ConfigError(
+                        f"worker {worker} called compress with {key}={theirs}, and worker 0 with "
+                        f"{ours}; type the same method, knobs and seed on all workers"
+                    )
+
+    def _gather(self, value: Any) -> list[Any]:
+        """Return what each worker has, which JSON can represent."""
+        transport = self._comm.transport
+        if transport is None:
+            return [value]
+
+        def gather(x: Tensor) -> list[Tensor]:
+            message = x.view(torch.uint8).unsqueeze(0).to(self._device)
+            return [row.view(x.dtype) for row in transport.all_gather(message).cpu()]
+
+        return gather_json(value, gather)
 
     def __repr__(self) -> str:
         return (
             f"{type(self).__name__}({self.compressor!r}, workers={self._comm.workers}, "
             f"bits_sent={self.bits_sent})"
         )
+
+    def __reduce__(self) -> tuple[type[None], tuple[()]]:
+        """Save nothing with an object that holds this handle, which belongs to its processes."""
+        warnings.warn(
+            "a handle of gcbench.compress is copied and saved as None, as it belongs to its "
+            "module; save handle.state_dict() to keep the compressor's state",
+            stacklevel=2,
+        )
+        return type(None), ()
 
     @property
     def bits_sent(self) -> int:
@@ -107,33 +122,37 @@ class Compression(ABC):
         return {
             **self._identity,
             "steps": {name: exchange.step for name, exchange in self._exchanges.items()},
-            "states": {
-                name: [(layer.shared, layer.per_worker) for layer in exchange.state.layers()]
-                for name, exchange in self._exchanges.items()
-            },
+            "states": {name: to_plain(x.state) for name, x in self._exchanges.items()},
             "traffic": self._comm.meter.state(),
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` returned. Raises ConfigError if it is not this worker's."""
-        expected = {**self._identity, "parts": list(self._exchanges)}
-        saved = {**state_dict, "parts": list(state_dict.get("steps", ()))}
-        for key, value in expected.items():
-            if saved.get(key) != value:
-                raise ConfigError(
-                    f"the saved state has {key}={saved.get(key)}, and this compression has "
-                    f"{value}; load what this worker saved, with the same model, "
-                    "compressor and number of workers"
-                )
-        for name, exchange in self._exchanges.items():
-            exchange.step = state_dict["steps"][name]
-            exchange.state = State.of_layers(
-                [
-                    (self._to_device(shared), self._to_device(per_worker))
-                    for shared, per_worker in state_dict["states"][name]
-                ]
-            )
-        self._comm.meter.load(state_dict["traffic"])
+        """Restore what `state_dict` returned on this worker.
+
+        Raises:
+            ConfigError: if it is not this worker's state, or damaged; nothing is replaced then.
+        """
+        self._replace(self._read(state_dict), state_dict)
+
+    def _replace(self, exchanges: Mapping[str, Exchange], saved: Mapping[str, Any]) -> None:
+        self._exchanges = exchanges
+        self._comm.meter.load(saved["traffic"])
+
+    def _read(self, saved: Mapping[str, Any]) -> Mapping[str, Exchange]:
+        """Return the exchanges that were saved. Raises ConfigError if they are not these."""
+        refuse_other_identity(saved, self._identity)
+        steps = read_steps(saved, self._exchanges)
+        refuse_other_traffic(saved)
+        states = by_name(saved, "states", self._exchanges)
+        read = {
+            name: replace(own, step=steps[name], state=read_state(states[name], self._device))
+            for name, own in self._exchanges.items()
+        }
+        return {name: self._check(name, exchange, saved) for name, exchange in read.items()}
+
+    @abstractmethod
+    def _check(self, name: str, read: Exchange, saved: Mapping[str, Any]) -> Exchange:
+        """Return the exchange `read` from `saved`. Raises ConfigError if its state does not fit."""
 
     @abstractmethod
     def remove(self) -> None:
@@ -159,5 +178,58 @@ class Compression(ABC):
         exchange.step += 1
         return out
 
-    def _to_device(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return {name: tensor.to(self._device) for name, tensor in tensors.items()}
+    def _keep(
+        self,
+        exchange: Exchange,
+        state: State,
+        seen: Iterable[Tensor],
+        group: dist.ProcessGroup | None,
+        earlier: Sequence[Tensor] | None = None,
+    ) -> bool:
+        """Store `state` if all `seen` tensors `[1, ...]` are finite; else keep the old state.
+
+        The processes of `group` decide together: if one has seen a bad value, none stores. Returns
+        whether it was stored.
+
+        Raises:
+            ConfigError: if they have made different numbers of exchanges, or have different
+                `earlier` updates, where None stands for any.
+        """
+        bad = not_finite(seen).float()
+        if group is None:
+            kept = not bad.item()
+        else:
+            # In a maximum over workers, minus a value gives the lowest one.
+            step = bad.new_full((1,), exchange.step)
+            total = bad.new_full((1,), -torch.inf) if earlier is None else _sum(earlier, bad)
+            minus_total = total if earlier is None else -total
+            told = torch.cat([bad, step, -step, total, minus_total])
+            dist.all_reduce(told, dist.ReduceOp.MAX, group)
+            kept = self._read_flag(told.tolist(), exchange.step)
+        if kept:
+            exchange.state = state
+        return kept
+
+    def _read_flag(self, told: Sequence[float], step: int) -> bool:
+        """Return whether no worker has seen a bad value. Raises ConfigError as `_keep` does."""
+        bad, most, minus_least, highest, minus_lowest = told
+        if most != -minus_least:
+            other = most if most != step else -minus_least
+            raise ConfigError(
+                f"worker {self._identity['worker']} has made {step} exchanges with this "
+                f"compressor, and another one {other:.0f}; type load_state_dict on every worker, "
+                "with what it saved after the same step"
+            )
+        if highest > -torch.inf and highest != -minus_lowest:
+            raise ConfigError(
+                "p.grad differed between workers when gradients were added to it, so that it did "
+                "not hold an update; type optimizer.zero_grad() after optimizer.step(), and "
+                "no_sync() for all micro-batches but the last"
+            )
+        return not bad
+
+
+def _sum(tensors: Sequence[Tensor], like: Tensor) -> Tensor:
+    """Return the sum of all values as `[1]`; 0 if it is not finite."""
+    sums = [x.sum(dtype=torch.float32) for x in tensors]
+    return torch.stack([like.new_zeros(()), *sums]).sum(0, keepdim=True).nan_to_num(0, 0, 0)

@@ -4,62 +4,88 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from gcbench.comm import Comm, WholeGradient, node_size, transport_of
-from gcbench.compressors import Compressor, parts_of
+from gcbench.comm import Comm, MirrorTransport, WholeGradient, node_size, transport_of
+from gcbench.compressors import Compressor, Grads, parts_of
 from gcbench.compressors.hierarchical import Hierarchical
-from gcbench.compressors.matrices import shapes_of_parameters
+from gcbench.compressors.matrices import Shape, shapes_of_parameters
 from gcbench.config import ConfigError
-from gcbench.identity import digest
-from gcbench.launch.checks import refuse_complex
-from gcbench.library.compression import Compression
+from gcbench.launch.checks import refuse_complex, refuse_sparse
+from gcbench.library.compression import Compression, Exchange
+from gcbench.library.states import (
+    name_without_wrappers,
+    refuse_other_tensors,
+    states_of,
+)
 
 
 class DdpCompression(Compression):
     """A compressor that sees the whole gradient of a DistributedDataParallel at once."""
 
     def __init__(self, ddp: DistributedDataParallel, compressor: Compressor, seed: int) -> None:
+        # Not the DDP, of whose life its hook, and therefore this object, is a part.
+        self._module, self._ignored = ddp.module, ddp.parameters_to_ignore
         self._parameters = parameters_of(ddp)
-        self._names = {p: name for name, p in ddp.module.named_parameters()}
-        self._shapes = shapes_of_parameters(ddp.module)
+        self._shapes = shapes_of(ddp)
+        self._knows_graph = ddp._has_rebuilt_buckets
         self._group = ddp.process_group
         device = next(iter(self._parameters)).device
         super().__init__(
             compressor,
             _comm_of(ddp, device),
             device,
-            {"gradient": seed},
-            values=sum(p.numel() for p in self._parameters),
-            parameters=digest([[name, list(p.shape)] for p, name in self._parameters.items()]),
+            seed,
+            {"gradient": Exchange(seed)},
+            parameters={name: list(p.shape) for p, name in self._parameters.items()},
         )
-        self._hook = _free_hook_of(ddp)
+        self._hook = _free_hook_of(ddp, self._parameters)
         self._hook.on_gradients = self._exchange
+        self._hook.on_forward = self._refuse_first_no_sync
 
     def remove(self) -> None:
         """Let the module average gradients as DDP does without a hook."""
         if self._hook.on_gradients == self._exchange:
-            self._hook.on_gradients = None
+            self._hook.on_gradients = self._hook.on_forward = None
+
+    def _check(self, name: str, read: Exchange, saved: Mapping[str, Any]) -> Exchange:
+        rows = zeros(self._shapes, self._device)
+        refuse_other_tensors(self.compressor, rows, self._comm, read.state)
+        return read
+
+    def _refuse_first_no_sync(self, ddp: DistributedDataParallel) -> None:
+        """Raise ConfigError where PyTorch would end in an internal assertion."""
+        self._knows_graph |= ddp.require_backward_grad_sync
+        if ddp.static_graph and not self._knows_graph:
+            raise ConfigError(
+                "static_graph=True: PyTorch learns the graph in the first backward pass, which "
+                "must not be under no_sync(); type static_graph=False, or leave out no_sync() in "
+                "the first step"
+            )
 
     @torch.no_grad()
-    def _exchange(self, gradients: Mapping[nn.Parameter, Tensor]) -> None:
-        """Replace this worker's gradients by the update that all workers agree on."""
-        if late := [name for p, name in self._parameters.items() if p not in gradients]:
-            raise ConfigError(
-                f"{late[0]}: DDP does not exchange this parameter, as it was added, or began to "
-                "require a gradient, after the DDP was made; type DistributedDataParallel(model) "
-                "after that"
-            )
-        if late := [self._names[p] for p in gradients if p not in self._parameters]:
-            raise ConfigError(
-                f"{late[0]}: this parameter began to require a gradient after compress was called; "
-                "type handle.remove(), and compress again after requires_grad_(True)"
-            )
+    def _exchange(
+        self, gradients: Mapping[nn.Parameter, Tensor], earlier: Sequence[Tensor] | None
+    ) -> None:
+        """Replace this worker's new gradients by the update that all workers agree on."""
+        for p, name in (self._parameters | _trainable(self._module, self._ignored)).items():
+            if p not in gradients:
+                raise ConfigError(
+                    f"{name}: DDP does not exchange this parameter, as it was added, or began to "
+                    "require a gradient, after the DDP was made; type DistributedDataParallel("
+                    "model) and compress again after that"
+                )
+            if p not in self._parameters:
+                raise ConfigError(
+                    f"{name}: this parameter began to require a gradient after compress was "
+                    "called; type handle.remove(), and compress again after requires_grad_(True)"
+                )
         rows = {
             name: gradients[p].float().contiguous().view(1, *self._shapes[name])
             for p, name in self._parameters.items()
@@ -72,7 +98,8 @@ class DdpCompression(Compression):
         updates = {
             p: out.update[name].to(gradients[p].dtype) for p, name in self._parameters.items()
         }
-        kept = exchange.keep(out.state, [*rows.values(), *updates.values()], self._group)
+        seen = [*rows.values(), *updates.values()]
+        kept = self._keep(exchange, out.state, seen, self._group, earlier)
         for p, update in updates.items():
             # GradScaler sees only what is written here, and must find the overflow of any worker.
             if kept:
@@ -83,17 +110,7 @@ class DdpCompression(Compression):
 
 def refuse_ddp(ddp: DistributedDataParallel) -> None:
     """Raise ConfigError if a compressor cannot exchange the gradients of `ddp`."""
-    if ddp.find_unused_parameters:
-        raise ConfigError(
-            "find_unused_parameters=True: DDP drops what error feedback sends for a parameter that "
-            "no worker used; type find_unused_parameters=False, and requires_grad_(False) for "
-            "parameters that are never used"
-        )
-    if sparse := [name for name, part in ddp.named_modules() if _is_sparse(part)]:
-        raise ConfigError(
-            f"{sparse[0]}: a compressor takes no sparse gradients; type sparse=False where this "
-            "embedding is made"
-        )
+    refuse_sparse(ddp.module)
     refuse_complex({name: p for p, name in parameters_of(ddp).items()})
     if ddp.static_graph and len({p.dtype for p in parameters_of(ddp)}) > 1:
         raise ConfigError(
@@ -105,6 +122,29 @@ def refuse_ddp(ddp: DistributedDataParallel) -> None:
         raise ConfigError(
             "the parameters are on several devices; type compress with a model on one device"
         )
+
+
+def refuse_unused(ddp: DistributedDataParallel, compressor: Compressor) -> None:
+    """Raise ConfigError if `compressor` has a memory, and parameters may be unused in a step."""
+    if not ddp.find_unused_parameters:
+        return
+    group = ddp.process_group
+    mirror = Comm(group.size(), MirrorTransport(group.rank(), group.size()))
+    device = next(iter(parameters_of(ddp))).device
+    states = states_of(compressor, zeros(shapes_of(ddp), device), mirror)
+    if any(layer.shared or layer.per_worker for state in states for layer in state.layers()):
+        raise ConfigError(
+            "find_unused_parameters=True: DDP drops the update of a parameter that no worker used, "
+            "and this compressor's memory would count it as applied; type "
+            "find_unused_parameters=False (of Hugging Face's Trainer: TrainingArguments("
+            "ddp_find_unused_parameters=False)), and requires_grad_(False) for parameters that are "
+            "never used"
+        )
+
+
+def zeros(shapes: Mapping[str, Shape], device: torch.device) -> Grads:
+    """Return zeros for the gradients of one worker."""
+    return {name: torch.zeros(1, *shape, device=device) for name, shape in shapes.items()}
 
 
 def refuse_nodes(ddp: DistributedDataParallel, compressor: Compressor) -> None:
@@ -126,16 +166,23 @@ def refuse_nodes(ddp: DistributedDataParallel, compressor: Compressor) -> None:
             raise ConfigError(str(error)) from error
 
 
-def _is_sparse(module: nn.Module) -> bool:
-    return isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.sparse
-
-
 def parameters_of(ddp: DistributedDataParallel) -> dict[nn.Parameter, str]:
     """Return the names of the parameters that DDP exchanges, in the model's order."""
+    return _trainable(ddp.module, ddp.parameters_to_ignore)
+
+
+def shapes_of(ddp: DistributedDataParallel) -> dict[str, Shape]:
+    """Return the shapes, by name, of the gradients that DDP exchanges, as compressors get them."""
+    shapes = shapes_of_parameters(ddp.module)
+    by_name = {name_without_wrappers(name): shape for name, shape in shapes.items()}
+    return {name: by_name[name] for name in parameters_of(ddp).values()}
+
+
+def _trainable(module: nn.Module, ignored: Collection[str]) -> dict[nn.Parameter, str]:
     return {
-        p: name
-        for name, p in ddp.module.named_parameters()
-        if p.requires_grad and name not in ddp.parameters_to_ignore
+        p: name_without_wrappers(name)
+        for name, p in module.named_parameters()
+        if p.requires_grad and name not in ignored
     }
 
 
@@ -160,9 +207,11 @@ def workers_per_host(ranks: Sequence[int], processes: int) -> int | None:
     return sizes.pop() if len(sizes) == 1 else None
 
 
-def _free_hook_of(ddp: DistributedDataParallel) -> WholeGradient:
+def _free_hook_of(
+    ddp: DistributedDataParallel, parameters: Mapping[nn.Parameter, str]
+) -> WholeGradient:
     try:
-        hook = WholeGradient.of(ddp)
+        hook = WholeGradient.of(ddp, parameters)
         free = hook.on_gradients is None
     except RuntimeError:  # It has a hook that is not ours.
         free = False

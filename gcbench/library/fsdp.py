@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -16,13 +19,29 @@ from gcbench.compressors import Compressor, parts_of
 from gcbench.compressors.ef21 import EF21
 from gcbench.compressors.sharded import shard_exchange
 from gcbench.config import ConfigError
-from gcbench.launch.checks import refuse_complex
-from gcbench.library.compression import Compression
+from gcbench.launch.checks import refuse_complex, refuse_sparse
+from gcbench.library.compression import Compression, Exchange
+from gcbench.library.states import (
+    by_name,
+    differing,
+    name_without_wrappers,
+    refuse_other_tensors,
+)
+from gcbench.library.turns import Turns
 from gcbench.seeds import mix
+
+
+@dataclass
+class GroupExchange(Exchange):
+    """The exchange of a parameter group."""
+
+    turns: Turns = field(kw_only=True)
 
 
 class FsdpCompression(Compression):
     """A compressor that sees each parameter group's gradient when FSDP reduces it."""
+
+    _exchanges: Mapping[str, GroupExchange]
 
     def __init__(
         self,
@@ -32,7 +51,9 @@ class FsdpCompression(Compression):
         replicas: dist.ProcessGroup | None,
     ) -> None:
         groups = {
-            name: part for name, part in module.named_modules() if isinstance(part, FSDPModule)
+            name_without_wrappers(name): part
+            for name, part in module.named_modules()
+            if isinstance(part, FSDPModule)
         }
         parameter = _sharded_parameters(module)[0]
         shards = parameter.device_mesh.get_group()
@@ -43,27 +64,38 @@ class FsdpCompression(Compression):
         workers = replicas or shards
         # Replicas of different shards have the same worker numbers but need different random draws.
         shard = shards.rank() if replicas else 0
-        super().__init__(
-            compressor if replicas else shard_exchange(compressor),
-            Comm(workers.size(), transport_of(workers, device)),
-            device,
-            {name: mix(seed, index, shard) for index, name in enumerate(groups)},
-            shard=shards.rank(),
-            shards=shards.size(),
-            values=sum(n for (n,) in shapes_of_groups(module, replicas)),
-        )
-        self._by_shards = replicas is None
-        # Replicas have the same update. EF21's mean, which all keep, must stay consistent with each
-        # worker's own part of it.
-        keeps_mean = any(isinstance(part, EF21) for part in parts_of(compressor))
-        self._agreeing = shards if self._by_shards and keeps_mean else replicas
-        self._sizes: dict[str, int] = {}
         try:
             self._hooks = [FlatGradient.of(group, replicas) for group in groups.values()]
         except RuntimeError:
             raise ConfigError(
                 "this module has a compressor, and takes only one; type handle.remove() first"
             ) from None
+        prefixes = {part: f"{name}." * bool(name) for name, part in module.named_modules()}
+        exchanges = {}
+        for i, (name, hook) in enumerate(zip(groups, self._hooks, strict=True)):
+            widths = {
+                name_without_wrappers(prefixes[part.module] + part.name): part.values
+                for part in hook.parts
+            }
+            turns = Turns(widths, 1 if replicas else shards.size())
+            exchanges[name] = GroupExchange(mix(seed, i, shard), turns=turns)
+        super().__init__(
+            compressor if replicas else shard_exchange(compressor),
+            Comm(workers.size(), transport_of(workers, device)),
+            device,
+            seed,
+            exchanges,
+            shard=shards.rank(),
+            shards=shards.size(),
+            parameters={
+                name_without_wrappers(name): list(p.shape) for name, p in module.named_parameters()
+            },
+        )
+        self._by_shards = replicas is None
+        # Replicas have the same update. EF21's mean, which all keep, must stay consistent with each
+        # worker's own part of it.
+        keeps_mean = any(isinstance(part, EF21) for part in parts_of(compressor))
+        self._agreeing = shards if self._by_shards and keeps_mean else replicas
         for hook, name in zip(self._hooks, groups, strict=True):
             hook.on_gradient = partial(self._exchange, name)
 
@@ -72,8 +104,46 @@ class FsdpCompression(Compression):
         for hook in self._hooks:
             hook.on_gradient = None
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return what `Compression.state_dict` returns, and whose state it is."""
+        turns = {name: exchange.turns.to_plain() for name, exchange in self._exchanges.items()}
+        return {**super().state_dict(), "turns": turns}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` returned on this worker; all workers have to call this.
+
+        Raises:
+            ConfigError: if a worker's state is not its own, or damaged, or workers saved theirs
+                after different steps; no worker replaces anything then.
+        """
+        try:
+            read = self._read(state_dict)
+        except ConfigError as error:
+            self._gather([str(error), {}])
+            raise
+        steps = dict(state_dict["steps"])
+        for worker, (refused, other) in enumerate(self._gather(["", steps])):
+            if refused:
+                raise ConfigError(f"worker {worker} cannot load its state: {refused}")
+            if other != steps:
+                theirs, own = differing(other, steps)
+                raise ConfigError(
+                    f"worker {worker} loads a state with steps={theirs}, and this one with {own}; "
+                    "type load_state_dict on every worker, with what it saved after the same step"
+                )
+        self._replace(read, state_dict)
+
+    def _check(self, name: str, read: Exchange, saved: Mapping[str, Any]) -> Exchange:
+        assert isinstance(read, GroupExchange)
+        turns = read.turns.read(by_name(saved, "turns", self._exchanges)[name], self._device)
+        if turns.used:
+            values, state = turns.join_all(read.state)
+            rows = {name: torch.zeros(1, values, device=self._device)}
+            refuse_other_tensors(self.compressor, rows, self._comm, state)
+        return replace(read, turns=turns)
+
     @torch.no_grad()
-    def _exchange(self, name: str, gradient: Tensor) -> Tensor:
+    def _exchange(self, name: str, gradient: Tensor, used: Sequence[int]) -> Tensor:
         """Return the mean of a parameter group's gradient, or of this worker's shard of it."""
         if gradient.dtype == torch.float16:
             raise ConfigError(
@@ -81,20 +151,22 @@ class FsdpCompression(Compression):
                 "method's mean would be divided twice; type "
                 "MixedPrecisionPolicy(reduce_dtype=torch.float32)"
             )
-        if self._sizes.setdefault(name, gradient.numel()) != gradient.numel():
-            raise ConfigError(
-                f"the parameter group {name or 'of the whole module'} reduces {gradient.numel()} "
-                f"values, where it was {self._sizes[name]} before, as other parameters had a "
-                "gradient; type requires_grad_(False) for those that are not always used, or, "
-                "where requires_grad_ was typed since, handle.remove() and compress again"
-            )
         exchange = self._exchanges[name]
+        names = tuple(exchange.turns.widths)
+        try:
+            exchange.state = exchange.turns.change(exchange.state, tuple(names[i] for i in used))
+        except ValueError as error:
+            raise ConfigError(
+                f"the parameter group {name or 'of the whole module'} reduces other parameters "
+                f"than before, and {error}; type another method, or handle.remove() and compress "
+                "again after requires_grad_(False) for those that are not always used"
+            ) from error
         rows = gradient.float().unsqueeze(0)
         own = rows[:, : rows.shape[1] // self._comm.workers] if self._by_shards else rows
         out = self._aggregate(exchange, {name: rows}, like={name: own})
         # A GradScaler must find an overflow even where a method sends a sign of it, or nothing. The
         # owner of a shard sees only its own update, but its residual is that of all shards.
-        kept = exchange.keep(out.state, [rows, *out.update.values()], self._agreeing)
+        kept = self._keep(exchange, out.state, [rows, *out.update.values()], self._agreeing)
         return out.update[name][0] if kept else torch.full_like(own[0], torch.nan)
 
 
@@ -114,6 +186,7 @@ def is_carried(compressor: Compressor, between_nodes: bool) -> bool:
 def refuse_fsdp(module: nn.Module, replicas: dist.ProcessGroup | None) -> None:
     """Raise ConfigError if a compressor cannot exchange the gradients of `module`."""
     refuse_complex(dict(module.named_parameters()))
+    refuse_sparse(module)
     if any(p.is_meta for p in module.parameters()):
         raise ConfigError(
             "the parameters are on the meta device; type model.to_empty(device=...) before compress"

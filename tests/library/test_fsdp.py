@@ -177,7 +177,7 @@ REFUSALS = {
     "twice": "this module has a compressor, and takes only one; type handle.remove() first",
     "fp16": "reduce_dtype=torch.float16: ",
     "factor": "set_gradient_divide_factor: ",
-    "unused": "the parameter group ",
+    "unused": "the parameter group 2 reduces other parameters than before, and the state ",
     "mesh": "replicas=DeviceMesh(",
     "complex": "factor: its gradients are complex, and a compressor takes real ones",
     "meta": "the parameters are on the meta device",

@@ -380,6 +380,7 @@ def refusal(process: Process, case: str) -> str:
         "clipped": ("qsgd", {"clip_norm": 0.5}),
         "hierarchical": ("qsgd", {"exchange": "hierarchical", "workers_per_node": 1}),
         "ready": (build(QSGD(3), exchange="sum"), {}),
+        "unused": ("loco", {"min_size": 0}),  # a scale for 512 values of a group
     }.get(case, ("qsgd", {"min_size": 0}))
     if case == "HSDP":
         ours.model = shard(net(), mesh(between=True))

@@ -1,0 +1,79 @@
+"""What `p.grad` holds from earlier exchanges while a backward pass under DDP adds to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+Content = Literal["unknown", "new", "update", "mixed", "inseparable"]
+
+
+class EarlierUpdates:
+    """Keeps the updates of earlier exchanges out of the buckets of one, and adds them afterwards.
+
+    DDP's buckets hold `p.grad`. Where neither `zero_grad()` nor `no_sync()` separates two backward
+    passes, that is the last update plus a new gradient, and a method would take its own update for
+    a gradient. So the update is copied, and `p.grad` set to zero, when a gradient arrives; after
+    the exchange it is added again. Nothing is copied where `p.grad` is None or zero by then.
+    """
+
+    def __init__(self) -> None:
+        self._content: Content = "unknown"  # of p.grad when the first gradient arrived
+        self._updates: dict[nn.Parameter, Tensor] = {}
+        self._arrived: set[nn.Parameter] = set()
+        self._is_expected = False  # DDP exchanges the gradients that arrive
+
+    def expect(self) -> None:
+        """Note a forward pass of which DDP exchanges the gradients."""
+        self._is_expected = True
+
+    def arrive(self, p: nn.Parameter, parameters: Mapping[nn.Parameter, str]) -> None:
+        """Set aside what `p.grad` holds, before the pass adds to it."""
+        if self._content in ("new", "inseparable"):
+            return
+        if self._content == "mixed" and not self._is_expected:
+            return
+        if self._content in ("unknown", "mixed"):
+            self._content = self._read(parameters)
+        if self._content == "update" and p not in self._arrived:
+            self._arrived.add(p)
+            if p.grad is not None:
+                self._updates[p] = p.grad.clone()
+                p.grad.zero_()
+
+    def _read(self, parameters: Mapping[nn.Parameter, str]) -> Content:
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        if not gradients or not nn.utils.get_total_norm(gradients, torch.inf):
+            return "new"  # The norm waits for the device, but only where p.grad is kept.
+        if self._content == "mixed":
+            return "inseparable"
+        return "update" if self._is_expected else "mixed"
+
+    def take_out(self, gradients: Mapping[nn.Parameter, Tensor]) -> list[Tensor] | None:
+        """Leave only new gradients in the buckets; return the updates that were in them.
+
+        None if no gradient arrived here since the last exchange: this worker has no inputs.
+
+        Raises:
+            ValueError: if new gradients that DDP did not exchange have been added to an update.
+        """
+        if self._content == "inseparable":
+            raise ValueError(
+                "p.grad holds an update and gradients that DDP did not exchange, as they are those "
+                "of no_sync() or of the bare module; type optimizer.zero_grad() after "
+                "optimizer.step(), and no_sync() for all micro-batches but the last"
+            )
+        if self._content == "update":
+            for p, gradient in gradients.items():
+                if p not in self._arrived and p.grad is not None:  # This pass did not use it.
+                    self._updates[p] = gradient.clone()
+                    gradient.zero_()
+        return None if self._content == "unknown" else list(self._updates.values())
+
+    def put_back(self, gradients: Mapping[nn.Parameter, Tensor]) -> None:
+        """Add the earlier updates to the new ones."""
+        for p, update in self._updates.items():
+            gradients[p].add_(update)

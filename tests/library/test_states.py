@@ -1,0 +1,80 @@
+"""States of gcbench.compress: what is loaded, and what is refused before it replaces anything."""
+
+from __future__ import annotations
+
+import pytest
+from gloo_pool import pool
+from method_cases import CHOICES
+from nightly import slow_but
+from state_cases import (
+    go_on_at_different_steps,
+    load_across_compile,
+    load_after_each_step,
+    load_damaged,
+    load_shards,
+    save_with_a_handle,
+)
+
+from gcbench.config import method_keys
+
+
+def test_workers_at_different_steps_are_told_in_the_next_one() -> None:
+    first, second = pool(2).run(go_on_at_different_steps)
+    for name in first:
+        assert first[name].startswith("worker 0 has made 3 exchanges with this compressor, and ")
+        assert second[name].startswith("worker 1 has made 1 exchanges with this compressor, and ")
+        assert "another one 1; type load_state_dict on every worker" in first[name]
+
+
+def test_a_damaged_state_is_refused_in_one_sentence_and_replaces_nothing() -> None:
+    for sentences, unchanged in pool(2).run(load_damaged):
+        assert unchanged
+        for case, sentence in sentences.items():
+            assert sentence.startswith(("the saved state has ", "a str is no saved state")), case
+            assert "; load what this worker saved" in sentence or "; type " in sentence, case
+            assert "\n" not in sentence
+        assert (
+            "float32 values of shape (1, 1, 12) for layers.0.weight, and this" in sentences["shape"]
+        )
+        assert "nothing for layers.0.weight, and this compression has float32" in sentences["layer"]
+
+
+@pytest.mark.parametrize("name", slow_but(("acpsgd", "loco"), CHOICES))
+def test_a_state_of_any_step_is_loaded(name: str) -> None:
+    knobs = {"min_size": 0} if "min_size" in method_keys()[name] else {}
+    knobs |= {"momentum": 0.9, "dense_steps": 2} if "adam" in name else {}
+    for seen in pool(2).run(load_after_each_step, {name: knobs}):
+        assert seen == {name: [""] * 4}
+
+
+def test_torch_compile_changes_no_names() -> None:
+    for seen in pool(2).run(load_across_compile):
+        assert seen == [("", True)] * 3
+
+
+def test_a_handle_is_saved_and_copied_as_none_with_a_warning() -> None:
+    for handles, messages in pool(2).run(save_with_a_handle):
+        assert handles == [None, None]
+        assert len(messages) == 2 and all("save handle.state_dict() " in m for m in messages)
+
+
+def test_no_shard_loads_a_state_unless_all_can() -> None:
+    def load(between: bool, case: str) -> list[str]:
+        return pool(4).run(load_shards, between, case)
+
+    for between in (False, True):
+        assert load(between, "right") == [""] * 4
+        first, *others = load(between, "nan")
+        assert first.startswith("the saved state has values for 0 that are not finite; load what ")
+        told = others[1:2] if between else others  # those that exchange with worker 0
+        assert all(s.startswith("worker 0 cannot load its state: the saved") for s in told)
+        told = [s for s in load(between, "steps") if s]
+        assert len(told) == (2 if between else 4)
+        assert told[-1].startswith("worker 0 loads a state with steps=0 1, and this one with 0 2; ")
+    for case, says in {
+        "shape": "the saved state has float32 values of shape (1, 543) for 0, and this ",
+        "resting": "the saved state has tensors of other shapes",
+        "turns": "the saved state has turns of 0.wheight, which this parameter group lacks; load ",
+    }.items():
+        for sentence in load(False, case):
+            assert sentence.startswith(says) and "; load what " in sentence, (case, sentence)
