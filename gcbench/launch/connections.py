@@ -56,8 +56,11 @@ def join_workers(config: Config, plan: Plan) -> Iterator[Connections]:
     # NCCL's timeout ends the process. It is twice as long, so that the timeout of the processes'
     # agreement over gloo, which can report more, comes first.
     nccl = plan.backend == "nccl"
-    join(plan.backend, timeout=2 * timeout if nccl else timeout, device_id=device if nccl else None)
-    try:
+    with join(
+        plan.backend,
+        timeout=2 * timeout if nccl else timeout,
+        device_id=device if nccl else None,
+    ):
         world = cast(dist.ProcessGroup, dist.group.WORLD)
         control = ProcessGroupControl(
             cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=timeout))
@@ -77,5 +80,3 @@ def join_workers(config: Config, plan: Plan) -> Iterator[Connections]:
             control,
             device,
         )
-    finally:
-        dist.destroy_process_group()
