@@ -39,6 +39,7 @@ from gcbench.config import (
 )
 from gcbench.console import outlive_terminal
 from gcbench.launch import slurm
+from gcbench.reasons import escape, safe_text
 from gcbench.search import count_objectives, is_of_sweeper, objectives
 from gcbench.sweep_progress import listed_errors
 
@@ -294,21 +295,28 @@ def _command(
     except (ConfigError, RunFailed, OSError, *COMPOSITION_ERRORS) as error:
         if full_error:
             raise
-        sentence = sentence_of(error, name, arguments)
+        sentence = safe_text(sentence_of(error, name, arguments))
         print(f"{name}: {sentence}", file=sys.stderr)
         sys.exit(1)
     except Exception as error:
         if full_error or not is_of_sweeper(error):
             raise
-        why = str(error) or "it takes choice(a,b), range(a,b) and interval(a,b)"
+        why = safe_text(str(error)) or "it takes choice(a,b), range(a,b) and interval(a,b)"
         print(f"{name}: the sweeper cannot search this: {why}", file=sys.stderr)
         sys.exit(1)
+
+
+class _Safe(logging.Formatter):
+    """A format for messages that may hold what a file or an exception says."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return escape(super().format(record))
 
 
 def _log_to_stderr(name: str) -> None:
     """Send gcbench's notices to stderr in its own format, whatever logging Hydra sets up."""
     handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter(f"{name}: %(message)s"))
+    handler.setFormatter(_Safe(f"{name}: %(message)s"))
     logger = logging.getLogger("gcbench")
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)

@@ -16,6 +16,7 @@ SHARED = {
     "seeds",
     "private",
     "deadline",
+    "reasons",
     "console",
     "drawing",
 }
@@ -67,6 +68,7 @@ MAY_IMPORT = {
     "seeds": set(),
     "private": set(),
     "deadline": set(),
+    "reasons": set(),
     "console": set(),
     "drawing": set(),
 }

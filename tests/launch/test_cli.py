@@ -97,7 +97,7 @@ def test_more_workers_than_the_machine_has_are_virtual(tmp_path: Path) -> None:
             "levels\n",
         ),
         (
-            ["trainer.launcher=fast"],
+            ["trainer.launcher='fast\x1b[2J'"],  # what a terminal would obey
             "type trainer.launcher=auto, local, torchrun, slurm or virtual",
         ),
         (["trainer.gpus=9999"], "gcbench: trainer.gpus=9999: the data has 1437 training samples"),
@@ -108,7 +108,7 @@ def test_mistakes_end_with_a_message_and_no_traceback(
 ) -> None:
     done = (gcbench if arguments == ["rank=2"] else run_copy)(tmp_path, *arguments)
     assert done.returncode != 0
-    assert says in done.stderr and "Traceback" not in done.stderr
+    assert says in done.stderr and "Traceback" not in done.stderr and "\x1b" not in done.stderr
 
 
 def test_an_output_directory_that_cannot_be_written(tmp_path: Path) -> None:

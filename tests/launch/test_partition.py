@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from needed import patience
 from nightly import slow_but
 from processes import Copy
+from sentence import config_of
 from two_hosts import gcbench_on, two_hosts, why_not
 
+from gcbench.config import RunFailed
+from gcbench.launch import start
+from gcbench.launch.plan import Machine, make_plan
+from gcbench.records import RunFiles
+from gcbench.records.result import Begun
+
 TIMEOUT = 5
+FIRST = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "first"}
 QUICK = (
     "trainer.max_steps=100000",
     "trainer.log_every=10",
@@ -60,3 +70,21 @@ def test_both_ranks_end_in_time_when_their_link_fails(tmp_path: Path, case: str)
         assert "for worker process 1, which does not answer" in ended[0].stderr
     result = json.loads((tmp_path / "run/result.json").read_text())
     assert result["status"] == "failed" and "does not answer" in result["reason"]
+
+
+def test_a_directory_that_does_not_answer_does_not_hold_a_failed_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As one on a machine behind a dead link; here it is a pipe that nobody writes to."""
+
+    def fail(*args: Any) -> None:
+        os.mkfifo(tmp_path / "failure-1.json")
+        raise RuntimeError("waited in vain")
+
+    monkeypatch.setattr(start, "FILES_SECONDS", 0.5)
+    monkeypatch.setattr(start, "work", fail)
+    config = config_of("trainer.gpus=2")
+    plan = make_plan(config, Machine(2, 0, FIRST))
+    with pytest.raises(RunFailed, match="worker 0 failed: RuntimeError: waited in vain"):
+        start._run(config, plan, RunFiles(tmp_path), 0, Begun.here(), None, [])
+    assert f"{tmp_path} does not answer" in caplog.text
