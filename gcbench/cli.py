@@ -8,6 +8,7 @@ import shutil
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import version
@@ -78,7 +79,9 @@ def _defer_errors(start: Callable[[DictConfig], Any], composed: DictConfig) -> A
 def _remove_refused(directory: Path) -> None:
     """Remove the directory of a refused run if it holds nothing but Hydra's own files."""
     if directory.is_dir() and {path.name for path in directory.iterdir()} <= {".hydra"}:
-        shutil.rmtree(directory)
+        shutil.rmtree(directory / ".hydra", ignore_errors=True)
+        with suppress(OSError):  # another run has begun there
+            directory.rmdir()
 
 
 def _run(composed: DictConfig) -> float | list[float] | None:
