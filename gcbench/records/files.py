@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import shutil
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from gcbench.identity import finite
 from gcbench.records.reading import printable, read_json
 from gcbench.records.schema import Result
 
@@ -122,23 +122,12 @@ class RunFiles:
 
 
 def _strict_json(value: Any, indent: int | None = None) -> str:
-    return json.dumps(_finite(value), allow_nan=False, ensure_ascii=False, indent=indent)
+    return json.dumps(finite(value), allow_nan=False, ensure_ascii=False, indent=indent)
 
 
 def _encode(text: str) -> bytes:
     """Return JSON in UTF-8; what that cannot represent becomes JSON's own escape, as in \\udcff."""
     return text.encode(errors="backslashreplace")
-
-
-def _finite(value: Any) -> Any:
-    """Return the value with None for NaN and infinity, which JSON cannot represent."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: _finite(content) for key, content in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(content) for content in value]
-    return value
 
 
 def _is_up_to(line: str, step: int, tested: int) -> bool:
