@@ -44,8 +44,6 @@ from gcbench.reasons import escape, safe_text
 from gcbench.search import count_objectives, is_of_sweeper, objectives
 from gcbench.sweep_progress import listed_errors
 
-INTERRUPTED = 130
-
 _log = logging.getLogger("gcbench")
 # Errors of a single run, raised once Hydra has returned: it would print its own line first.
 _deferred_errors: list[Exception] = []
@@ -291,8 +289,6 @@ def _command(
             if full_error:
                 raise first
             sys.exit(1)
-    except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)
     except BrokenPipeError:  # the reader has closed the pipe, as in `gcbench runs | head -1`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (ConfigError, RunFailed, OSError, *COMPOSITION_ERRORS) as error:

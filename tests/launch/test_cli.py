@@ -255,6 +255,18 @@ def test_ctrl_c_leaves_an_interrupted_result_and_a_run_that_resumes(tmp_path: Pa
     assert any(tmp_path.glob("outputs/*/checkpoints/step-*/manifest.json"))
 
 
+def test_ctrl_c_while_modules_are_imported_is_quiet(tmp_path: Path) -> None:
+    typed = [sys.executable, "-X", "importtime", "-m", "gcbench", "--version"]
+    with subprocess.Popen(typed, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as begun:
+        assert begun.stderr
+        for line in begun.stderr:
+            if line.split()[-1] == "argparse":
+                begun.send_signal(signal.SIGINT)
+                break
+        rest = begun.stderr.read()
+    assert begun.returncode == 130 and "Traceback" not in rest, rest
+
+
 @pytest.mark.parametrize("launcher", slow_but(["virtual"], ["virtual", "local"]))
 def test_a_run_whose_terminal_is_closed_leaves_a_checkpoint(tmp_path: Path, launcher: str) -> None:
     seen, terminal = os.openpty()
