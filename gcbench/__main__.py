@@ -1,5 +1,28 @@
-"""Entry point of `python -m gcbench`, which torchrun needs."""
+"""Entry point of the command `gcbench`, and of `python -m gcbench`, which torchrun needs."""
 
-from gcbench.cli import main
+from __future__ import annotations
 
-main()
+import os
+import signal
+import sys
+
+INTERRUPTED = 130
+
+
+def main() -> None:
+    """Run `gcbench`; Ctrl-C ends it without a traceback, also while it imports modules."""
+    try:
+        heeds = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        if heeds:  # an import may swallow a KeyboardInterrupt, or print it
+            signal.signal(signal.SIGINT, lambda number, frame: os._exit(INTERRUPTED))
+        from gcbench.cli import main as command
+
+        if heeds:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        command()
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+
+
+if __name__ == "__main__":
+    main()

@@ -8,6 +8,7 @@ import shutil
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import version
@@ -39,10 +40,9 @@ from gcbench.config import (
 )
 from gcbench.console import outlive_terminal
 from gcbench.launch import slurm
+from gcbench.reasons import escape, safe_text
 from gcbench.search import count_objectives, is_of_sweeper, objectives
 from gcbench.sweep_progress import listed_errors
-
-INTERRUPTED = 130
 
 _log = logging.getLogger("gcbench")
 # Errors of a single run, raised once Hydra has returned: it would print its own line first.
@@ -77,7 +77,9 @@ def _defer_errors(start: Callable[[DictConfig], Any], composed: DictConfig) -> A
 def _remove_refused(directory: Path) -> None:
     """Remove the directory of a refused run if it holds nothing but Hydra's own files."""
     if directory.is_dir() and {path.name for path in directory.iterdir()} <= {".hydra"}:
-        shutil.rmtree(directory)
+        shutil.rmtree(directory / ".hydra", ignore_errors=True)
+        with suppress(OSError):  # another run has begun there
+            directory.rmdir()
 
 
 def _run(composed: DictConfig) -> float | list[float] | None:
@@ -287,28 +289,33 @@ def _command(
             if full_error:
                 raise first
             sys.exit(1)
-    except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)
     except BrokenPipeError:  # the reader has closed the pipe, as in `gcbench runs | head -1`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (ConfigError, RunFailed, OSError, *COMPOSITION_ERRORS) as error:
         if full_error:
             raise
-        sentence = sentence_of(error, name, arguments)
+        sentence = safe_text(sentence_of(error, name, arguments))
         print(f"{name}: {sentence}", file=sys.stderr)
         sys.exit(1)
     except Exception as error:
         if full_error or not is_of_sweeper(error):
             raise
-        why = str(error) or "it takes choice(a,b), range(a,b) and interval(a,b)"
+        why = safe_text(str(error)) or "it takes choice(a,b), range(a,b) and interval(a,b)"
         print(f"{name}: the sweeper cannot search this: {why}", file=sys.stderr)
         sys.exit(1)
+
+
+class _Safe(logging.Formatter):
+    """A format for messages that may hold what a file or an exception says."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return escape(super().format(record))
 
 
 def _log_to_stderr(name: str) -> None:
     """Send gcbench's notices to stderr in its own format, whatever logging Hydra sets up."""
     handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter(f"{name}: %(message)s"))
+    handler.setFormatter(_Safe(f"{name}: %(message)s"))
     logger = logging.getLogger("gcbench")
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)

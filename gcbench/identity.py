@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -164,7 +165,9 @@ def differences(before: Config, now: Config, ignored: Collection[str]) -> Differ
 def flat_differences(before: Flat, now: Flat) -> Differences:
     """Return the dotted keys that differ, each with both values."""
     pairs = {key: (value_of(before, key), value_of(now, key)) for key in {**before, **now}}
-    return {key: pairs[key] for key in drop_copies(k for k, (a, b) in pairs.items() if a != b)}
+    # A kept configuration has None for NaN.
+    differing = (key for key, (a, b) in pairs.items() if finite(a) != finite(b))
+    return {key: pairs[key] for key in drop_copies(differing)}
 
 
 def format_differences(different: Mapping[str, tuple[Any, Any]]) -> str:
@@ -239,6 +242,17 @@ def label_run(config: Config, knobs: Iterable[str]) -> str:
     """
     title = config.get("name") or config["experiment"] or describe_choices(config["choices"])
     return " ".join([title, *knobs])
+
+
+def finite(value: Any) -> Any:
+    """Return the value with None for NaN and infinity, which JSON cannot represent."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: finite(content) for key, content in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(content) for content in value]
+    return value
 
 
 def iterate_leaves(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

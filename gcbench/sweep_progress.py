@@ -29,6 +29,7 @@ from gcbench.config import (
 from gcbench.console import print_table
 from gcbench.identity import digest
 from gcbench.launch.same import find_same_run, is_final_result, name_suffix, read_result_or_warn
+from gcbench.reasons import safe_text
 from gcbench.records.store import read_run
 from gcbench.search import is_search
 
@@ -98,7 +99,7 @@ class SweepProgress(Callback):
         if job_return.status is JobStatus.FAILED:
             row.failed = True
             error = getattr(job_return, "_return_value", None)
-            self.failed.setdefault(str(error), []).append(row.name)
+            self.failed.setdefault(safe_text(str(error)), []).append(row.name)
             if isinstance(error, (ConfigError, RunFailed, OSError)):
                 # Hydra would end the sweep at the first such error, with a message of its own.
                 listed_errors.append(error)
@@ -197,7 +198,7 @@ def _make_row(composed: DictConfig) -> SweepRow:
         resolved = resolve(composed)
         directory = Path(run_directory(composed))
     except ConfigError as error:
-        return SweepRow(" ".join(composed.hydra.overrides.task), mistake=str(error))
+        return SweepRow(" ".join(composed.hydra.overrides.task), mistake=safe_text(str(error)))
     result = read_result_or_warn(directory / "result.json")
     done = not resolved["rerun"] and is_final_result(result, resolved)
     return SweepRow(str(directory), resolved, done=done)

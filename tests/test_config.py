@@ -212,6 +212,7 @@ def test_help_names_every_choice() -> None:
         ),
         ("optimizer._target_=my.pkg.Lion", "type its learning rate too"),
         ("name=a/b", "name='a/b': type a name of printable characters"),
+        (f"name='{'é' * 76}'", "éé': type a name of printable characters"),
         ("bits=4.0", "bits=4.0: type a number of bits from 2 to 8, as in bits=4"),
         ("bits='4'", "bits='4': type a number of bits from 2 to 8, as in bits=4"),
         (
@@ -434,6 +435,8 @@ def test_names_hold_what_was_typed_and_changes_numbers() -> None:
     assert "+optimizer_torch.optim.RMSprop+lr0.1-s1-" in run_name(compose(*own))
     many = [f"{key}=1" for key in ("trainer.gpus", "trainer.batch_size", "trainer.epochs", "bits")]
     assert len(run_name(compose(*many, "trainer.max_steps=1", "optimizer.lr=1"))) < 100
+    long = [f"name='{'é' * 75}'", f"+model.word='{'語' * 19}'", "model._target_=mine.Net", "seed=9"]
+    assert 150 < len(run_name(compose(*long)).encode()) < 200, "a file system allows 255 bytes"
 
 
 def test_a_run_is_found_again_whatever_was_typed_of_its_defaults(tmp_path: Path) -> None:

@@ -15,6 +15,8 @@ SHARED = {
     "settings",
     "seeds",
     "private",
+    "deadline",
+    "reasons",
     "console",
     "drawing",
 }
@@ -65,6 +67,8 @@ MAY_IMPORT = {
     "settings": set(),
     "seeds": set(),
     "private": set(),
+    "deadline": set(),
+    "reasons": set(),
     "console": set(),
     "drawing": set(),
 }

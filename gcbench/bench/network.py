@@ -50,17 +50,15 @@ def measure_here(
     if kind == "cuda":
         device = torch.device(kind, int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)
-        join("nccl", timeout=TIMEOUT, device_id=device)
+        group = join("nccl", timeout=TIMEOUT, device_id=device)
     else:
-        join("gloo", timeout=TIMEOUT)
-    try:
+        group = join("gloo", timeout=TIMEOUT)
+    with group:
         world = cast(dist.ProcessGroup, dist.group.WORLD)
         control = ProcessGroupControl(gloo_group())
         rows = _rows(compressor, input_of, rounds, world, control, device)
         if world.rank() == 0:
             Path(answer).write_text(json.dumps(rows))
-    finally:
-        dist.destroy_process_group()
 
 
 def _rows(

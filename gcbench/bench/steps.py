@@ -72,13 +72,10 @@ def step_times(
     """
     keep_freed_memory()
     torch.set_num_threads(1)
-    join("gloo", timeout=TIMEOUT)
-    try:
+    with join("gloo", timeout=TIMEOUT):
         control = ProcessGroupControl(gloo_group())
         contenders = make_contenders(overrides, methods, control, mirrored, beside_torch)
         return Steps(time_rows(contenders, control, rounds), message_seconds(control))
-    finally:
-        dist.destroy_process_group()
 
 
 def make_contenders(

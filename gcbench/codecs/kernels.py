@@ -18,6 +18,7 @@ from typing import Any, Literal, ParamSpec, TypeVar, cast
 import torch
 
 from gcbench.private import use_own_compiler_cache
+from gcbench.reasons import in_one_line
 
 log = logging.getLogger("gcbench")
 
@@ -198,11 +199,6 @@ def _run_or_fall_back(
         reason = in_one_line(error)
         log.warning("a codec failed to compile, so all codecs run eager from now on: %s", reason)
         return function(*args, **kwargs)
-
-
-def in_one_line(error: Exception) -> str:
-    """Return an error's type and the first line of its message."""
-    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
 
 
 def block_slices(

@@ -17,7 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gcbench.codecs.kernels import in_one_line, kernels_are_compiled, sums_in_use
+from gcbench.codecs.kernels import kernels_are_compiled, sums_in_use
+from gcbench.reasons import in_one_line
 
 _TYPES: dict[str, Any] = {"*": c_void_p, "f": c_float, "i": c_int, "n": c_int64}
 

@@ -6,9 +6,10 @@ from typing import Any
 
 from gcbench.config.errors import ConfigError
 
+LONGEST = 150  # bytes; a file system allows 255 for a name, to which knobs, seed and hash are added
 NAME_HINT = (
-    "type a name of printable characters that has no slash and starts with no dot or dash, "
-    "as in name=first-try"
+    "type a name of printable characters that has no slash, starts with no dot or dash and takes "
+    f"no more than {LONGEST} bytes, as in name=first-try"
 )
 
 
@@ -19,7 +20,7 @@ def is_folder_name(name: str) -> bool:
         and name.isprintable()
         and not set(name) & set("/\\")
         and name[0] not in ".-"
-        and len(name) <= 150
+        and len(name.encode()) <= LONGEST
     )
 
 

@@ -17,7 +17,7 @@ from gcbench.config.typed import choices_of, typed_knobs
 from gcbench.identity import CHOICE_GROUPS, digest, format_value, relevant_config
 
 KNOB = "+"  # precedes each knob in the name of a directory; no choice contains it
-LONGEST = 60  # maximum number of characters of all knobs in such a name
+LONGEST = 60  # maximum number of bytes of all knobs in such a name
 
 
 def run_name(composed: DictConfig) -> str:
@@ -51,7 +51,7 @@ def _knobs_in_name(knobs: Config) -> str:
         short = re.sub(r"[^\w.-]+", "_", format_value(value)).strip("_")
         between = "_" if short[:1].isalpha() else ""
         knob = f"{KNOB}{key.rpartition('.')[2]}{between}{short}"
-        text += knob if len(text) + len(knob) <= LONGEST else ""
+        text += knob if len((text + knob).encode()) <= LONGEST else ""
     return text
 
 

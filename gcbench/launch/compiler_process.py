@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from gcbench.codecs.kernels import Backend, Sums, in_one_line, sums_in_use, use_backend
+from gcbench.codecs.kernels import Backend, Sums, sums_in_use, use_backend
 from gcbench.comm import Comm, MirrorTransport
 from gcbench.compressors import Compressor, Grads, State, Step, offsets_of, split_rows
 from gcbench.config import Config
@@ -25,6 +25,7 @@ from gcbench.identity import digest
 from gcbench.launch.failure import describe_exit
 from gcbench.launch.instantiate import make_compressor
 from gcbench.private import compiler_cache
+from gcbench.reasons import in_one_line, safe_text
 from gcbench.records.files import replace_file
 from gcbench.train.run import Run
 
@@ -167,7 +168,7 @@ class Compiler:
             return None
         self._errors.seek(0)
         lines = self._errors.read().decode(errors="replace").strip().splitlines()
-        return lines[-1] if lines and exitcode > 0 else describe_exit(exitcode)
+        return safe_text(lines[-1]) if lines and exitcode > 0 else describe_exit(exitcode)
 
     def end(self) -> None:
         """End the process and its compilers, which remove files that they have half written."""

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -24,6 +25,7 @@ from gcbench.comm import (
 from gcbench.config import Config, emulated_link
 from gcbench.launch.meeting import join
 from gcbench.launch.plan import Plan
+from gcbench.launch.same_code import refuse_different_code
 from gcbench.launch.same_config import refuse_different_configs
 from gcbench.train.pipeline import exchanges_in_background
 
@@ -38,7 +40,7 @@ class Connections(NamedTuple):
 
 
 @contextmanager
-def join_workers(config: Config, plan: Plan) -> Iterator[Connections]:
+def join_workers(config: Config, plan: Plan, directory: Path) -> Iterator[Connections]:
     """Connect this process with the other processes of the run, for the length of the context."""
     local_rank = int(os.environ.get("LOCAL_RANK", 0)) if plan.processes > 1 else 0
     device = torch.device("cpu")
@@ -56,13 +58,17 @@ def join_workers(config: Config, plan: Plan) -> Iterator[Connections]:
     # NCCL's timeout ends the process. It is twice as long, so that the timeout of the processes'
     # agreement over gloo, which can report more, comes first.
     nccl = plan.backend == "nccl"
-    join(plan.backend, timeout=2 * timeout if nccl else timeout, device_id=device if nccl else None)
-    try:
+    with join(
+        plan.backend,
+        timeout=2 * timeout if nccl else timeout,
+        device_id=device if nccl else None,
+    ):
         world = cast(dist.ProcessGroup, dist.group.WORLD)
         control = ProcessGroupControl(
             cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=timeout))
         )
-        refuse_different_configs(config, control)
+        refuse_different_configs(config, directory, control)
+        refuse_different_code(config, control)
         on_host = plan.local_processes * plan.workers // plan.processes
         link = emulated_link(config["network"])
 
@@ -77,5 +83,3 @@ def join_workers(config: Config, plan: Plan) -> Iterator[Connections]:
             control,
             device,
         )
-    finally:
-        dist.destroy_process_group()

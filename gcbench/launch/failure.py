@@ -10,9 +10,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from gcbench.reasons import reason_of, safe_text
 from gcbench.records.files import replace_file
 
 ECHO_SECONDS = 5.0  # how long a worker that has only lost a peer waits for the peer's note
+LONGEST_TRACEBACK = 20_000  # characters
 SILENT = "it was killed, or its machine is down: it left no message in the run's directory"
 
 
@@ -30,15 +32,19 @@ def failure_of(error: BaseException, rank: int) -> Failure:
     """Return an error as a failure of worker `rank`, its traceback without the caller's frame."""
     frames = error.__traceback__ and error.__traceback__.tb_next
     text = "".join(traceback.format_exception(type(error), error, frames))
-    reason = f"{type(error).__name__}: {error}"
-    return Failure(is_echo(error), time.time_ns(), rank, reason, text)
+    text = safe_text(text, LONGEST_TRACEBACK)
+    return Failure(is_echo(error), time.time_ns(), rank, reason_of(error), text)
 
 
 def describe_exit(exitcode: int) -> str:
     """Return how a process ended, in words; a negative exit code is minus a signal number."""
-    return (
-        f"killed by {signal.Signals(-exitcode).name}" if exitcode < 0 else f"exit code {exitcode}"
-    )
+    if exitcode >= 0:
+        return f"exit code {exitcode}"
+    try:
+        name = signal.Signals(-exitcode).name
+    except ValueError:  # most real-time signals have no name
+        name = f"signal {-exitcode}"
+    return f"killed by {name}"
 
 
 def is_echo(error: BaseException) -> bool:
@@ -64,26 +70,23 @@ def forget_notes(folder: Path) -> None:
         path.unlink()
 
 
-def first_failure(
-    error: Exception, rank: int, processes: int, directory: Path
-) -> tuple[Failure, bool]:
+def first_failure(here: Failure, processes: int, directory: Path) -> tuple[Failure, bool]:
     """Return the failure that ended the run, and whether this worker is to record it.
 
-    `error` is what this worker has seen of it. If srun or torchrun started the workers, none is the
+    `here` is what this worker has seen of it. If srun or torchrun started the workers, none is the
     parent of all. So each worker that fails leaves a note in the shared directory of the run before
     the others can notice its end. If only one has left none, it was that one that ended first.
     """
-    this_one = failure_of(error, rank)
     with suppress(OSError):  # such as a full disk, which must not hide the failure itself
-        leave_note(this_one, directory)
+        leave_note(here, directory)
     end = time.monotonic() + ECHO_SECONDS
-    while (first := min(notes := read_notes(directory), default=this_one)).is_echo:
+    while (first := min(notes := read_notes(directory), default=here)).is_echo:
         if time.monotonic() > end:
             living = {note.rank for note in notes}
             silent = set(range(processes)) - living
             if living and len(silent) == 1:
                 found = Failure(False, first.nanoseconds, silent.pop(), SILENT)
-                return found, rank == min(living)
+                return found, here.rank == min(living)
             break
         time.sleep(0.05)
-    return first, rank == first.rank
+    return first, here.rank == first.rank

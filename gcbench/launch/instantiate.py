@@ -20,6 +20,7 @@ from gcbench.config import Config, ConfigError, near
 from gcbench.data import Data, as_data
 from gcbench.identity import format_value
 from gcbench.knobs import hints_of, knobs_of, refusal
+from gcbench.reasons import in_one_line
 from gcbench.settings import MethodSettings
 
 NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -59,10 +60,9 @@ def is_user_code(node: Config) -> bool:
 
 def user_code_error(what: str, error: BaseException) -> str:
     """Return the error message for an exception that a user's code has raised."""
-    gist = str(error).partition("\n")[0]
     return (
-        f"{what} raises {type(error).__name__}: {gist}; type HYDRA_FULL_ERROR=1 before the command "
-        "to see where"
+        f"{what} raises {in_one_line(error)}; type HYDRA_FULL_ERROR=1 before the command to see "
+        "where"
     )
 
 

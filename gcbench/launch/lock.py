@@ -23,21 +23,20 @@ ORPHAN_SECONDS = 30.0  # to wait for workers of a killed parent to write a check
 log = logging.getLogger("gcbench")
 
 
+class NoLocks(OSError):
+    """The file system does not support locks."""
+
+
 class Lock:
     """A lock on a file, held until the last of the processes that share it has ended.
 
-    Raises OSError for a link, a file with a second hard link, and anything that is no plain file:
-    it may be somebody else's.
+    Only its holder may remove the file. Raises OSError for a link, a file with a second hard link,
+    and anything that is no plain file: it may be somebody else's.
     """
 
     def __init__(self, path: Path, descriptor: int | None = None) -> None:
         self.path = path
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        self._descriptor = os.open(path, flags, 0o644) if descriptor is None else descriptor
-        status = os.fstat(self._descriptor)
-        if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
-            os.close(self._descriptor)
-            raise OSError(f"{path} is a link or no plain file; move it away")
+        self._descriptor = _open(path) if descriptor is None else descriptor
 
     def __reduce__(self) -> tuple[Callable[..., Lock], tuple[Any, ...]]:
         return _rebuild, (self.path, DupFd(self._descriptor))
@@ -45,13 +44,26 @@ class Lock:
     def take(self) -> bool:
         """Take the lock; return whether it was free.
 
-        Raises OSError if the file system does not support locks.
+        Raises NoLocks if the file system does not support them.
         """
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
+        while True:
+            try:
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+            except OSError as error:
+                raise NoLocks(error.errno, error.strerror) from error
+            if self._is_there():
+                return True
+            # Its holder has removed the file. Others would lock the next one of that name.
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            orphan, self._descriptor = self._descriptor, _open(self.path)
+            os.close(orphan)
+
+    def _is_there(self) -> bool:
+        with suppress(FileNotFoundError):
+            return os.path.samestat(os.stat(self.path), os.fstat(self._descriptor))
+        return False
 
     def release(self) -> None:
         """Release the lock in all processes that share it, even if a worker is still ending."""
@@ -66,6 +78,16 @@ class Lock:
 
     def read_note(self) -> str:
         return os.pread(self._descriptor, 1000, 0).decode(errors="replace")
+
+
+def _open(path: Path) -> int:
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(path, flags, 0o644)
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
+        os.close(descriptor)
+        raise OSError(f"{path} is a link or no plain file; move it away")
+    return descriptor
 
 
 def _rebuild(path: Path, descriptor: Any) -> Lock:
@@ -114,7 +136,7 @@ def _take(lock: Lock) -> bool:
             "%s was killed; waiting for its workers, which leave a checkpoint", lock.read_note()
         )
         return _take_within(lock, ORPHAN_SECONDS)
-    except OSError as error:
+    except NoLocks as error:
         log.warning(
             "%s: %s; without this lock a second process could run there, too",
             lock.path,

@@ -8,14 +8,19 @@ which trusts everybody who can reach its port.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
 
+from gcbench.deadline import within
+
 MEETING_FILE = "GCBENCH_MEETING"  # environment variable with the path of the file
 # Variable that torchrun sets if its agent keeps one store for as long as its processes live.
 AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"
+LEAVE_SECONDS = 3.0  # for a process that fails to leave its groups
 _joins = 0  # groups that this process has joined, one for each row of a sweep
 
 
@@ -24,8 +29,13 @@ def restarts() -> int:
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
 
 
-def join(backend: str | None, **more: Any) -> None:
-    """Join the default process group; `more` are arguments of `init_process_group`."""
+@contextmanager
+def join(backend: str | None, **more: Any) -> Iterator[None]:
+    """Be in the default process group for the length of the context.
+
+    `more` are arguments of `init_process_group`. A process that fails leaves without waiting for
+    others.
+    """
     global _joins
     _joins += 1
     # The agent's store still has the addresses of earlier processes, and of a sweep's earlier rows.
@@ -36,6 +46,13 @@ def join(backend: str | None, **more: Any) -> None:
             "world_size": int(os.environ["WORLD_SIZE"]),
         }
     dist.init_process_group(backend, **more)
+    try:
+        yield
+    except BaseException:
+        with suppress(Exception):  # which would hide the first error
+            within(LEAVE_SECONDS, dist.destroy_process_group, None)
+        raise
+    dist.destroy_process_group()
 
 
 def store(name: str) -> Any:
@@ -45,6 +62,13 @@ def store(name: str) -> Any:
     """
     part = f"gcbench-{name}-{restarts()}-{_joins}"
     return dist.PrefixStore(part, _open_store())  # type: ignore[attr-defined]
+
+
+def place_of_store() -> str:
+    """Return where the store is, in words."""
+    if path := os.environ.get(MEETING_FILE):
+        return f"the store in {path}"
+    return f"the store at {os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
 
 
 def _open_store() -> Any:

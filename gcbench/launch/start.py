@@ -5,20 +5,21 @@ from __future__ import annotations
 import logging
 import os
 import sys
-import traceback
 import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
 from gcbench.compressors import MethodError
 from gcbench.config import Config, ConfigError, RunDiverged, RunFailed
 from gcbench.console import console
 from gcbench.data import Data
+from gcbench.deadline import within
 from gcbench.launch import slurm
 from gcbench.launch.checks import check
 from gcbench.launch.directory import extends, refuse_other_run, result_in
-from gcbench.launch.failure import failure_of, first_failure, is_echo
+from gcbench.launch.failure import Failure, failure_of, first_failure
 from gcbench.launch.instantiate import make_data
 from gcbench.launch.local import Interrupted, WorkerFailed, collect_signals, run_processes
 from gcbench.launch.lock import Lock, lock_directory
@@ -33,6 +34,10 @@ from gcbench.records.schema import Result
 from gcbench.train.checkpoints import CheckpointError
 
 log = logging.getLogger("gcbench")
+
+# For the run's directory to answer after a failure: a busy disk takes a while, and one on a machine
+# behind a dead link never answers.
+FILES_SECONDS = 30.0
 
 
 def start(config: Config, directory: str, in_sweep: bool = False) -> Result | None:
@@ -188,22 +193,32 @@ def _run(
     except ConfigError:  # such as configurations that differ between processes
         raise
     except Exception as error:
-        if rank == 0 and _has_ended_since(files, begun):
-            log.warning("the run had ended: %s", failure_of(error, rank).reason)
+        here = failure_of(error, rank)
+        if rank == 0 and within(FILES_SECONDS, partial(_has_ended_since, files, begun), False):
+            log.warning("the run had ended: %s", here.reason)
             return None
-        if not is_echo(error) and not _is_for_user(failure_of(error, rank).reason):
-            traceback.print_exc()
-        if plan.processes > 1:
-            first, records = first_failure(error, rank, plan.processes, files.directory)
-            who = f"worker {first.rank}"
-            reason = f"{who}: {first.reason}"
-        else:
-            first, records = failure_of(error, rank), True
-            who, reason = "the run", first.reason
-        if records:
-            _record_failure(config, begun, files, reason)
-        raise RunFailed(f"{who} failed: {first.reason}") from None
+        if not here.is_echo and not _is_for_user(here.reason):
+            print(here.traceback_text, file=sys.stderr)
+        note = partial(_note_failure, config, plan, files, begun, here)
+        first = within(FILES_SECONDS, note, None)
+        if first is None:
+            log.error("%s does not answer, so that no result is written there", files.directory)
+        who = f"worker {(first or here).rank}" if plan.processes > 1 else "the run"
+        raise RunFailed(f"{who} failed: {(first or here).reason}") from None
     return slurm.REQUEUE.name if slurm.REQUEUE.name in received else next(iter(received), None)
+
+
+def _note_failure(
+    config: Config, plan: Plan, files: RunFiles, begun: Begun, here: Failure
+) -> Failure:
+    """Return the failure that ended the run; record it if that is up to this process."""
+    if plan.processes == 1:
+        _record_failure(config, begun, files, here.reason)
+        return here
+    first, records = first_failure(here, plan.processes, files.directory)
+    if records:
+        _record_failure(config, begun, files, f"worker {first.rank}: {first.reason}")
+    return first
 
 
 def _record_failure(config: Config, begun: Begun, files: RunFiles, reason: str) -> None:

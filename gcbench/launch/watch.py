@@ -6,10 +6,12 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, NamedTuple
 
-from gcbench.launch.meeting import store
+from gcbench.deadline import within
+from gcbench.launch.meeting import place_of_store, store
 
 ASKS_SECONDS = 1.0  # between checks whether a process asks
 # Time to wait for answers: a process that is stopped, or whose machine is down, gives none.
@@ -44,7 +46,9 @@ def watch(
         if "Timed out waiting" not in str(error):  # gloo's message
             raise
         place = where()
-        answers = _ask(board, processes)
+        # A store behind a dead link would keep this process for a quarter of an hour.
+        ask = partial(_ask, board, rank, place, processes)
+        answers = within(ANSWER_SECONDS + ASKS_SECONDS, ask, None)
         raise WorkerHangs(
             f"waited {timeout_seconds:g} s {place.text}{_who_is_late(answers)}"
         ) from error
@@ -53,25 +57,38 @@ def watch(
 
 
 def _answer(board: Any, rank: int, where: Callable[[], Place], done: threading.Event) -> None:
-    try:
+    with suppress(RuntimeError):  # the store is gone, as waiting processes notice
         while not done.wait(ASKS_SECONDS):
             if board.check(["asked"]):
                 board.set(str(rank), json.dumps(where()))
                 return
-    except RuntimeError:  # the process that holds the store is gone, as waiting processes notice
-        return
 
 
-def _ask(board: Any, processes: int) -> list[Place | None]:
-    keys = [str(rank) for rank in range(processes)]
-    board.set("asked", "")
+def _ask(board: Any, rank: int, place: Place, processes: int) -> list[Place | None] | None:
+    """Return the place of every process that answers; None if the store is gone."""
+    others = [str(other) for other in range(processes) if other != rank]
     end = time.monotonic() + ANSWER_SECONDS
-    while not board.check(keys) and time.monotonic() < end:
-        time.sleep(0.1)
-    return [Place(*json.loads(board.get(key))) if board.check([key]) else None for key in keys]
+    answers: list[Place | None] = [None] * processes
+    answers[rank] = place
+    try:
+        board.set(str(rank), json.dumps(place))
+        board.set("asked", "")
+        while not board.check(others) and time.monotonic() < end:
+            time.sleep(0.1)
+        for key in others:
+            if board.check([key]):
+                answers[int(key)] = Place(*json.loads(board.get(key)))
+    except RuntimeError:
+        return None
+    return answers
 
 
-def _who_is_late(answers: list[Place | None]) -> str:
+def _who_is_late(answers: list[Place | None] | None) -> str:
+    if answers is None:
+        return (
+            f", and {place_of_store()}, where the others would say what they do, does not answer: "
+            "that machine or the network may be down"
+        )
     late = [
         f"worker process {rank}, which {f'is {place.text}' if place else 'does not answer'}"
         for rank, place in enumerate(answers)

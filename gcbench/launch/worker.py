@@ -49,7 +49,7 @@ def work(
     use_backend(plan.codec_backend)
     keep_freed_memory()
     signals = collect_signals() if received is None else nullcontext(received)
-    with signals as received, join_workers(config, plan) as connections:
+    with signals as received, join_workers(config, plan, directory) as connections:
         data = make_data(config).to(connections.device)
         run = build_run(config, plan, connections, data, directory, received)
         progress = Progress.start(run)

@@ -36,11 +36,11 @@ def describe_environment(git: Git | None = None) -> Environment:
 def _versions() -> dict[str, str | None]:
     return {
         "python": platform.python_version(),
-        **{package: _version(package) for package in PACKAGES},
+        **{package: version_of(package) for package in PACKAGES},
     }
 
 
-def _version(package: str) -> str | None:
+def version_of(package: str) -> str | None:
     try:
         return version(package)
     except PackageNotFoundError:

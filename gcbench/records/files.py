@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import shutil
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from gcbench.identity import finite
 from gcbench.records.reading import printable, read_json
 from gcbench.records.schema import Result
 
@@ -34,8 +34,7 @@ class RunFiles:
 
     def write_result(self, result: Result) -> None:
         """Write result.json."""
-        content = _strict_json(result.model_dump(), indent=2)
-        replace_file(self.result, content.encode() + b"\n")
+        replace_file(self.result, _encode(_strict_json(result.model_dump(), indent=2) + "\n"))
 
     def read_result(self) -> Result | None:
         """Return the result, or None if there is none; raise ValueError if it is damaged."""
@@ -48,7 +47,7 @@ class RunFiles:
 
     def write_start(self, start: dict[str, Any]) -> None:
         """Write start.json: the run and its origin, which remain even if the run is killed."""
-        replace_file(self._start, _strict_json(start, indent=2).encode() + b"\n")
+        replace_file(self._start, _encode(_strict_json(start, indent=2) + "\n"))
 
     def read_start(self) -> dict[str, Any] | None:
         """Return the content of start.json, or None if there is none or it is damaged."""
@@ -123,18 +122,12 @@ class RunFiles:
 
 
 def _strict_json(value: Any, indent: int | None = None) -> str:
-    return json.dumps(_finite(value), allow_nan=False, ensure_ascii=False, indent=indent)
+    return json.dumps(finite(value), allow_nan=False, ensure_ascii=False, indent=indent)
 
 
-def _finite(value: Any) -> Any:
-    """Return the value with None for NaN and infinity, which JSON cannot represent."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: _finite(content) for key, content in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(content) for content in value]
-    return value
+def _encode(text: str) -> bytes:
+    """Return JSON in UTF-8; what that cannot represent becomes JSON's own escape, as in \\udcff."""
+    return text.encode(errors="backslashreplace")
 
 
 def _is_up_to(line: str, step: int, tested: int) -> bool:

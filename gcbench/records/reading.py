@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from gcbench.reasons import escape
+
 DEEPEST = 40  # levels of nesting; a result has seven
 
 
@@ -31,15 +33,9 @@ def printable(value: Any, depth: int = 0) -> Any:
     if depth > DEEPEST:
         raise ValueError("nested too deeply")
     if isinstance(value, str):
-        return value if value.isprintable() else "".join(map(_write_out, value))
+        return escape(value)
     if isinstance(value, Mapping):  # W&B's tables are not dictionaries
         return {printable(key): printable(item, depth + 1) for key, item in value.items()}
     if isinstance(value, list):
         return [printable(item, depth + 1) for item in value]
     return value
-
-
-def _write_out(character: str) -> str:
-    if character.isprintable() or character in "\n\t":
-        return character
-    return character.encode("unicode_escape").decode()

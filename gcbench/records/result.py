@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from gcbench.identity import Config, identify
+from gcbench.reasons import safe_text
 from gcbench.records.environment import checked_out, describe_environment, now, slurm_job
 from gcbench.records.schema import (
     BITS_PER_MIB,
@@ -137,7 +138,7 @@ def make_result(
     return Result(
         identity=begun.identity(config),
         status=status,
-        reason=reason,
+        reason=reason and safe_text(reason),
         experiment=config["experiment"],
         choices=config["choices"],
         config=own,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from gcbench.identity import format_value, label_run
+from gcbench.reasons import in_one_line
 from gcbench.records.metric_keys import BITS, EPOCH, EVENTS, SECONDS, prefix_event, totals
 from gcbench.records.schema import Logged, Result
 
@@ -174,7 +175,4 @@ def _key_is_configured() -> bool:
 
 
 def _warn(error: Exception) -> None:
-    gist = str(error).partition("\n")[0]
-    log.warning(
-        "W&B does not work here, the run goes on without it: %s: %s", type(error).__name__, gist
-    )
+    log.warning("W&B does not work here, the run goes on without it: %s", in_one_line(error))

@@ -97,7 +97,7 @@ def test_more_workers_than_the_machine_has_are_virtual(tmp_path: Path) -> None:
             "levels\n",
         ),
         (
-            ["trainer.launcher=fast"],
+            ["trainer.launcher='fast\x1b[2J'"],  # what a terminal would obey
             "type trainer.launcher=auto, local, torchrun, slurm or virtual",
         ),
         (["trainer.gpus=9999"], "gcbench: trainer.gpus=9999: the data has 1437 training samples"),
@@ -108,7 +108,7 @@ def test_mistakes_end_with_a_message_and_no_traceback(
 ) -> None:
     done = (gcbench if arguments == ["rank=2"] else run_copy)(tmp_path, *arguments)
     assert done.returncode != 0
-    assert says in done.stderr and "Traceback" not in done.stderr
+    assert says in done.stderr and "Traceback" not in done.stderr and "\x1b" not in done.stderr
 
 
 def test_an_output_directory_that_cannot_be_written(tmp_path: Path) -> None:
@@ -253,6 +253,18 @@ def test_ctrl_c_leaves_an_interrupted_result_and_a_run_that_resumes(tmp_path: Pa
     (result,) = results(tmp_path)
     assert result["status"] == "interrupted" and "stopped by a signal" in result["reason"]
     assert any(tmp_path.glob("outputs/*/checkpoints/step-*/manifest.json"))
+
+
+def test_ctrl_c_while_modules_are_imported_is_quiet(tmp_path: Path) -> None:
+    typed = [sys.executable, "-X", "importtime", "-m", "gcbench", "--version"]
+    with subprocess.Popen(typed, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as begun:
+        assert begun.stderr
+        for line in begun.stderr:
+            if line.split()[-1] == "argparse":
+                begun.send_signal(signal.SIGINT)
+                break
+        rest = begun.stderr.read()
+    assert begun.returncode == 130 and "Traceback" not in rest, rest
 
 
 @pytest.mark.parametrize("launcher", slow_but(["virtual"], ["virtual", "local"]))

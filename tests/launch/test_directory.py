@@ -7,6 +7,7 @@ from pathlib import Path
 from threading import Timer
 
 import pytest
+from nightly import slow_but
 from sentence import config_of, run
 
 from gcbench.config import ConfigError
@@ -47,6 +48,15 @@ def test_what_changes_no_number_is_no_difference(tmp_path: Path) -> None:
         "outputs=x",
     ]
     assert run(tmp_path, *SHORT, *beside) == first
+
+
+@pytest.mark.parametrize("limit", slow_but(["nan"], ["nan", "inf"]))
+def test_a_run_with_a_value_that_json_lacks_is_found_again(tmp_path: Path, limit: str) -> None:
+    overrides = ["model._target_=own_models.Limited", f"+model.limit={limit}", *SHORT]
+    run(tmp_path, *overrides)
+    before = (tmp_path / "result.json").stat()
+    run(tmp_path, *overrides)
+    assert (tmp_path / "result.json").stat() == before
 
 
 def test_rerun_puts_the_other_run_aside(tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -120,3 +122,51 @@ def test_a_file_system_without_locks_is_told(
     monkeypatch.setattr(fcntl, "flock", none)
     with lock_directory(tmp_path), lock_directory(tmp_path):
         assert "No locks available; without this lock a second process could" in caplog.text
+
+
+CONTENDER = """
+import sys, time
+from pathlib import Path
+from gcbench.config import ConfigError
+from gcbench.launch.lock import lock_directory
+try:
+    with lock_directory(Path(sys.argv[1])):
+        print("in", flush=True)
+        if sys.stdin.readline().strip() == "refused":
+            raise ConfigError("no such key")
+except ConfigError:
+    print("refused", flush=True)
+"""
+
+
+def contend(folder: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", CONTENDER, str(folder)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def opened_by(process: int) -> Iterator[str]:
+    for link in Path(f"/proc/{process}/fd").iterdir():
+        with suppress(OSError):  # closed since
+            yield os.readlink(link)
+
+
+def test_who_waited_for_a_refused_run_keeps_all_others_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file that it waited for is removed with the directory of the refused run."""
+    folder = tmp_path / "run"
+    with contend(folder) as first:
+        assert first.stdin and first.stdout and first.stdout.readline() == "in\n"
+        with contend(folder) as second:
+            assert second.stdin and second.stdout
+            while "run.lock" not in {name.rpartition("/")[2] for name in opened_by(second.pid)}:
+                time.sleep(0.01)
+            first.stdin.write("refused\n")
+            first.stdin.flush()
+            assert first.stdout.readline() == "refused\n"
+            assert second.stdout.readline() == "in\n"
+            monkeypatch.setattr("gcbench.launch.lock.PATIENCE_SECONDS", 0.1)
+            with pytest.raises(RunFailed, match=f"is being run by process {second.pid}"):
+                with lock_directory(folder):
+                    pass
+            second.stdin.write("done\n")

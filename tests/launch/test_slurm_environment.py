@@ -13,7 +13,7 @@ from sentence import config_of, run
 
 from gcbench.config import ConfigError
 from gcbench.launch import failure, slurm
-from gcbench.launch.failure import first_failure, forget_notes
+from gcbench.launch.failure import failure_of, first_failure, forget_notes
 from gcbench.launch.plan import Machine, make_plan
 from gcbench.launch.slurm import ClusterResources
 
@@ -246,9 +246,8 @@ def test_all_workers_name_the_one_that_failed(
     monkeypatch.setattr(failure, "ECHO_SECONDS", 1.0)
     lost, cause = RuntimeError("Connection closed by peer"), ValueError("the cat is on the wire")
     with ThreadPoolExecutor() as pool:
-        seen = list(
-            pool.map(lambda e, r: first_failure(e, r, 3, tmp_path), [lost, lost, cause], range(3))
-        )
+        noticed = map(failure_of, [lost, lost, cause], range(3))
+        seen = list(pool.map(lambda here: first_failure(here, 3, tmp_path), noticed))
     assert {(first.rank, first.reason) for first, _ in seen} == {
         (2, "ValueError: the cat is on the wire")
     }
@@ -263,7 +262,8 @@ def test_a_worker_that_left_no_message_is_named_by_those_that_lost_it(
     monkeypatch.setattr(failure, "ECHO_SECONDS", 0.5)
     lost = RuntimeError("Connection closed by peer")
     with ThreadPoolExecutor() as pool:
-        seen = list(pool.map(lambda rank: first_failure(lost, rank, 3, tmp_path), [0, 2]))
+        noticed = [failure_of(lost, rank) for rank in (0, 2)]
+        seen = list(pool.map(lambda here: first_failure(here, 3, tmp_path), noticed))
     assert [(first.rank, first.reason, records) for first, records in seen] == [
         (1, failure.SILENT, True),
         (1, failure.SILENT, False),
@@ -277,5 +277,5 @@ def test_a_worker_that_cannot_tell_which_failed_first_gives_its_own_reason(
     """The folder is on another node's disk, or two workers left no message."""
     monkeypatch.setattr(failure, "ECHO_SECONDS", 0.1)
     lost = RuntimeError("Connection closed by peer")
-    first, records = first_failure(lost, 1, 3, tmp_path / folder)
+    first, records = first_failure(failure_of(lost, 1), 3, tmp_path / folder)
     assert (first.rank, first.reason, records) == (1, f"RuntimeError: {lost}", True)

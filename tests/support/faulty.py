@@ -10,6 +10,17 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+LONG = f"the beginning, {'x' * 2_000_000}, the end"
+SURROGATE = "a path of other bytes: \udcff"
+TERMINAL = "\x1b[2J\x1b]0;a title\x07"
+
+
+class Mute(Exception):
+    """An error that cannot say what it is."""
+
+    def __str__(self) -> str:
+        raise ValueError("no words")
+
 
 class Faulty(nn.Module):
     """A network that fails at training step `at` of process `rank`, unless file `spent` exists."""
@@ -49,6 +60,10 @@ class Faulty(nn.Module):
             os.killpg(0, signal.SIGKILL)
         if self.fault == "raise":
             raise RuntimeError("a fault of the model")
+        if self.fault == "raise odd text":
+            raise RuntimeError(f"{SURROGATE} {TERMINAL} {LONG}")
+        if self.fault == "raise mute":
+            raise Mute
         if self.fault == "hang":
             time.sleep(600)
         if self.fault == "stop":

@@ -1,18 +1,58 @@
-"""Processes that were started with different arguments."""
+"""Processes that were started with different arguments or code."""
 
 from __future__ import annotations
 
+import os
+import sys
+from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
+import processes
+import torch
 from gloo_pool import Process
 
-from gcbench.config import ConfigError
+import gcbench
+from gcbench.config import Config, ConfigError
+from gcbench.launch.same_code import refuse_different_code
 from gcbench.launch.same_config import refuse_different_configs
 
 
-def compare(process: Process, configs: list[dict[str, Any]]) -> str | None:
+def gcbench_with_own_modules(*arguments: str) -> None:
+    """Run `gcbench` with the user's modules in a folder of this rank."""
+    sys.path.insert(0, str(Path(os.environ["RANK"]).resolve()))
+    processes.gcbench(*arguments)
+
+
+def compare(process: Process, started: list[tuple[Config, str]]) -> str | None:
+    """Return the error of this process, which was started with a configuration and a directory."""
+    config, directory = started[process.rank]
     try:
-        refuse_different_configs(configs[process.rank], process.control)
+        refuse_different_configs(config, Path(directory), process.control)
     except ConfigError as error:
         return str(error)
+    return None
+
+
+def compare_code(
+    process: Process, config: Config, torch_versions: list[str], folders: list[str]
+) -> str | None:
+    """Return the error of this process, whose PyTorch, gcbench and modules are those of its rank.
+
+    A folder holds a package `gcbench` and the user's modules.
+    """
+    version, folder = torch_versions[process.rank], Path(folders[process.rank])
+    before: dict[str, Any] = dict(sys.modules)
+    with (
+        patch.object(torch, "__version__", version),
+        patch.object(gcbench, "__file__", str(folder / "gcbench" / "__init__.py")),
+        patch.object(sys, "path", [str(folder), *sys.path]),
+    ):
+        try:
+            refuse_different_code(config, process.control)
+        except ConfigError as error:
+            return str(error)
+        finally:
+            for name in sys.modules.keys() - before.keys():
+                del sys.modules[name]
     return None

@@ -24,27 +24,24 @@ def work(case: str, folder: str) -> None:
     import torch
     import torch.distributed as dist
 
-    join("gloo")
-    total = torch.full((2,), rank + 1.0)
-    dist.all_reduce(total)
-    print(f"rank {rank} of {os.environ['WORLD_SIZE']} has {total.tolist()}", flush=True)
-    if rank == 1:
-        die(case)
-    dist.all_reduce(total)  # where rank 0 waits for rank 1
-    dist.destroy_process_group()
+    try:
+        with join("gloo"):
+            total = torch.full((2,), rank + 1.0)
+            dist.all_reduce(total)
+            print(f"rank {rank} of {os.environ['WORLD_SIZE']} has {total.tolist()}", flush=True)
+            if rank == 1:
+                die(case)
+            dist.all_reduce(total)  # where rank 0 waits for rank 1
+    finally:
+        if case == "cleanup":  # peers lose their connections before the error leaves the target
+            time.sleep(0.2 * rank)
 
 
 def die(case: str) -> None:
     if case == "raise":
         raise ValueError("the data are gone")
-    if case == "cleanup":  # its peers lose their connections before its error leaves the target
-        import torch.distributed as dist
-
-        try:
-            raise RuntimeError("the model is gone")
-        finally:
-            dist.destroy_process_group()
-            time.sleep(0.2)
+    if case == "cleanup":
+        raise RuntimeError("the model is gone")
     if case == "leave":
         sys.exit(4)
     if case == "ctrl-c":

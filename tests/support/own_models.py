@@ -36,6 +36,12 @@ class Seven(nn.Sequential):
         super().__init__(nn.Flatten(), nn.Linear(64, 7))
 
 
+class Limited(nn.Sequential):
+    def __init__(self, limit: Any) -> None:
+        super().__init__(nn.Flatten(), nn.Linear(64, 10))
+        assert not limit <= 0
+
+
 class Narrow(nn.Sequential):
     def __init__(self) -> None:
         super().__init__(nn.Flatten(), nn.Linear(65, 10))

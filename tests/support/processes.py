@@ -153,7 +153,7 @@ def under_torchrun(
 def gcbench(*arguments: str) -> None:
     """Run what the installed script runs."""
     sys.argv = ["gcbench", *arguments]
-    from gcbench.cli import main
+    from gcbench.__main__ import main
 
     main()
 

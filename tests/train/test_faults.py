@@ -17,6 +17,7 @@ import pytest
 import torch
 from gloo_pool import pool
 from needed import patience, skip
+from nightly import slow_but
 from sentence import SMALL, config_of, run, untimed_metrics
 from train_cases import drift_error, drift_error_at_the_end
 
@@ -267,6 +268,29 @@ def test_a_result_that_cannot_be_written_does_not_hide_why_the_run_failed(
     with pytest.raises(RunFailed, match="the run failed: RuntimeError: a fault of the model"):
         run(tmp_path, *overrides, "trainer.launcher=virtual")
     assert f"cannot write {tmp_path / 'result.json'}" in caplog.text
+
+
+@pytest.mark.usefixtures("copied_workers")
+@pytest.mark.parametrize("launcher", slow_but(["virtual"], ["virtual", "local"]))
+def test_whatever_an_error_says_its_cause_is_told_in_short_and_safely(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], launcher: str
+) -> None:
+    for fault, says in (
+        ("raise odd text", ["RuntimeError: ", r"\udcff", r"\x1b[2J", "the beginning", "the end"]),
+        ("raise mute", ["Mute: (its message raises ValueError)"]),
+    ):
+        folder = tmp_path / fault[-4:]
+        folder.mkdir()
+        overrides = faulty(f"'{fault}'", 3, folder / "spent", rank=0)
+        with pytest.raises(RunFailed) as failed:
+            run(folder, *overrides, f"trainer.launcher={launcher}")
+        result = result_of(folder)
+        assert result["status"] == "failed"
+        for text in (result["reason"], str(failed.value)):
+            assert all(word in text for word in says), text
+            assert "\x1b" not in text and len(text) < 2200
+        printed = "".join(capfd.readouterr())
+        assert "in strike" in printed and "\x1b" not in printed and len(printed) < 30_000
 
 
 def test_replicas_that_drift_are_named() -> None:
