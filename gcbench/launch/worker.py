@@ -83,11 +83,12 @@ def work(
                 status, reason = train(
                     run, progress, checkpoints, record, compilation.between_steps, before_save
                 )
+                lost = None
                 if status == "done":
-                    save_weights(run, progress, checkpoints, files.weights)
+                    lost = save_weights(run, progress, checkpoints, files.weights)
         ending = Ending(
-            status=status,
-            reason=reason,
+            status="failed" if lost else status,
+            reason=lost or reason,
             resumed_step=resumed_step,
             compiled_from_step=compilation.compiled_from_step,
             has_weights=files.weights.exists(),

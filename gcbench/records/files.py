@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -15,7 +16,15 @@ from typing import Any, BinaryIO
 from gcbench.records.reading import printable, read_json
 from gcbench.records.schema import Result
 
+FULL = (errno.ENOSPC, errno.EDQUOT)  # of the disk, and of the user's quota
 ENDED = ("done", "diverged")  # statuses that the same run would reach again
+
+
+class WriteError(OSError):
+    """A file of a run cannot be written; the message says which, why, and what to do."""
+
+    def __str__(self) -> str:
+        return str(self.strerror)
 
 
 class RunFiles:
@@ -186,8 +195,8 @@ def _clear_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         gone = "" if path.parent.is_dir() else f"; {path.parent} is no longer there"
-        raise OSError(
+        room = "make room there, or " if error.errno in FULL else ""
+        raise WriteError(
             error.errno,
-            f"cannot write {path} ({error.strerror}){gone}; make room there, "
-            "or type another outputs=<folder>",
+            f"cannot write {path} ({error.strerror}){gone}; {room}type another outputs=<folder>",
         ) from error
