@@ -39,6 +39,7 @@ from gcbench.config import (
 )
 from gcbench.console import outlive_terminal
 from gcbench.launch import slurm
+from gcbench.records.reading import printable
 from gcbench.search import count_objectives, is_of_sweeper, objectives
 from gcbench.sweep_progress import listed_errors
 
@@ -295,7 +296,7 @@ def _command(
         if full_error:
             raise
         sentence = sentence_of(error, name, arguments)
-        print(f"{name}: {sentence}", file=sys.stderr)
+        print(printable(f"{name}: {sentence}"), file=sys.stderr)
         sys.exit(1)
     except Exception as error:
         if full_error or not is_of_sweeper(error):
@@ -305,10 +306,17 @@ def _command(
         sys.exit(1)
 
 
+class _Printable(logging.Formatter):
+    """A formatter that escapes what a terminal would obey: paths may be other people's."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return str(printable(super().format(record)))
+
+
 def _log_to_stderr(name: str) -> None:
     """Send gcbench's notices to stderr in its own format, whatever logging Hydra sets up."""
     handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter(f"{name}: %(message)s"))
+    handler.setFormatter(_Printable(f"{name}: %(message)s"))
     logger = logging.getLogger("gcbench")
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)

@@ -103,7 +103,15 @@ def work(
 
 def _continue_metrics(files: RunFiles, progress: Progress) -> None:
     """Truncate metrics.jsonl to the checkpoint, and warn if lines before it are missing."""
-    files.truncate_metrics(progress.step, progress.tests[-1]["step"] if progress.tests else 0)
+    tested = progress.tests[-1]["step"] if progress.tests else 0
+    if damaged := files.truncate_metrics(progress.step, tested):
+        log.warning(
+            "%s had %d damaged line%s, which %s removed: curves have a gap",
+            files.metrics,
+            damaged,
+            "s" if damaged > 1 else "",
+            "are" if damaged > 1 else "is",
+        )
     if files.last_logged() < progress.logged:
         log.warning(
             "%s lacks lines before step %d, as after a power failure: curves have a gap",

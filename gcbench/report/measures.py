@@ -79,7 +79,7 @@ def _relative_error(result: Result) -> float | None:
 
 def _squared_error(result: Result) -> float | None:
     error = _relative_error(result)
-    return None if error is None else error**2
+    return None if error is None else error * error
 
 
 def _cosine(result: Result) -> float | None:
