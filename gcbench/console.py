@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 FORMATS = ("terminal", "markdown", "csv", "latex")
 PAGE_WIDTH = 100  # width of a table in a kept page, in characters
+NUMBER = re.compile(r"[+-]?[\d,]*\.?\d+(e[+-]?\d+)?")
 UNFOLDED = 1_000_000  # width of a file or a pipe, where no row is folded
 
 
@@ -153,12 +154,22 @@ def width_of(table: TextTable) -> int:
 
 
 def escape_markdown(text: str) -> str:
-    return re.sub(r"[|~]", r"\\\g<0>", text)
+    """Return text as one line that markdown shows as it is: no HTML, no link, no picture."""
+    return re.sub(r"[|~]|<(?=[a-zA-Z/!?])|(?<=\])\(", r"\\\g<0>", text.replace("\n", " "))
 
 
 def comma_separated(frame: DataFrame) -> str:
-    """Return headings and rows as csv, with numbers at full precision."""
-    return frame.to_csv(index=False, lineterminator="\n")
+    """Return headings and rows as csv, with numbers at full precision.
+
+    Text that a spreadsheet would compute, such as =1+1, follows an apostrophe, so that it does not.
+    """
+    escaped = frame.map(_no_formula).rename(columns=_no_formula)
+    return escaped.to_csv(index=False, lineterminator="\n")
+
+
+def _no_formula(cell: Any) -> Any:
+    harmless = not isinstance(cell, str) or len(cell) < 2 or NUMBER.fullmatch(cell)
+    return cell if harmless or cell[0] not in "=+-@\t\r" else f"'{cell}"
 
 
 ESCAPES = {
@@ -200,8 +211,8 @@ def show_table(table: TextTable, form: str) -> None:
     if form == "terminal":
         print_table(table)
     elif form == "markdown":
-        print(f"# {table.title}\n\n{markdown(table)}")
-        print("".join(f"\n{note}  " for note in table.notes))
+        print(f"# {escape_markdown(table.title)}\n\n{markdown(table)}")
+        print("".join(f"\n{escape_markdown(note)}  " for note in table.notes))
     elif form == "csv":
         from pandas import DataFrame  # slower to import than many commands
 

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
-from errno import ENOSPC
+from errno import EDQUOT, ENOSPC
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -180,8 +180,10 @@ def sentence_of(
 
 
 def _sentence_of_a_file(error: OSError, command: str) -> str:
-    if error.strerror == os.strerror(ENOSPC):
-        return f"{error.filename or 'a file'}: the disk is full; make room and type this again"
+    full = {os.strerror(ENOSPC): "the disk is full", os.strerror(EDQUOT): "the quota is used up"}
+    if error.strerror in full:
+        what = full[error.strerror]
+        return f"{error.filename or 'a file'}: {what}; make room and type this again"
     if not error.filename:  # as in a sentence of ours, which names the file
         return str(error.strerror)
     usable = "a folder that can be used"

@@ -43,8 +43,8 @@ def _refuse_other_start(config: Config, files: RunFiles, anew: str) -> None:
     before = files.read_start()
     if before is None:
         raise ConfigError(
-            f"{files.directory} has checkpoints, but no start.json that says of which run; "
-            f"type {anew} to start anew there, or another directory="
+            f"{files.directory} has checkpoints, but no whole start.json that says of which "
+            f"run; type {anew} to start anew there, or another directory="
         )
     if differs := _differences(before["config"], config, MAY_CHANGE):
         raise ConfigError(

@@ -19,7 +19,8 @@ from gcbench.records.environment import slurm_job
 from gcbench.records.gradients import recording_path
 from gcbench.records.result import Begun
 from gcbench.records.schema import Extended, Resharded
-from gcbench.train.checkpoints import CheckpointError, Checkpoints, last_step
+from gcbench.train.checkpoints import Checkpoints, last_step
+from gcbench.train.writing import CheckpointError
 
 log = logging.getLogger("gcbench")
 

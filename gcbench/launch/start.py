@@ -28,10 +28,10 @@ from gcbench.launch.preparation import prepare_directory, was_begun_by_this_job
 from gcbench.launch.same import find_same_run
 from gcbench.launch.worker import work
 from gcbench.records import RunFiles, print_summary
-from gcbench.records.files import ENDED
+from gcbench.records.files import ENDED, WriteError
 from gcbench.records.result import Begun, make_result
 from gcbench.records.schema import Result
-from gcbench.train.checkpoints import CheckpointError
+from gcbench.train.writing import CheckpointError
 
 log = logging.getLogger("gcbench")
 
@@ -232,7 +232,7 @@ def _record_failure(config: Config, begun: Begun, files: RunFiles, reason: str) 
 def _is_for_user(reason: str) -> bool:
     """Return whether a failure's reason is a message for the user, who needs no traceback."""
     return reason.partition(":")[0] in (
-        kind.__name__ for kind in (ConfigError, CheckpointError, MethodError)
+        kind.__name__ for kind in (ConfigError, CheckpointError, MethodError, WriteError)
     )
 
 

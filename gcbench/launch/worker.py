@@ -83,11 +83,12 @@ def work(
                 status, reason = train(
                     run, progress, checkpoints, record, compilation.between_steps, before_save
                 )
+                lost = None
                 if status == "done":
-                    save_weights(run, progress, checkpoints, files.weights)
+                    lost = save_weights(run, progress, checkpoints, files.weights)
         ending = Ending(
-            status=status,
-            reason=reason,
+            status="failed" if lost else status,
+            reason=lost or reason,
             resumed_step=resumed_step,
             compiled_from_step=compilation.compiled_from_step,
             has_weights=files.weights.exists(),
@@ -102,7 +103,15 @@ def work(
 
 def _continue_metrics(files: RunFiles, progress: Progress) -> None:
     """Truncate metrics.jsonl to the checkpoint, and warn if lines before it are missing."""
-    files.truncate_metrics(progress.step, progress.tests[-1]["step"] if progress.tests else 0)
+    tested = progress.tests[-1]["step"] if progress.tests else 0
+    if damaged := files.truncate_metrics(progress.step, tested):
+        log.warning(
+            "%s had %d damaged line%s, which %s removed: curves have a gap",
+            files.metrics,
+            damaged,
+            "s" if damaged > 1 else "",
+            "are" if damaged > 1 else "is",
+        )
     if files.last_logged() < progress.logged:
         log.warning(
             "%s lacks lines before step %d, as after a power failure: curves have a gap",

@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-PHASES = ("data", "forward", "backward", "encode", "exchange", "wait", "decode", "update", "step")
+from gcbench.records.schema import PHASES
+
 HIDDEN = ("hidden_exchange", "hidden_coding")  # under the computation, and not part of the step
 WARMUP_STEPS = 3
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -12,10 +13,19 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from gcbench.identity import finite
-from gcbench.records.reading import printable, read_json
+from gcbench.records.reading import printable, read_json, read_lines
 from gcbench.records.schema import Result
+from gcbench.records.start import check_start
 
+FULL = (errno.ENOSPC, errno.EDQUOT)  # of the disk, and of the user's quota
 ENDED = ("done", "diverged")  # statuses that the same run would reach again
+
+
+class WriteError(OSError):
+    """A file of a run cannot be written; the message says which, why, and what to do."""
+
+    def __str__(self) -> str:
+        return str(self.strerror)
 
 
 class RunFiles:
@@ -52,52 +62,54 @@ class RunFiles:
     def read_start(self) -> dict[str, Any] | None:
         """Return the content of start.json, or None if there is none or it is damaged."""
         try:
-            start = json.loads(self._start.read_text(encoding="utf-8"))
+            start = read_json(self._start)
+            check_start(start)
         except (FileNotFoundError, ValueError):  # an older gcbench wrote none
             return None
-        whole = isinstance(start, dict) and {"config", "git", "extended"} <= start.keys()
-        return start if whole else None
+        return dict(start)
 
     def append_metrics(self, metrics: dict[str, Any]) -> None:
         append_text(self.metrics, _strict_json(metrics) + "\n")
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """Return the records of metrics.jsonl, without lines that a crash cut short."""
-        if not self.metrics.exists():
+        if not self.metrics.is_file():
             return []
-        lines = []
-        for line in self.metrics.read_text(encoding="utf-8", errors="replace").splitlines():
+        records = []
+        for line in read_lines(self.metrics):
             try:
                 record = printable(json.loads(line))
             except (ValueError, RecursionError):
                 continue
             if isinstance(record, dict):
-                lines.append(record)
-        return lines
+                records.append(record)
+        return records
 
     def last_logged(self) -> int:
         """Return the step of the last training record, or 0 if there is none."""
         lines = (line for line in self.read_metrics() if line.get("event") == "train")
         return max((int(line["step"]) for line in lines), default=0)
 
-    def truncate_metrics(self, step: int, tested: int) -> None:
+    def truncate_metrics(self, step: int, tested: int) -> int:
         """Remove the lines that the checkpoint from which the run continues does not know.
 
         These are all after its `step`. A test is also unknown if it came after its last test, at
         step `tested`: a run that continues makes up for the test that was due when it was stopped,
-        and would do so again. Raises ValueError if the file is not UTF-8 text.
+        and would do so again. Lines that are no records are removed, too; their number is returned,
+        without a last one that a crash cut short. Raises ValueError if the file is not UTF-8 text.
         """
-        if self.metrics.exists():
-            try:
-                lines = self.metrics.read_text(encoding="utf-8").splitlines()
-            except ValueError as error:
-                raise ValueError(
-                    f"{self.metrics} is not UTF-8 text ({error}); move it away to go on without it"
-                ) from error
-            replace_file(
-                self.metrics,
-                "".join(f"{line}\n" for line in lines if _is_up_to(line, step, tested)).encode(),
-            )
+        if not self.metrics.exists():
+            return 0
+        try:
+            lines = "".join(line.decode() for line in read_lines(self.metrics)).split("\n")
+        except ValueError as error:
+            raise ValueError(
+                f"{self.metrics} is not UTF-8 text ({error}); move it away to go on without it"
+            ) from error
+        known = [_is_up_to(line, step, tested) for line in lines]
+        kept = (f"{line}\n" for line, is_known in zip(lines, known, strict=True) if is_known)
+        replace_file(self.metrics, "".join(kept).encode())
+        return known[:-1].count(None)  # the last one is empty, or was cut short
 
     def set_aside(self, extends: bool = False) -> None:
         """Rename an earlier run's files to names such as result.2025-01-31T12-30-59.123456Z.json.
@@ -130,14 +142,14 @@ def _encode(text: str) -> bytes:
     return text.encode(errors="backslashreplace")
 
 
-def _is_up_to(line: str, step: int, tested: int) -> bool:
+def _is_up_to(line: str, step: int, tested: int) -> bool | None:
+    """Return whether a record is not after these steps; None if the line is no record."""
     try:
         record = json.loads(line)
         last = tested if record.get("event") == "test" else step
         return bool(record.get("step", 0) <= last)
-    # The end of the file, cut short by a crash, or a line that is no record.
     except (ValueError, TypeError, AttributeError, RecursionError):
-        return False
+        return None
 
 
 def replace_file(path: Path, content: bytes) -> None:
@@ -179,8 +191,8 @@ def _clear_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         gone = "" if path.parent.is_dir() else f"; {path.parent} is no longer there"
-        raise OSError(
+        room = "make room there, or " if error.errno in FULL else ""
+        raise WriteError(
             error.errno,
-            f"cannot write {path} ({error.strerror}){gone}; make room there, "
-            "or type another outputs=<folder>",
+            f"cannot write {path} ({error.strerror}){gone}; {room}type another outputs=<folder>",
         ) from error

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from gcbench.records.files import replacing
+from gcbench.records.tensors import write_tensors
 
 
 @dataclass(frozen=True)
@@ -65,4 +66,4 @@ class GradientFiles:
         recorded = Recorded(list(shapes), lists, gradients, step, self.config)
         self.directory.mkdir(exist_ok=True)
         with replacing(recording_path(self.directory, step)) as file:
-            torch.save(vars(recorded), file)
+            write_tensors(vars(recorded), file)

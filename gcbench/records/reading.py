@@ -1,15 +1,53 @@
-"""JSON from elsewhere, made safe to print."""
+"""Files from elsewhere: of a kind and a size that can be read, and made safe to print."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import stat
+from collections.abc import Iterator, Mapping
+from lzma import LZMAFile
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from gcbench.reasons import escape
 
 DEEPEST = 40  # levels of nesting; a result has seven
+LARGEST = 64 * 2**20  # bytes that are parsed at once; a run with all its curves has less than one
+TOO_LARGE = f"more than {LARGEST >> 20} MiB, which no gcbench writes"
+
+
+def refuse_pipe(path: Path) -> None:
+    """Raise ValueError for what is no file, such as a pipe or a device, which may never end."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise ValueError("is no file")
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a file. Raises OSError, or ValueError that says what is wrong with it."""
+    refuse_pipe(path)
+    with path.open("rb") as file:
+        content = file.read(LARGEST + 1)
+    if len(content) > LARGEST:
+        raise ValueError(f"has {TOO_LARGE}")
+    return content.decode()
+
+
+def read_lines(path: Path) -> Iterator[bytes]:
+    """Yield the lines of a file, one at a time. Raises OSError or ValueError like `read_text`."""
+    refuse_pipe(path)
+    with path.open("rb") as file:
+        yield from limit_lines(file)
+
+
+def limit_lines(file: BinaryIO | LZMAFile) -> Iterator[bytes]:
+    """Yield the lines of a file that is open; raise ValueError for a line that is too large.
+
+    A few compressed bytes may be a line of gigabytes.
+    """
+    for number, line in enumerate(iter(lambda: file.readline(LARGEST + 1), b""), start=1):
+        if len(line) > LARGEST:
+            raise ValueError(f"line {number} has {TOO_LARGE}")
+        yield line
 
 
 def read_json(path: Path) -> Any:
@@ -17,8 +55,9 @@ def read_json(path: Path) -> Any:
 
     Raises OSError, or ValueError that says what is wrong with the content.
     """
+    text = read_text(path)
     try:
-        return printable(json.loads(path.read_text(encoding="utf-8")))
+        return printable(json.loads(text))
     except RecursionError:
         raise ValueError("is not JSON that anybody would write: it is nested too deeply") from None
     except ValueError as error:

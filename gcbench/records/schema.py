@@ -12,8 +12,13 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
+from gcbench.records.problems import first_problem, refuse_odd_targets
+
 SCHEMA_VERSION: Final = 2
 BITS_PER_MIB: Final = 8 * 2**20
+
+# The phases that reports read by name.
+PHASES = ("data", "forward", "backward", "encode", "exchange", "wait", "decode", "update", "step")
 
 Status = Literal["done", "diverged", "interrupted", "failed"]
 Number = float | None  # None: not finite, which JSON cannot represent
@@ -158,6 +163,7 @@ class _Trainer(Record):
 
 class _Configuration(Record):
     seed: int
+    name: str | None = None
     model: dict[str, Any]
     dataset: dict[str, Any]
     compressor: dict[str, Any]
@@ -172,7 +178,7 @@ class _Choices(Record):
     budget: str
 
 
-class _ReadByName(Record):
+class ReadByName(Record):
     """The keys that reports read by name from the two open dictionaries of a result."""
 
     choices: _Choices
@@ -258,12 +264,16 @@ class Result(Environment):
                 f"schema_version {version} is not what this gcbench reads ({SCHEMA_VERSION})"
             )
         try:
-            _ReadByName.model_validate(data)
+            ReadByName.model_validate(data)
             if data.get("workers") is not None:
                 _Trained.model_validate(data)
-            return cls.model_validate(data)
+            result = cls.model_validate(data)
         except ValidationError as error:
-            raise ValueError(_first_problem(error)) from error
+            raise ValueError(first_problem(error)) from error
+        refuse_odd_targets(result.config)
+        if missing := [p for p in PHASES if result.seconds and p not in result.seconds]:
+            raise ValueError(f"without seconds.{missing[0]}")
+        return result
 
     @property
     def has_virtual_workers(self) -> bool:
@@ -296,11 +306,3 @@ class Result(Environment):
     def steps_taken(self) -> int:
         """Return the number of steps since `started`."""
         return (self.steps or 0) - self.resumed_step
-
-
-def _first_problem(error: ValidationError) -> str:
-    problem = error.errors()[0]
-    key = ".".join(map(str, problem["loc"]))
-    if problem["type"] == "missing" or problem["input"] is None:
-        return f"without {key}"
-    return f"its {key} is {problem['input']!r:.60}"

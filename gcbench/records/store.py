@@ -24,7 +24,7 @@ from gcbench.identity import (
 )
 from gcbench.records.files import RunFiles, replace_file
 from gcbench.records.older import renew_error
-from gcbench.records.reading import printable, read_json
+from gcbench.records.reading import limit_lines, printable, read_json, refuse_pipe
 from gcbench.records.schema import Result, Status
 
 log = logging.getLogger("gcbench")
@@ -145,13 +145,14 @@ def find_runs(folders: Sequence[str | Path]) -> FoundRuns:
                 runs.setdefault(run.copy_key, run)
         except (OSError, EOFError, ValueError, lzma.LZMAError) as error:
             unreadable.append(f"{path}: {error}")
+    unreadable = [printable(sentence) for sentence in unreadable]
     return FoundRuns(sort_by_age(runs.values()), unreadable)
 
 
 def find_begun(folders: Sequence[str | Path]) -> list[str]:
     """Return the directories of runs without a result: they are running, or were killed."""
     return [
-        root
+        printable(root)
         for folder in folders
         for root, _, files in os.walk(folder)
         if "start.json" in files and "result.json" not in files
@@ -171,16 +172,17 @@ def read_kept(path: Path) -> Iterator[RecordedRun | str]:
     A run with the name of an earlier one has the number of its line in its place: rows of several
     tables and repeated runs share a name, and a place says whose curves to read.
     """
+    refuse_pipe(path)
     names: set[str] = set()
-    with lzma.open(path, "rt", encoding="utf-8") as file:
-        for number, line in enumerate(file, start=1):
+    with lzma.open(path) as file:
+        for number, line in enumerate(limit_lines(file), start=1):
             try:
                 run = _parse_line(line, path)
             except (ValueError, TypeError, KeyError, RecursionError) as error:
                 yield f"line {number}: {error}"
                 continue
             if run.name in names:
-                run.place = f"{path}/{number}/{run.name}"
+                run.place = printable(f"{path}/{number}/{run.name}")
             names.add(run.name)
             yield run
 
@@ -224,23 +226,24 @@ def _read_file(path: Path, unreadable: list[str]) -> Iterator[RecordedRun]:
     if path.name == "result.json":
         yield read_run(path.parent)
         return
-    problems = []
+    first, count = "", 0
     for run in read_kept(path):
         if isinstance(run, str):
-            problems.append(run)
+            first, count = first or run, count + 1
         else:
             yield run
-    if problems:  # one sentence per file, as any file may have that extension
-        more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
-        unreadable.append(f"{path}: {problems[0]}{more}")
+    if count:  # one sentence per file, as any file may have that extension
+        more = f", and {count - 1} more" if count > 1 else ""
+        unreadable.append(f"{path}: {first}{more}")
 
 
-def _parse_line(line: str, path: Path) -> RecordedRun:
+def _parse_line(line: bytes, path: Path) -> RecordedRun:
     kept = printable(json.loads(line))
     name, metrics = kept["name"], kept["metrics"]
     if not isinstance(name, str) or not isinstance(metrics, list):
         raise ValueError("its name is not text, or its metrics are not a list")
-    return RecordedRun.of(Result.parse(kept["result"]), f"{path}/{name}", partial(list, metrics))
+    place = printable(f"{path}/{name}")
+    return RecordedRun.of(Result.parse(kept["result"]), place, partial(list, metrics))
 
 
 def _format_line(run: RecordedRun) -> str:

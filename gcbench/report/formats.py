@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from rich.text import Text
 
 from gcbench import console
-from gcbench.console import PAGE_WIDTH, escape_latex
+from gcbench.console import PAGE_WIDTH, escape_latex, escape_markdown
 from gcbench.report.document import Document, text_tables
 
 if TYPE_CHECKING:
@@ -19,7 +20,8 @@ COMMANDS = "gcbench "
 
 def markdown(document: Document) -> str:
     """Return a page: the title, the table, and the sections below it as lists."""
-    lines = [f"# {document.title}", "", *(f"{line}  " for line in document.under), ""]
+    under = [f"{escape_markdown(line)}  " for line in document.under]
+    lines = [f"# {escape_markdown(document.title)}", "", *under, ""]
     lines.append("\n\n".join(map(console.markdown, text_tables(document, PAGE_WIDTH))))
     for section in document.sections:
         lines += [
@@ -33,11 +35,13 @@ def markdown(document: Document) -> str:
 
 def _mark_code(line: str) -> str:
     """Return a line in which the command, and nothing else, is marked as code."""
-    before, program, after = line.partition(COMMANDS)
+    before, program, after = line.replace("\n", " ").partition(COMMANDS)
     arguments, bracket, rest = after.partition(" (")
     if program and (not before or before.endswith(": ")):
-        return f"{before}`{program}{arguments}`{bracket}{rest}"
-    return line
+        ticks = "`" * (1 + max(map(len, re.findall("`+", arguments)), default=0))
+        code = f"{ticks}{program}{arguments}{ticks}"
+        return f"{escape_markdown(before)}{code}{escape_markdown(bracket + rest)}"
+    return escape_markdown(line)
 
 
 def comma_separated(document: Document) -> str:

@@ -6,12 +6,12 @@ changes.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from gcbench.records.reading import read_json
 from gcbench.records.schema import Record, Time
 
 FILE = "tests.json"
@@ -40,7 +40,7 @@ def find_tests(folders: Sequence[str | Path]) -> KeptTests | None:
     every = []
     for path in paths:
         try:
-            record = TestsRecord.model_validate(json.loads(path.read_text()))
+            record = TestsRecord.model_validate(read_json(path))
             every.append(KeptTests(path, record))
         except (OSError, ValueError) as error:
             gist = str(error).partition("\n")[0]

@@ -13,15 +13,15 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
 from gcbench.identity import Config, fingerprint
+from gcbench.records.tensors import write_tensors
 from gcbench.train.resharding import (
     merge_workers,
     other_epochs_reason,
@@ -31,16 +31,12 @@ from gcbench.train.resharding import (
 from gcbench.train.run import Progress, Run
 from gcbench.train.schedules import total_steps
 from gcbench.train.snapshot import restore, shared_content, worker_content
+from gcbench.train.writing import CheckpointError, write_in_all
 
 FORMAT = 7
 SHARED = "shared.pt"
 # The keys of a manifest, besides its checksum, and their types.
 KEYS = {"format": int, "step": int, "workers": int, "fingerprint": str, "sha256": dict}
-T = TypeVar("T")
-
-
-class CheckpointError(ValueError):
-    """A checkpoint cannot be written, read or continued; the message says why."""
 
 
 def last_step(directory: Path) -> int:
@@ -106,32 +102,15 @@ class Checkpoints:
             shutil.rmtree(replaced, ignore_errors=True)
             self._drop_old()
 
-        self._do_in_all(run, unfinished, begin if run.first else lambda: None)
-        everyone = self._do_in_all(run, unfinished, write)
-        self._do_in_all(run, unfinished, complete if run.first else lambda: None)
-
-    def _do_in_all(self, run: Run, unfinished: Path, work: Callable[[], T]) -> list[T]:
-        """Run `work` in every process and return all results.
-
-        If one process fails, all raise CheckpointError.
-        """
-        try:
-            outcome: tuple[T | None, str | None] = (work(), None)
-        except (OSError, RuntimeError) as error:  # torch wraps errors of the file system
-            outcome = (None, str(error))
-        outcomes = run.control.gather(outcome)
-        problem = next((problem for _, problem in outcomes if problem), None)
-        if problem is None:
-            return [returned for returned, _ in outcomes]
-        if run.first:
-            shutil.rmtree(unfinished, ignore_errors=True)  # make room for the result
         before = self.latest()
-        advice = "make room"
-        if before:
-            advice = f"{before} is whole; make room, and type the same command to continue there"
-        raise CheckpointError(
-            f"{unfinished.with_suffix('')} could not be written ({problem}); {advice}"
-        )
+        try:
+            write_in_all(run, final, before, begin if run.first else lambda: None)
+            everyone = write_in_all(run, final, before, write)
+            write_in_all(run, final, before, complete if run.first else lambda: None)
+        except CheckpointError:
+            if run.first:
+                shutil.rmtree(unfinished, ignore_errors=True)  # makes room for the result
+            raise
 
     def latest(self) -> Path | None:
         complete = _complete_folders(self.directory)
@@ -274,7 +253,7 @@ def _worker_file(worker: int) -> str:
 
 def _write(path: Path, content: dict[str, Any]) -> str:
     with path.open("wb") as file:
-        torch.save(content, file)
+        write_tensors(content, file)
         file.flush()
         os.fsync(file.fileno())
     return _digest(path)

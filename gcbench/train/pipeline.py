@@ -53,8 +53,10 @@ class AfterBackward(Pipeline):
 class UnderBackward(Pipeline):
     """The pipeline of `trainer.overlap`: a bucket is exchanged while others are still computed.
 
-    Its exchange begins when its gradients are complete. DDP's buckets change after the first step,
-    so a method's state is selected by the names of parameters. A method whose scope is a tensor
+    Its exchange begins when its gradients are complete. DDP's buckets change after the first step
+    of a process, which has a single one, so a method's state is selected by the names of
+    parameters. A run that continues splits that one into those of its step before: it sends the
+    same messages as if it had not been stopped. A method whose scope is a tensor
     gives the same update as without overlap, up to rounding: an all-reduce of another length adds
     in another order, and matrices are orthogonalized in other batches.
     """
@@ -63,6 +65,7 @@ class UnderBackward(Pipeline):
         self._queue = queue
         self._buckets: list[Future[FinishedExchange]] = []
         self._names: list[list[str]] = []  # parameters per bucket, in the last step
+        self._single: list[list[str]] | None = None  # the parts of DDP's single, first bucket
         self._at: tuple[Run, Progress] | None = None
         replica.hook_buckets(bucket_mib, self._submit_bucket)
 
@@ -70,15 +73,17 @@ class UnderBackward(Pipeline):
         self._queue.catch_up(run)
         self._at = (run, progress)
         self._names = []
+        self._single = progress.buckets if self._single is None else []
         return run.estimator.gradients(run, progress)
 
     def _submit_bucket(self, grads: Grads) -> None:
         assert self._at is not None
         run, progress = self._at
-        self._names.append(list(grads))
-        self._buckets.append(
-            self._queue.submit(run, grads, progress.state.select(grads.keys()), progress.exchanges)
-        )
+        for names in self._single or [list(grads)]:
+            part = {name: grads[name] for name in names}
+            state = progress.state.select(part.keys())
+            self._names.append(names)
+            self._buckets.append(self._queue.submit(run, part, state, progress.exchanges))
 
     def exchange(self, run: Run, progress: Progress) -> ExchangeResult:
         run.clock.lap("await")
@@ -92,6 +97,7 @@ class UnderBackward(Pipeline):
                 "trainer.overlap=false"
             )
         progress.exchanges += 1
+        progress.buckets = self._names
         out = merge(aggregated, run.replica.grads)
         progress.state = out.state
         progress.first_bad.note_exchange(progress.step, out)

@@ -194,6 +194,8 @@ class Progress:
     logged: int = 0  # the step of the last log line
     state: State = field(default_factory=State)
     late: ExchangeResult | None = None  # the last step's exchange, to be applied in the next
+    # The parameters of each bucket in the last exchange that ran during its backward pass.
+    buckets: list[list[str]] = field(default_factory=list)
     # The estimator's state, identical on all workers.
     estimator: dict[str, list[Tensor]] = field(default_factory=dict)
     tests: list[dict[str, Any]] = field(default_factory=list)

@@ -24,6 +24,7 @@ def shared_content(run: Run, progress: Progress) -> dict[str, Any]:
         "schedule": run.schedule.state_dict(),
         "state": [dict(layer.shared) for layer in progress.state.layers()],
         "late": progress.late and {"update": progress.late.update, "got": progress.late.goal().got},
+        "buckets": progress.buckets,
         "estimator": progress.estimator,
         "step": progress.step,
         "steps_per_epoch": run.steps_per_epoch,
@@ -68,12 +69,13 @@ def restore(
     progress.state = State.of_layers(list(zip(shared["state"], per_worker, strict=True)))
     if shared["late"] is not None:
         progress.late = _late_from(shared["late"], stack([w["late"] for w in workers]))
+    progress.buckets = shared.get("buckets", [])  # an older gcbench wrote none
     progress.estimator = shared["estimator"]
     progress.step = shared["step"]
     progress.exchanges = shared["exchanges"]
     progress.logged = shared["logged"]
     progress.tests, progress.samples = shared["tests"], shared["samples"]
-    progress.sampled = shared.get("sampled", -1)  # an older gcbench wrote none
+    progress.sampled = shared.get("sampled", -1)  # likewise
     progress.codec_sums = shared.get("codec_sums", [])  # likewise
     changed = progress.ledger.load(shared["ledger"])
     if changed and run.first and progress.ledger.elapsed() is not None:

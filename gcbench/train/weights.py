@@ -2,42 +2,45 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from gcbench.records.files import replacing
-from gcbench.train.checkpoints import CheckpointError, Checkpoints
+from gcbench.records.tensors import write_tensors
+from gcbench.train.checkpoints import Checkpoints
 from gcbench.train.run import Progress, Run
 from gcbench.train.snapshot import shared_content, worker_content
+from gcbench.train.writing import CheckpointError, write_in_all
 
 LIMIT_BYTES = 200e6  # size up to which each is kept unless trainer.keep_weights is typed
 
-log = logging.getLogger("gcbench")
 
-
-def save_weights(run: Run, progress: Progress, checkpoints: Checkpoints, path: Path) -> None:
+def save_weights(run: Run, progress: Progress, checkpoints: Checkpoints, path: Path) -> str | None:
     """Write the model's `state_dict` to `path`, and a last checkpoint; every process calls it.
 
-    If they cannot be written, for example to a full disk, a warning is logged instead.
+    If they cannot be written, for example to a full disk, all return why. Such a run has failed:
+    when it is started again, it continues from its last checkpoint, and keeps both.
     """
     asked = run.settings.keep_weights
     if asked is False:
-        return
+        return None
     weights = run.replica.model.state_dict()
+
+    def write() -> None:
+        with replacing(path) as file:
+            write_tensors({name: tensor.cpu() for name, tensor in weights.items()}, file)
+
     try:
         if asked or sum(run.control.gather(_state_bytes(run, progress))) <= LIMIT_BYTES:
             checkpoints.save(run, progress)
-        if run.first and (asked or _bytes(weights) <= LIMIT_BYTES):
-            with replacing(path) as file:
-                torch.save({name: tensor.cpu() for name, tensor in weights.items()}, file)
-    except (CheckpointError, OSError, RuntimeError) as error:  # torch wraps disk errors
-        if run.first:
-            log.warning("the weights of the finished run are not kept: %s", error)
+        if asked or _bytes(weights) <= LIMIT_BYTES:
+            write_in_all(run, path, checkpoints.latest(), write if run.first else lambda: None)
+    except CheckpointError as error:
+        return f"{error}, or add trainer.keep_weights=false"
+    return None
 
 
 def _state_bytes(run: Run, progress: Progress) -> int:

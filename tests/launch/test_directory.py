@@ -147,12 +147,16 @@ def test_half_a_checkpoint_is_none_to_continue(
 
 def test_a_checkpoint_of_nobody_knows_which_run_is_not_continued(tmp_path: Path) -> None:
     run(tmp_path, *KILLED, "trainer.max_steps=2")
+    start = json.loads((tmp_path / "start.json").read_text())
     for name in ("result.json", "start.json"):
         (tmp_path / name).unlink()
-    for damaged in (None, "{", "[]", '{"config": {}}'):
+    junk = [start | {key: value} for key in ("config", "git", "extended") for value in (3, [3], {})]
+    junk.append(start | {"config": start["config"] | {"model": {"_target_": 3}}})
+    says = "no whole start.json that says of which run; type resume="
+    for damaged in (None, "{", "[]", *map(json.dumps, junk)):
         if damaged is not None:
             (tmp_path / "start.json").write_text(damaged)
-        with pytest.raises(ConfigError, match="no start.json that says of which run; type resume="):
+        with pytest.raises(ConfigError, match=says):
             run(tmp_path, *KILLED, "trainer.max_steps=4")
 
 
@@ -168,6 +172,19 @@ def test_lines_that_a_crash_has_lost_are_told(
     assert "metrics.jsonl lacks lines before step 6, as after a power failure" in caplog.text
     steps = [json.loads(line)["step"] for line in (tmp_path / "metrics.jsonl").open()]
     assert steps[-1] == 8
+
+
+def test_damaged_lines_are_counted_before_they_are_removed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run(tmp_path, *KILLED, "trainer.max_steps=6", "trainer.log_every=1")
+    path = tmp_path / "metrics.jsonl"
+    lines = path.read_text().splitlines()
+    lines[1] = "\0" * 50
+    lines[2] = lines[2][:-9]
+    path.write_text("".join(f"{line}\n" for line in lines) + '{"step": 7, "lo')  # cut short
+    run(tmp_path, *KILLED, "trainer.max_steps=8", "trainer.log_every=1")
+    assert "metrics.jsonl had 2 damaged lines, which are removed: curves have a gap" in caplog.text
 
 
 def test_a_finished_run_on_another_link_is_no_answer(

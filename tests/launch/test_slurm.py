@@ -182,6 +182,35 @@ def test_the_example_is_queued_again_when_it_is_signalled(
 
 
 @pytest.mark.slow
+def test_a_job_that_was_killed_goes_on_when_it_is_queued_again(
+    cluster: dict[str, str], undisturbed: Callable[[], list[tuple[int, float]]], tmp_path: Path
+) -> None:
+    narrow = ["--nodes=2", "--ntasks-per-node=1", "--gpus-per-node=0", "--parsable"]
+    overrides = [*LONG, "trainer.checkpoint_steps=7"]
+    job = run(
+        *("sbatch", *narrow, SCRIPTS / "example.sbatch", *overrides),
+        folder=tmp_path,
+        environment=cluster,
+    )
+    assert job.returncode == 0, job.stderr
+    number = job.stdout.strip()
+
+    def runs() -> bool:
+        listed = ["squeue", "--noheader", "--format=%T", f"--jobs={number}"]
+        return "RUNNING" in run(*listed, folder=tmp_path, environment=cluster).stdout
+
+    for step, kill in ((30, ["scancel", "--signal=KILL"]), (100, ["scontrol", "requeue"])):
+        wait_for(lambda step=step: losses(tmp_path)[-1:] >= [(step, 0.0)])
+        run(*kill, number, folder=tmp_path, environment=cluster)
+        wait_for(lambda: not runs())
+        if kill[0] == "scancel":
+            run("scontrol", "requeue", number, folder=tmp_path, environment=cluster)
+    wait_for(lambda: [r["status"] for r in results(tmp_path)] == ["done"])
+    assert "continuing from the checkpoint" in (tmp_path / f"slurm-{number}.out").read_text()
+    assert losses(tmp_path) == undisturbed()
+
+
+@pytest.mark.slow
 def test_workers_of_one_task_are_queued_again_when_it_is_signalled(
     cluster: dict[str, str], tmp_path: Path
 ) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import math
 import os
@@ -8,13 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from results import plain_result
 
 from gcbench.config.sentences import sentence_of
 from gcbench.records import RunFiles
-from gcbench.records.files import _strict_json
+from gcbench.records.files import _strict_json, replacing
+from gcbench.records.tensors import write_tensors
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
@@ -57,6 +60,48 @@ def test_a_failed_write_leaves_the_old_result(
         files.write_result(plain_result(status="failed"))
     assert sentence_of(error.value).startswith(f"cannot write {tmp_path / 'result.json'} (No space")
     assert files.read_result() == plain_result()
+
+
+class FailingFile(io.BytesIO):
+    """A file whose write fails once, after some bytes."""
+
+    def __init__(self, number: int, after: int) -> None:
+        super().__init__()
+        self.left, self.number = after, number
+
+    def write(self, content: Any, /) -> int:
+        self.left -= len(memoryview(content))
+        if self.left < 0:
+            self.left = 10**9
+            raise OSError(self.number, os.strerror(self.number))
+        return super().write(content)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS])
+def test_tensors_that_cannot_be_written_name_the_cause(tmp_path: Path, number: int) -> None:
+    """Otherwise `torch.save` raises an error of its own, about positions in its file."""
+    content = {"x": torch.arange(10_000)}
+    size = write_tensors(content, whole := io.BytesIO()) or len(whole.getvalue())
+    for after in (0, 100, size // 2, size - 1):
+        with pytest.raises(OSError, match=os.strerror(number)):
+            write_tensors(content, FailingFile(number, after))
+    with (
+        pytest.raises(OSError, match=os.strerror(number)) as error,
+        replacing(tmp_path / "weights.pt") as file,
+    ):
+        file.write(b"some")
+        write_tensors(content, FailingFile(number, 100))
+    full = number in (errno.ENOSPC, errno.EDQUOT)
+    assert ("make room" in str(error.value)) == full
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_tensors_on_a_full_device() -> None:
+    with (
+        pytest.raises(OSError, match="No space left on device"),
+        open("/dev/full", "wb", buffering=0) as file,
+    ):
+        write_tensors({"x": torch.zeros(10)}, file)
 
 
 def test_a_directory_that_is_none_is_named(tmp_path: Path) -> None:

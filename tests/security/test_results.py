@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
+import lzma
 import os
+import re
 import struct
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import markdown_it
 import pytest
 from nightly import slow_but
 from processes import command
@@ -19,10 +24,12 @@ from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
 from gcbench.codecs.kernels import kernels_are_compiled, use_backend
 from gcbench.config import ConfigError
+from gcbench.console import TextTable, show_table
 from gcbench.launch.same import read_result_or_warn
 from gcbench.predict.command import predict_steps
 from gcbench.private import COMPILER_CACHE, private_folder, use_own_compiler_cache
-from gcbench.records.reading import printable
+from gcbench.records.reading import LARGEST, printable
+from gcbench.records.schema import PHASES
 from gcbench.records.store import find_runs
 from gcbench.report.command import claims, report, runs
 
@@ -39,18 +46,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def forge(target: str, **arguments: Any) -> dict[str, Any]:
     result = result_of(SGD)
     config = {**result["config"], "model": {"_target_": target, **arguments}}
-    phases = (
-        "data",
-        "forward",
-        "backward",
-        "update",
-        "encode",
-        "exchange",
-        "wait",
-        "decode",
-        "step",
-    )
-    seconds = {phase: {"mean": 0.1, "max": 0.1} for phase in phases}
+    seconds = {phase: {"mean": 0.1, "max": 0.1} for phase in PHASES}
     return {
         **result,
         "config": config,
@@ -103,6 +99,11 @@ def test_code_of_ones_own_is_typed(
     assert "measured / predicted" in capsys.readouterr().out
 
 
+def forge_config(**changes: Any) -> dict[str, Any]:
+    config: dict[str, Any] = result_of(SGD)["config"]
+    return {**config, **changes}
+
+
 BAD: dict[str, str] = {
     "empty": "",
     "torn": '{"schema_version": 1, "status"',
@@ -125,6 +126,10 @@ CHANGES: dict[str, dict[str, Any]] = {
     "version": {"schema_version": [1]},
     "bits": {"bits_sent": [1]},
     "trainer": {"config": {"seed": 1, "trainer": {}}},
+    "phase": {"seconds": {"step": {"mean": 0.1, "max": 0.1}}},
+    "target": {"config": forge_config(model={"_target_": 3})},
+    "inner target": {"config": forge_config(network={"a": [{"_target_": None}]})},
+    "name": {"config": forge_config(name=3)},
 }
 
 
@@ -226,6 +231,91 @@ def test_a_terminal_is_given_no_commands(capsys: pytest.CaptureFixture[str]) -> 
     output = capsys.readouterr().out
     assert "out of" in output and not set(output) & set(evil) - set("]0;title[2J31m")
     assert printable("line\n\ttab \u00e9") == "line\n\ttab \u00e9"
+
+
+def test_files_that_never_end_or_are_huge_are_named_and_skipped(
+    here: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(Path("outputs/good"), result_of(SGD))
+    for name in ("pipe", "device", "large"):
+        Path("outputs", name).mkdir()
+    os.mkfifo("outputs/pipe/result.json")
+    os.mkfifo("outputs/pipe.jsonl.xz")
+    Path("outputs/device/result.json").symlink_to("/dev/zero")
+    with Path("outputs/large/result.json").open("w") as file:
+        file.truncate(LARGEST + 1)
+    with lzma.open("outputs/bomb.jsonl.xz", "wb", preset=0) as bomb:
+        for _ in range(LARGEST // 2**20 + 1):
+            bomb.write(bytes(2**20))
+    with caplog.at_level("WARNING", "gcbench"):
+        runs([])
+    says = {
+        "pipe/result.json: is no file",
+        "pipe.jsonl.xz: is no file",
+        "device/result.json: is no file",
+        "large/result.json: has more than 64 MiB, which no gcbench writes",
+        "bomb.jsonl.xz: line 1 has more than 64 MiB, which no gcbench writes",
+    }
+    told = [line for line in caplog.messages if line.startswith("not read: ")]
+    assert {line.removeprefix("not read: outputs/") for line in told} == says
+    (only,) = find_runs(["outputs"]).runs
+    Path("outputs/good/metrics.jsonl").unlink()
+    os.mkfifo("outputs/good/metrics.jsonl")
+    assert only.read_metrics() == []
+
+
+def test_names_of_files_give_a_terminal_no_commands(here: Path) -> None:
+    evil = "\x1b]0;title\x07\x1b[2J\x9b31m\r"
+    for name in ("damaged", "begun", "study"):
+        Path(f"outputs/{name}{evil}").mkdir(parents=True)
+    Path(f"outputs/damaged{evil}/result.json").write_text("{")
+    Path(f"outputs/begun{evil}/start.json").write_text("{")
+    Path(f"outputs/study{evil}/communication_times.json").write_text("{")
+    with lzma.open(f"outputs/kept{evil}.jsonl.xz", "wb") as kept:
+        line = {"name": "one", "metrics": [], "result": result_of(SGD)}
+        kept.write(f"{json.dumps(line)}\n3\n".encode())
+    for arguments in (("runs",), ("report", "table=orq/table1")):
+        done = command(arguments, here, dict(os.environ), timeout=100)
+        assert done.returncode == 0 and "not read: " in done.stderr
+        assert not set(done.stdout + done.stderr) & set("\x1b\x07\x9b\r")
+
+
+FORMULA = "=cmd|' /C calc'!A0"
+
+
+def test_a_spreadsheet_is_given_no_formulas(capsys: pytest.CaptureFixture[str]) -> None:
+    names = [FORMULA, "+1+1", "-1+1", "@SUM(A1)"]
+    for i, name in enumerate(names, start=1):
+        result = result_of(SGD, seed=i, status="failed", reason=name)
+        result["config"] |= {FORMULA: name, "name": name}
+        write(Path(f"{name.replace('/', ' ')}/x"), result)
+    runs(["format=csv", "."])
+    text = capsys.readouterr().out
+    head, *rows = csv.reader(io.StringIO(text))
+    assert len(rows) == len(names)
+    cells = {cell for row in (head, *rows) for cell in row}
+    assert {f"'{name}" for name in names} <= cells
+    assert not [cell for cell in cells if cell[:1] in tuple("=+-@\t\r") and len(cell) > 1]
+
+
+def test_numbers_stay_numbers_in_csv(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [["-1.5", "+3", "-", "-1e-05", "+1,234.5", "a=b"]]
+    show_table(TextTable(["x"] * 6, rows), "csv")
+    assert capsys.readouterr().out.splitlines()[1] == '-1.5,+3,-,-1e-05,"+1,234.5",a=b'
+
+
+def test_a_page_is_given_no_html_and_no_pictures(capsys: pytest.CaptureFixture[str]) -> None:
+    evil = "<script>alert(1)</script> ![](http://x/y.png) a|b\n# title\n<!-- `<b>`"
+    result = result_of(SGD, status="failed", reason=evil)
+    result["config"] |= {"name": evil}
+    write(Path("outputs/run"), result)
+    for arguments in (["runs"], ["report", "table=powersgd/table4"]):
+        {"runs": runs, "report": report}[arguments[0]]([*arguments[1:], "format=markdown"])
+        page = capsys.readouterr().out
+        assert "alert(1)" in page and "\n# title" not in page
+        html = markdown_it.MarkdownIt("commonmark", {"html": True}).enable("table").render(page)
+        assert not re.search("<(script|img|b>|!--)|<a ", html), html
+        assert "&lt;script&gt;" in html
 
 
 @pytest.mark.parametrize(

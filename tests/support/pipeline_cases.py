@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +18,8 @@ from gcbench.launch.connections import Connections
 from gcbench.launch.instantiate import make_data
 from gcbench.launch.plan import Machine, make_plan
 from gcbench.train.pipeline import exchanges_in_background
-from gcbench.train.run import Progress, Sample
+from gcbench.train.run import Progress, Run, Sample
+from gcbench.train.snapshot import restore, shared_content, worker_content
 from gcbench.train.step import sample, train_step
 
 CPU = torch.device("cpu")
@@ -32,7 +34,7 @@ class Trained(NamedTuple):
     overlap_ratio: float | None
 
 
-def train_steps(process: Process, config: Config, steps: int) -> Trained:
+def make_run(process: Process, config: Config) -> Run:
     workers = config["trainer"]["gpus"]
     beside = None
     if exchanges_in_background(config["trainer"]):
@@ -41,13 +43,41 @@ def train_steps(process: Process, config: Config, steps: int) -> Trained:
         beside = Comm(workers, GlooTransport(group))
     joined = Connections(process.comm(workers), beside, process.control, CPU)
     with tempfile.TemporaryDirectory() as directory:
-        run = build_run(
+        return build_run(
             config,
             make_plan(config, Machine.detect()),
             joined,
             make_data(config),
             Path(directory),
         )
+
+
+def messages_of_a_continued_run(process: Process, config: Config) -> list[int]:
+    """Return the messages of two steps after the third, undisturbed and in a run that continues."""
+    messages = []
+    run = make_run(process, config)
+    progress = Progress.start(run)
+    for _ in range(3):
+        train_step(run, progress)
+    contents = deepcopy((shared_content(run, progress), [worker_content(run, progress, 0)]))
+    for continued in (False, True):
+        if continued:
+            run = make_run(process, config)
+            progress = Progress.start(run)
+            restore(run, progress, *contents)
+        before = _messages(run)
+        for _ in range(2):
+            train_step(run, progress)
+        messages.append(_messages(run) - before)
+    return messages
+
+
+def _messages(run: Run) -> int:
+    return sum(total.messages for total in run.comm.meter.totals_by_worker[0].values())
+
+
+def train_steps(process: Process, config: Config, steps: int) -> Trained:
+    run = make_run(process, config)
     progress = Progress.start(run)
     snapshots, exchanged, buckets = [], None, 0
     for _ in range(steps):

@@ -211,10 +211,36 @@ def test_a_full_disk_leaves_the_checkpoint_before_usable(small_disk: Path, tmp_p
     result = result_of(folder)
     assert result["status"] == "failed" and "No space" in result["reason"]
     assert not list((folder / "checkpoints").glob("*.partial"))
-    run(folder, *overrides, "trainer.checkpoint_steps=null")
+    subprocess.run(["mount", "-o", "remount,size=9m", str(small_disk)], check=True)
+    run(folder, *overrides)
     whole = run(tmp_path / "whole", *overrides)
     assert result_of(folder)["bits_sent"] == whole["bits_sent"]
     assert untimed_metrics(folder)[-1] == untimed_metrics(tmp_path / "whole")[-1]
+
+
+def test_a_run_that_could_not_keep_its_end_is_continued(tmp_path: Path) -> None:
+    """What lies in the way makes a last write fail; the same command makes up for it."""
+    folder, spent = tmp_path / "run", tmp_path / "spent"
+    overrides = [*OVERRIDES, *faulty("raise", 44, spent, rank=0), "trainer.launcher=virtual"]
+    with pytest.raises(RunFailed, match="a fault of the model"):  # so that checkpoints stay
+        run(folder, *overrides)
+    for way, last in (("checkpoints/step-00000024.partial", 20), ("weights.pt.new", 24)):
+        (folder / way).touch() if last == 20 else (folder / way).mkdir()
+        says = rf"could not be written \(.*\); .*step-000000{last} is whole; once it can be written"
+        with pytest.raises(RunFailed, match=says) as error:
+            run(folder, *overrides)
+        assert "keep_weights=false" in str(error.value)
+        result = result_of(folder)
+        assert (result["status"], result["steps"]) == ("failed", 24) and result["bits_sent"]
+        (folder / way).unlink() if last == 20 else (folder / way).rmdir()
+    ended, whole = run(folder, *overrides), run(tmp_path / "whole", *overrides)
+    assert ended["weights"] == "weights.pt" and ended["resumed_step"] == 24
+    for key in ("status", "steps", "test", "bits_sent", "compression_error"):
+        assert ended[key] == whole[key]
+    one, other = (torch.load(tmp_path / name / "weights.pt") for name in ("run", "whole"))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert untimed_metrics(folder) == untimed_metrics(tmp_path / "whole")
+    assert run(folder, *overrides, "trainer.max_steps=26")["extended"]
 
 
 def test_ctrl_c_after_the_last_step_of_a_row_ends_the_sweep(
@@ -291,6 +317,16 @@ def test_whatever_an_error_says_its_cause_is_told_in_short_and_safely(
             assert "\x1b" not in text and len(text) < 2200
         printed = "".join(capfd.readouterr())
         assert "in strike" in printed and "\x1b" not in printed and len(printed) < 30_000
+
+
+def test_a_record_that_cannot_be_written_is_told_in_a_sentence(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "metrics.csv.new").mkdir()
+    says = "the run failed: WriteError: cannot write .*/metrics.csv .*; type another outputs="
+    with pytest.raises(RunFailed, match=says):
+        run(tmp_path, "logger=csv", "trainer.launcher=virtual", "trainer.max_steps=2")
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_replicas_that_drift_are_named() -> None:

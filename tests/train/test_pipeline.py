@@ -13,7 +13,7 @@ import torch
 from gloo_pool import pool
 from method_cases import CHOICES, compressor_of
 from nightly import slow_but
-from pipeline_cases import Trained, train_steps
+from pipeline_cases import Trained, messages_of_a_continued_run, train_steps
 from sentence import SMALL, config_of, run
 from torch import Tensor
 
@@ -89,6 +89,12 @@ def test_overlap_gives_the_same_bits(choice: str) -> None:
             ] * 4
             assert a.sample == b.sample
         assert 0.5 < sum(b.sent_bits) / sum(a.sent_bits) < 1.5  # codes are padded per bucket
+
+
+def test_a_run_that_continues_sends_the_same_messages() -> None:
+    """DDP's first step in a process has a single bucket, later ones have more."""
+    for whole, continued in pool(2).run(messages_of_a_continued_run, config("qsgd", *BUCKETS)):
+        assert whole == continued > 2
 
 
 def test_a_trial_tells_whether_overlap_pays() -> None:
