@@ -91,7 +91,7 @@ def test_a_result_smuggles_no_code_in(arguments: dict[str, Any], says: str) -> N
 def test_code_of_ones_own_is_typed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.syspath_prepend(".")
+    monkeypatch.setattr(sys, "path", [*sys.path])
     Path("mine.py").write_text("import torch\ndef net():\n    return torch.nn.Linear(3, 2)\n")
     choices = {**result_of(SGD)["choices"], "dataset": "cifar10"}
     write(Path("run"), {**forge("mine.net"), "choices": choices, "parameters": 3 * 2 + 2})
