@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
+
+# Python puts the working directory, which may have other people's files, before all others.
+if sys.path[0] == os.getcwd() != os.path.dirname(os.path.dirname(__file__)):
+    del sys.path[0]
+
+import signal  # noqa: E402
 
 INTERRUPTED = 130
 

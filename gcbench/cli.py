@@ -130,9 +130,6 @@ class Subcommand(NamedTuple):
     module: str  # imported only when the subcommand is called
     function: str  # called with the remaining arguments
     about: str
-    # Whether to import the user's modules from the working directory. Reports may be read in a
-    # folder of other people's files, whose modules must not run.
-    imports_here: bool = True
 
     def start(self, arguments: Sequence[str]) -> None:
         getattr(import_module(f"gcbench.{self.module}"), self.function)(arguments)
@@ -143,14 +140,12 @@ SUBCOMMANDS = {
         "report.command",
         "report",
         "results beside the papers' numbers: tables, figures, html, list, deviations, diff A B",
-        imports_here=False,
     ),
-    "runs": Subcommand("report.command", "runs", "everything that ran", imports_here=False),
+    "runs": Subcommand("report.command", "runs", "everything that ran"),
     "claims": Subcommand(
         "report.command",
         "claims",
         "verdicts on the papers' claims, and what would decide the rest",
-        imports_here=False,
     ),
     "predict": Subcommand(
         "predict.command", "predict_steps", "times of steps on clusters, and where compression pays"
@@ -178,7 +173,7 @@ def main() -> None:
         _command("gcbench", _run_or_refuse, sys.argv[1:])
     else:
         chosen = SUBCOMMANDS[first]
-        _command(f"gcbench {first}", chosen.start, rest, chosen.imports_here)
+        _command(f"gcbench {first}", chosen.start, rest)
 
 
 def _run_or_refuse(arguments: Sequence[str]) -> None:
@@ -268,13 +263,12 @@ def _command(
     name: str,
     start: Callable[[Sequence[str]], None],
     arguments: Sequence[str],
-    imports_here: bool = True,
 ) -> None:
     full_error = os.environ.get("HYDRA_FULL_ERROR") == "1"
     # Hydra then raises errors instead of printing them, and we print one sentence.
     os.environ["HYDRA_FULL_ERROR"] = "1"
-    if imports_here:
-        sys.path.append(os.getcwd())  # the user's own packages, as with `python -m`
+    # Processes that this one starts would first look for modules in the working directory.
+    os.environ.setdefault("PYTHONSAFEPATH", "1")
     _log_to_stderr(name)
     register()
     OmegaConf.register_new_resolver("gcbench.subcommands", _list_subcommands, replace=True)

@@ -1,16 +1,22 @@
-"""Checks of the compiler's folders: no other user can write to them, no library is truncated."""
+"""Checks of private folders: no other user can write to them or swap them for other ones."""
 
 from __future__ import annotations
 
+import grp
 import os
+import pwd
+import re
 import stat
 import struct
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 LINKING_SECONDS = 10.0  # longer than linking a library of codecs takes
 COMPILER_CACHE = "TORCHINDUCTOR_CACHE_DIR"
+# Inductor's libraries: `c` and a hash in base 32, in a folder named by the start of the hash.
+LIBRARIES, LIBRARY_NAME = "??/c*.so", re.compile(r"c[a-z2-7]{51}(\.[a-z]+)?\.so")
 
 
 def use_own_compiler_cache() -> None:
@@ -28,19 +34,24 @@ def use_own_compiler_cache() -> None:
         os.environ.pop(COMPILER_CACHE, None)
         os.environ[COMPILER_CACHE] = str(compiler_cache())
     private_folder(compiler_cache(), COMPILER_CACHE)
-    _drop_torn_libraries(compiler_cache())
+    if compiler_cache() == _default_cache():
+        _drop_torn_libraries(compiler_cache())
     private_folder(Path(shared), "TMPDIR")
 
 
 def _drop_torn_libraries(cache: Path) -> None:
     """Remove libraries whose linker was killed: torch would load them and not compile again.
 
-    Recently changed ones are left alone, as a linker may still be writing them.
+    Recently changed ones are left alone, as a linker may still be writing them, and so is every
+    file that does not look like Inductor's own. `cache` must be gcbench's own: another folder may
+    hold libraries of the user's.
     """
-    for library in cache.rglob("*.so"):
+    for library in cache.glob(LIBRARIES):
         with suppress(OSError):  # another process has removed it
-            age = time.time() - library.stat().st_mtime
-            if age > LINKING_SECONDS and not _is_whole(library):
+            status = library.lstat()
+            ours = LIBRARY_NAME.fullmatch(library.name) and not library.parent.is_symlink()
+            settled = time.time() - status.st_mtime > LINKING_SECONDS
+            if ours and stat.S_ISREG(status.st_mode) and settled and not _is_whole(library):
                 library.unlink()
 
 
@@ -60,8 +71,12 @@ def _is_whole(library: Path) -> bool:
 
 def compiler_cache() -> Path:
     """Return torch.compile's cache folder: the one that the user has named, or gcbench's."""
+    return Path(os.environ.get(COMPILER_CACHE) or _default_cache())
+
+
+def _default_cache() -> Path:
     caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(os.environ.get(COMPILER_CACHE) or Path(caches) / "gcbench" / "inductor")
+    return Path(caches) / "gcbench" / "inductor"
 
 
 def private_folder(path: Path, key: str) -> None:
@@ -85,3 +100,39 @@ def private_folder(path: Path, key: str) -> None:
         raise ValueError(
             f"{key}: {path} can be written by others, whose code would run; type chmod go-w {path}"
         )
+    refuse_open_parents(path, key)
+
+
+def refuse_open_parents(path: Path, key: str) -> None:
+    """Raise ValueError if others can put another folder in the place of `path`.
+
+    They can where they may write to a folder above it, unless that has the sticky bit, as /tmp.
+    """
+    for folder in _folders_above(path):
+        status = folder.stat()
+        if not status.st_mode & stat.S_ISVTX and _others_write(status):
+            raise ValueError(
+                f"{key}: {path} is below {folder}, which others can write, so they could replace "
+                f"it; type chmod go-w {folder}, or set {key} to a folder elsewhere"
+            )
+
+
+def _folders_above(path: Path) -> Iterator[Path]:
+    """Yield all folders through which `path` is reached, also those behind symbolic links."""
+    above = path.absolute().parents
+    yield from above
+    for place in (path, *above):
+        if place.is_symlink():
+            yield from _folders_above(place.parent / place.readlink())
+
+
+def _others_write(status: os.stat_result) -> bool:
+    """Return whether others may write; many systems give each user a group of their own."""
+    if not status.st_mode & stat.S_IWGRP:
+        return bool(status.st_mode & stat.S_IWOTH)
+    try:
+        group, user = grp.getgrgid(status.st_gid), pwd.getpwuid(os.getuid())
+    except KeyError:  # unknown on this machine
+        return True
+    own = group.gr_name == user.pw_name and set(group.gr_mem) <= {user.pw_name}
+    return bool(status.st_mode & stat.S_IWOTH) or not own

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import tempfile
 from functools import partial
@@ -23,9 +24,12 @@ from gcbench.console import TextTable, console, print_table
 from gcbench.identity import format_value
 from gcbench.launch.instantiate import make_compressor, parameter_shapes
 from gcbench.launch.local import run_processes
+from gcbench.launch.meeting import security_notice
 from gcbench.launch.memory import keep_freed_memory
 from gcbench.launch.plan import Machine, choose_codec_backend
 from gcbench.records.environment import describe_environment
+
+log = logging.getLogger("gcbench")
 
 
 def bench(config: Config, directory: str) -> None:
@@ -36,6 +40,10 @@ def bench(config: Config, directory: str) -> None:
     """
     together = _started_together(config["workers"])
     first = not together or os.environ["RANK"] == "0"
+    if together and first:
+        everywhere, local = Machine.detect().started_processes("torchrun")
+        if notice := security_notice(everywhere == local):
+            log.warning(notice)
     device = _device(config["device"])
     _check_gpus(config["workers"], together, device)
     compiler = Machine.detect().compiler

@@ -10,7 +10,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from gcbench.config import ConfigError
 from gcbench.launch.lock import Lock
+from gcbench.private import refuse_open_parents
 
 PREFIX = "gcbench-run-"
 LOCK = "lock"
@@ -25,9 +27,15 @@ class Temporary(NamedTuple):
 def temporary_folder() -> Iterator[Temporary]:
     """Make a private folder and remove it afterwards.
 
-    Folders that killed runs of this user have left behind are removed, too.
+    Folders that killed runs of this user have left behind are removed, too. Raises ConfigError if
+    others could put another folder in its place.
     """
-    for left in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+    place = Path(tempfile.gettempdir())
+    try:
+        refuse_open_parents(place / PREFIX, "TMPDIR")
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    for left in place.glob(f"{PREFIX}*"):
         _remove_if_left(left)
     path = Path(tempfile.mkdtemp(prefix=PREFIX))  # with mode 0700
     draft = path / f"{LOCK}.new"

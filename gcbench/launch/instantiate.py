@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import os
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from importlib.machinery import PathFinder
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -32,6 +35,8 @@ def make(node: Config, key: str, *arguments: Any) -> Any:
     `arguments` are passed first and are not keys of the node. Raises ConfigError for a key or a
     value that the target does not take.
     """
+    for target in _targets_in(node):
+        _look_here_for(target)
     _check(node, key, len(arguments))
     try:
         return instantiate(node, *arguments, _convert_="all")
@@ -159,6 +164,7 @@ def _target(node: Config, key: str) -> Any:
             if key == "compressor"
             else f"{key} has no _target_, which names what it makes; type {key}._target_=CLASS"
         )
+    _look_here_for(node["_target_"])
     try:
         return get_object(node["_target_"])
     except Exception as error:
@@ -168,6 +174,31 @@ def _target(node: Config, key: str) -> Any:
             advice = near(name, vars(sys.modules[module])) or "a name that it has"
             raise ConfigError(f"{typed}: {module} has no {name}; type {advice}") from error
         raise ConfigError(f"{typed} cannot be imported: {_root(error)}") from error
+
+
+def _targets_in(node: Any) -> Iterator[str]:
+    """Yield what a node, and the nodes inside it, name to be made."""
+    if isinstance(node, dict):
+        if "_target_" in node:
+            yield str(node["_target_"])
+        node = list(node.values())
+    if isinstance(node, list):
+        for inside in node:
+            yield from _targets_in(inside)
+
+
+def _look_here_for(target: str) -> None:
+    """Put the working directory last on Python's path if only it has the module of `target`.
+
+    It stays there, as that module may import what lies beside it at any time. Before a target of
+    the user's own needs it, it is not on the path: there may be others' files in it, and Hydra and
+    torch import modules only because they find them.
+    """
+    here, (module, *_) = os.getcwd(), target.split(".")
+    if not module or here in sys.path or module in sys.modules or find_spec(module):
+        return
+    if PathFinder.find_spec(module, [here]):
+        sys.path.append(here)
 
 
 def _root(error: BaseException) -> BaseException:

@@ -21,7 +21,27 @@ MEETING_FILE = "GCBENCH_MEETING"  # environment variable with the path of the fi
 # Variable that torchrun sets if its agent keeps one store for as long as its processes live.
 AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"
 LEAVE_SECONDS = 3.0  # for a process that fails to leave its groups
+RUN_ID = "TORCHELASTIC_RUN_ID"  # set by torchrun, and by nothing else
 _joins = 0  # groups that this process has joined, one for each row of a sweep
+
+
+def security_notice(on_one_machine: bool) -> str | None:
+    """Return what processes trust that are not joined by a file; None for those that are.
+
+    Agents of torchrun tell each other pickles, in a store that anybody may write.
+    """
+    if RUN_ID in os.environ:
+        instead = "type gcbench without torchrun" if on_one_machine else "use a trusted network"
+        return (
+            "torchrun listens to everybody who can reach this machine and, with --standalone or "
+            f"--rdzv-backend=c10d, runs the code that they send: {instead}"
+        )
+    if on_one_machine:
+        return None
+    return (
+        "processes on several machines communicate through torch.distributed, without encryption "
+        "or authentication: use a trusted network"
+    )
 
 
 def restarts() -> int:

@@ -92,15 +92,6 @@ class Plan:
         """Return whether there are more busy threads than cores, so that times say little."""
         return self.device == "cpu" and self.local_processes * self.threads > self.cores
 
-    def security_notice(self) -> str | None:
-        """Return the security warning for a run on several machines; None on one machine."""
-        if self.processes == self.local_processes:
-            return None
-        return (
-            "processes on several machines communicate through torch.distributed, without "
-            "encryption or authentication: use a trusted network"
-        )
-
     def notice(self) -> str | None:
         if self.timed:
             return "more processes than cores: times say little" if self.oversubscribed else None

@@ -8,7 +8,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 from gcbench.compressors import MethodError
@@ -23,6 +23,7 @@ from gcbench.launch.failure import Failure, failure_of, first_failure
 from gcbench.launch.instantiate import make_data
 from gcbench.launch.local import Interrupted, WorkerFailed, collect_signals, run_processes
 from gcbench.launch.lock import Lock, lock_directory
+from gcbench.launch.meeting import security_notice
 from gcbench.launch.plan import JOINING, Machine, Plan, make_plan
 from gcbench.launch.preparation import prepare_directory, was_begun_by_this_job
 from gcbench.launch.same import find_same_run
@@ -86,8 +87,9 @@ def _start_locked(
     if plan.launcher not in JOINING or os.environ["LOCAL_RANK"] == "0":
         data = _check(config, plan, files.directory)  # downloads what is missing, once per node
     if rank == 0:
-        for notice in filter(None, (plan.notice(), plan.security_notice())):
+        if notice := plan.notice():
             log.warning(notice)
+        _warn_of_network(plan.processes == plan.local_processes)
         begun = prepare_directory(config, data, files, anew)
     else:
         begun = Begun.here()  # not written to start.json
@@ -105,6 +107,12 @@ def _start_locked(
     if in_sweep and stopped_by not in (None, slurm.REQUEUE.name):
         raise KeyboardInterrupt
     return result
+
+
+@cache  # once for all rows of a sweep
+def _warn_of_network(on_one_machine: bool) -> None:
+    if notice := security_notice(on_one_machine):
+        log.warning(notice)
 
 
 def _finished(config: Config, files: RunFiles, say: bool) -> Result | None:

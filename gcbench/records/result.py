@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import secrets
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -75,7 +76,8 @@ class Begun(NamedTuple):
     started: str  # the time of this start, whether the run begins or continues
     git: Git
     extended: list[Extended]
-    run_id: str  # the id of the run in W&B, which stays the same when it is continued
+    # The id of the run in W&B, $WANDB_RUN_ID by default; it stays the same when it is continued.
+    run_id: str
     resharded: Sequence[Resharded] = ()
 
     @staticmethod
@@ -91,7 +93,7 @@ class Begun(NamedTuple):
             extended: the end of the shorter run that is extended now.
             resharded: all changes of the number of workers so far, including one at this start.
         """
-        git, run_id = checked_out(), secrets.token_hex(4)
+        git, run_id = checked_out(), os.environ.get("WANDB_RUN_ID") or secrets.token_hex(4)
         earlier: list[Extended] = []
         if before:
             run_id = before.get("run_id", run_id)  # an older gcbench wrote none

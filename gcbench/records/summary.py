@@ -66,7 +66,8 @@ def print_summary(result: Result, directory: Path, console: Console) -> None:
 
 def where_logged(logged: Logged, directory: Path) -> str:
     """Return where to see what a logger has written, or what to type to see it."""
-    path = f"{shlex.quote(str(directory))}/{logged.path}"
+    place = directory / (logged.path or "")  # which may end with a pattern, that is not quoted
+    path = f"{shlex.quote(str(place.parent))}/{place.name}"
     if logged.logger == "wandb":
         return f"W&B: {logged.url}" if logged.url else f"W&B: type wandb sync {path}"
     if logged.logger == "tensorboard":

@@ -3,55 +3,52 @@
 from __future__ import annotations
 
 import logging
-import netrc
 import os
-from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from gcbench.identity import format_value, label_run
 from gcbench.reasons import in_one_line
 from gcbench.records.metric_keys import BITS, EPOCH, EVENTS, SECONDS, prefix_event, totals
 from gcbench.records.schema import Logged, Result
+from gcbench.records.wandb_service import (
+    PATIENCE_SECONDS,
+    asked_mode,
+    own_settings,
+    quiet_settings,
+    settled_mode,
+    within,
+)
 
 if TYPE_CHECKING:
     from gcbench.records.result import Begun  # it imports torch, which reports do not need
 
 log = logging.getLogger("gcbench")
 
-HOSTS = ("api.wandb.ai", "api.forge.coreweave.com")
-SETTINGS: dict[str, Any] = {
-    "silent": True,
-    "console": "off",  # the terminal belongs to the progress bar
-    "disable_git": True,  # result.json has the commit
-    "x_disable_stats": True,  # sampling the machine would take time from what is timed
-    "init_timeout": 30,
-    "x_service_wait": 30,
-    # The service of a run that was killed drops the lines that it has not written to the run's
-    # offline file yet. It writes them every 15 s by default.
-    "x_transaction_log_flush_interval": 0.1,
-    "finish_timeout": 15,  # less than the time that a worker has left when asked to stop
-    "finish_timeout_raises": True,
-}
 # W&B draws a metric over one axis only, so scores have one name per axis.
 SCORES_OVER = {"test_over_bits": BITS, "test_over_time": SECONDS}
 LONGEST_NAME, LONGEST_TAG = 128, 64  # in characters; limits of W&B
 
 
 class WandbLogger:
-    """A logger to a W&B run; `run` is already started, with the axes of its metrics defined."""
+    """A logger to a W&B run.
 
-    def __init__(self, run: Any) -> None:
+    Args:
+        run: W&B's run, already started, with the axes of its metrics defined.
+        finish_timeout: the seconds that W&B takes at most to finish it; 0: any number.
+    """
+
+    def __init__(self, run: Any, finish_timeout: float) -> None:
         self._run = run
+        self._finish_seconds = max(2 * finish_timeout, PATIENCE_SECONDS) if finish_timeout else None
         self._step = 0  # of the row that still gets lines; 0 if it is complete
         self.logged = Logged(
             logger="wandb",
             id=run.id,
             url=run.url,
-            # W&B adds a number after the id if two starts are in the same second.
-            path=f"wandb/offline-run-*-{run.id}*" if run.offline else None,
+            path=_offline_files(run.id) if run.offline else None,
         )
 
     def log(self, line: dict[str, Any]) -> None:
@@ -76,30 +73,23 @@ class WandbLogger:
         if self._run is None:
             return
         try:
-            self._run.summary["result"] = result.model_dump()
-            self._run.finish(exit_code=0 if result.status == "done" else 1)
+            within(self._finish_seconds, partial(self._finish, self._run, result))
         except Exception as error:
             _warn(error)
+
+    @staticmethod
+    def _finish(run: Any, result: Result) -> None:
+        run.summary["result"] = result.model_dump()
+        run.finish(exit_code=0 if result.status == "done" else 1)
 
     def _log(self, values: dict[str, Any], step: int, commit: bool = False) -> None:
         if self._run is None:
             return
         try:
-            self._run.log(values, step=step, commit=commit)
+            within(PATIENCE_SECONDS, partial(self._run.log, values, step=step, commit=commit))
         except Exception as error:
             self._run = None
             _warn(error)
-
-
-def _disable_analytics() -> None:
-    """Turn off W&B's reports on itself, which wait forever for a service that does not start.
-
-    wandb 0.31 reports the failure while it holds the lock that the report needs.
-    """
-    with suppress(ImportError, AttributeError):  # other versions do not have it
-        from wandb.analytics.opentelemetry import opentelemetry_proxy
-
-        opentelemetry_proxy.disable()
 
 
 def start_wandb(config: dict[str, Any], directory: Path, begun: Begun) -> WandbLogger | None:
@@ -107,71 +97,75 @@ def start_wandb(config: dict[str, Any], directory: Path, begun: Begun) -> WandbL
 
     A continued run continues its W&B run.
     """
-    settings = config["logger"]
-    mode = _choose_mode(settings["mode"])
-    if mode == "disabled":
+    asked = asked_mode(config["logger"]["mode"])
+    if asked == "disabled":  # which works without the package, too
         return None
-    knobs = [f"{key}={format_value(value)}" for key, value in config["knobs"].items()]
-    label = label_run(config, knobs)
-    tags = [*(f"{k}={v}" for k, v in config["choices"].items()), *knobs]
-    seed = f" seed={config['seed']}"
     try:
-        import wandb  # logger.mode=disabled works without it
-
-        _disable_analytics()
-        quiet = wandb.Settings(**SETTINGS)
-        wandb.setup(quiet)  # else it prints before init has read its settings
-        run = wandb.init(
-            id=begun.run_id,
-            resume="allow",
-            project=settings["project"],
-            entity=settings["entity"],
-            name=shorten(label, LONGEST_NAME - len(seed), placeholder=" ...") + seed,
-            group=settings["group"] or config["name"],
-            tags=list(dict.fromkeys(tag[:LONGEST_TAG] for tag in settings["tags"] or tags)),
-            config={
-                **config,
-                "label": label,
-                "identity": begun.identity(config),
-                "paper": (config["experiment"] or "").partition("/")[0] or None,
-            },
-            dir=directory,
-            mode=mode,
-            settings=quiet,
-        )
-        for axis in (EPOCH, BITS, SECONDS):
-            run.define_metric(axis, hidden=True)
-        for events, axis in {**dict.fromkeys(EVENTS, EPOCH), **SCORES_OVER}.items():
-            run.define_metric(f"{events}/*", step_metric=axis, step_sync=False)
-        return WandbLogger(run)
+        own = own_settings()
+        mode = settled_mode(asked, own)
+        if asked == "online" != mode:
+            log.warning(
+                "logger.mode=online, but no W&B API key is configured: logging offline; "
+                "type `wandb login` first"
+            )
+        if mode == "disabled":
+            return None
+        what = _describe(config, directory, begun, own)
+        run = within(own.init_timeout + 2 * PATIENCE_SECONDS, partial(_start, mode, what))
+        return WandbLogger(run, own.finish_timeout)
     except Exception as error:
         _warn(error)
         return None
 
 
-def _choose_mode(mode: str) -> Any:
-    """Return the mode of W&B: offline without an API key, as W&B would stop and ask for one."""
-    if mode == "online" and not _key_is_configured():
-        log.warning(
-            "logger.mode=online, but no W&B API key is configured: logging offline; "
-            "type `wandb login` first"
-        )
-        return "offline"
-    if mode == "auto":
-        return "online" if _key_is_configured() else "offline"
-    return mode
+def _describe(config: dict[str, Any], directory: Path, begun: Begun, own: Any) -> dict[str, Any]:
+    """Return what `wandb.init` gets. What was not typed is as in the user's settings of W&B."""
+    settings = config["logger"]
+    knobs = [f"{key}={format_value(value)}" for key, value in config["knobs"].items()]
+    label = label_run(config, knobs)
+    seed = f" seed={config['seed']}"
+    name = shorten(label, LONGEST_NAME - len(seed), placeholder=" ...") + seed
+    tags = [*(f"{k}={v}" for k, v in config["choices"].items()), *knobs]
+    return {
+        "id": begun.run_id,
+        "resume": own.resume or "allow",
+        "project": settings["project"] or own.project or "gcbench",
+        "entity": settings["entity"] or own.entity,
+        "name": name if config["name"] else own.run_name or name,
+        "group": settings["group"] or own.run_group or config["name"],
+        "tags": [
+            *dict.fromkeys(tag[:LONGEST_TAG] for tag in settings["tags"] or own.run_tags or tags)
+        ],
+        "config": {
+            **config,
+            "label": label,
+            "identity": begun.identity(config),
+            "paper": (config["experiment"] or "").partition("/")[0] or None,
+        },
+        "dir": os.environ.get("WANDB_DIR") or directory,
+    }
 
 
-def _key_is_configured() -> bool:
-    if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
-        return True
-    base_url = os.environ.get("WANDB_BASE_URL")
-    hosts = (urlsplit(base_url).netloc,) if base_url else HOSTS
-    try:
-        entries = netrc.netrc(os.environ.get("NETRC"))
-    except (OSError, netrc.NetrcParseError):
-        return False
-    return any(entries.authenticators(host) for host in hosts)
+def _start(mode: str, what: dict[str, Any]) -> Any:
+    import wandb
+
+    chosen: dict[str, Any] = {**what, "mode": mode}
+    run = wandb.init(settings=wandb.Settings(**quiet_settings()), **chosen)
+    for axis in (EPOCH, BITS, SECONDS):
+        run.define_metric(axis, hidden=True)
+    for events, axis in {**dict.fromkeys(EVENTS, EPOCH), **SCORES_OVER}.items():
+        run.define_metric(f"{events}/*", step_metric=axis, step_sync=False)
+    return run
+
+
+def _offline_files(run_id: str) -> str:
+    """Return the pattern of a run's offline folders, in its own folder or where W&B is told to.
+
+    W&B adds a number after the id if two starts are in the same second.
+    """
+    pattern = f"wandb/offline-run-*-{run_id}*"
+    elsewhere = os.environ.get("WANDB_DIR")
+    return str(Path(elsewhere).absolute() / pattern) if elsewhere else pattern
 
 
 def _warn(error: Exception) -> None:

@@ -12,6 +12,7 @@ from gcbench.records.metric_keys import split_events
 from gcbench.records.reading import printable
 from gcbench.records.schema import Result
 from gcbench.records.store import FoundRuns, Metrics, RecordedRun, sort_by_age
+from gcbench.records.wandb_service import own_settings
 
 
 def load_wandb(project: str, api: Any = None) -> FoundRuns:
@@ -40,6 +41,7 @@ def _list_runs(project: str, api: Any) -> Iterable[Any]:
         if api is None:
             import wandb  # reports from files do not need it
 
+            own_settings()  # which it then uses, and not others that lie in the working directory
             api = wandb.Api()
         return list(api.runs(project))
     # W&B raises different classes for a missing key, network or project.

@@ -22,6 +22,7 @@ from nightly import slow_but
 from processes import Copy, command, under_torchrun
 
 from gcbench.launch.failure import SILENT
+from gcbench.launch.meeting import RUN_ID
 
 ENVIRONMENT = {**os.environ, "WANDB_MODE": "offline", "PYTHONUNBUFFERED": "1"}
 QUICK = ["model.widths=[32]", "logger.mode=disabled"]
@@ -323,11 +324,18 @@ def test_a_sweep_makes_one_directory_a_job(tmp_path: Path) -> None:
 def test_ranks_of_torchrun_join_and_one_writes(tmp_path: Path) -> None:
     overrides = [*QUICK, "trainer.gpus=2", "trainer.max_steps=5"]
     target = processes.gcbench
-    for done in under_torchrun(
-        target, overrides, overrides, folder=tmp_path, timeout=patience(120)
-    ):
-        assert done.returncode == 0, done.stderr
+    environment = {**ENVIRONMENT, RUN_ID: "none"}
+    first, second = under_torchrun(
+        target,
+        overrides,
+        overrides,
+        folder=tmp_path,
+        timeout=patience(120),
+        environment=environment,
+    )
+    assert first.returncode == second.returncode == 0, first.stderr + second.stderr
     assert is_of_torchrun(tmp_path)
+    assert (first.stderr + second.stderr).count("torchrun listens to everybody") == 1
 
 
 @pytest.mark.slow  # the test above sets torchrun's variables itself
@@ -338,7 +346,9 @@ def test_torchrun_itself(tmp_path: Path) -> None:
 
 @pytest.mark.slow  # the agent of torchrun keeps one store for all rows
 def test_rows_of_a_sweep_under_torchrun_find_each_other(tmp_path: Path) -> None:
-    run_torchrun(tmp_path, "-m", *QUICK, "trainer.gpus=2", "trainer.max_steps=2", "seed=1,2,3")
+    sweep = ("-m", *QUICK, "trainer.gpus=2", "trainer.max_steps=2", "seed=1,2,3")
+    stderr = run_torchrun(tmp_path, *sweep)
+    assert stderr.count("torchrun listens to everybody") == 1
     assert [r["status"] for r in results(tmp_path)] == ["done"] * 3
 
 
@@ -385,8 +395,8 @@ def end_after_loss():
     assert (result["status"], result["reason"]) == ("failed", reason)
 
 
-def run_torchrun(folder: Path, *arguments: str) -> None:
-    """Run gcbench with two ranks of the real torchrun."""
+def run_torchrun(folder: Path, *arguments: str) -> str:
+    """Run gcbench with two ranks of the real torchrun; return what they print to stderr."""
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     done = subprocess.run(
         [*torchrun, "--nproc-per-node", "2", "-m", "gcbench", *arguments],
@@ -397,6 +407,7 @@ def run_torchrun(folder: Path, *arguments: str) -> None:
         timeout=patience(240),
     )
     assert done.returncode == 0, done.stderr
+    return done.stderr
 
 
 def is_of_torchrun(folder: Path) -> bool:

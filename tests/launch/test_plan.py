@@ -186,18 +186,3 @@ def test_a_network_is_emulated_between_as_many_processes_as_workers() -> None:
         "trainer.launcher=local",
         "trainer.processes=null",
     ).timed
-
-
-def test_a_run_over_several_machines_says_what_it_trusts() -> None:
-    over_two = Plan(
-        launcher="torchrun",
-        device="cpu",
-        backend="gloo",
-        workers=4,
-        processes=4,
-        local_processes=2,
-        threads=1,
-        cores=2,
-    )
-    assert "trust" in (over_two.security_notice() or "")
-    assert replace(over_two, local_processes=4).security_notice() is None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import runpy
 import subprocess
 import sys
 import tempfile
@@ -129,6 +131,19 @@ def undisturbed(
         yield lambda: losses(folder) if reference.wait(patience(200)) == 0 else []
     finally:
         reference.kill()
+
+
+def test_every_daemon_listens_on_this_machine_only(cluster: dict[str, str]) -> None:
+    belongs = runpy.run_path(str(SCRIPTS / "cluster"))["belongs"]
+    listed = subprocess.run(["ss", "-ltnp"], capture_output=True, text=True, check=True).stdout
+    places = [
+        line.split()[3]
+        for line in listed.splitlines()
+        for pid in re.findall(r"pid=(\d+)", line)
+        if belongs(int(pid), Path(cluster["GCBENCH_CLUSTER"]))
+    ]
+    # The controller, its database and two nodes; MariaDB and munge have sockets in the folder.
+    assert len(places) >= 4 and [place for place in places if not place.startswith("127.")] == []
 
 
 @pytest.mark.parametrize("tasks", slow_but([1], [1, 2]))

@@ -5,21 +5,27 @@ from __future__ import annotations
 import csv
 import logging
 import math
+import os
+import signal
 import sys
+import time
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 import wandb
+from needed import patience
 from results import plain_result
 from sentence import config_of, run
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from wandb.sdk import wandb_setup
+from wandb_file import read_offline
 
 from gcbench.config import ConfigError
-from gcbench.records import Logger, RunFiles, start_logger
+from gcbench.records import Logger, RunFiles, start_logger, wandb_logger
 from gcbench.records.result import Begun
-from gcbench.records.wandb_logger import SETTINGS, _choose_mode
+from gcbench.records.wandb_service import SETTINGS, asked_mode, settled_mode
 
 RESULT = plain_result(test={"accuracy": 90.0, "loss": None})
 # A run of a few steps that logs every kind of event.
@@ -116,20 +122,109 @@ def test_a_service_that_hangs_is_given_up(
     assert len(messages) == 1 and "the run goes on without it" in messages[0]
 
 
-def test_a_key_decides_what_auto_means(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("place", ["log", "finish"])
+def test_a_service_that_stops_is_left(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert _choose_mode("auto") == "offline" and not caplog.records
-    assert _choose_mode("online") == "offline" and "wandb login" in caplog.text
+    """What W&B waits for has no end then, and neither has the end of Python."""
+    wandb.teardown()
+    monkeypatch.delenv("WANDB_SERVICE", raising=False)
+    logger = start("offline", tmp_path / "first")
+    connection: Any = wandb_setup.singleton()._connection
+    os.kill(connection._proc._process.pid, signal.SIGSTOP)
+    monkeypatch.setattr(wandb_logger, "PATIENCE_SECONDS", 0.5)
+    vars(logger)["_finish_seconds"] = 0.5
+    began = time.monotonic()
+    if place == "log":  # more than fits between the two
+        logger.log({"event": "train", "step": 1, "epoch": 1.0, "loss": "x" * 5_000_000})
+    use(logger)
+    wandb.teardown()
+    assert time.monotonic() - began < patience(10)
+    messages = [one.getMessage() for one in caplog.records if one.name == "gcbench"]
+    assert len(messages) == 1 and "has not answered for 0 s" in messages[0]
+    monkeypatch.undo()
+    use(start("offline", tmp_path / "second"))  # as the next row of a sweep
+    assert list((tmp_path / "second").glob("wandb/offline-run-*/*.wandb"))
+
+
+def test_a_key_decides_what_auto_means(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    own = wandb.Settings()
+
+    def mode(typed: str) -> str:
+        return settled_mode(asked_mode(typed), own)
+
+    assert mode("auto") == mode("online") == "offline"
     netrc = tmp_path / "netrc"
     netrc.touch(mode=0o600)
     netrc.write_text("machine api.wandb.ai login user password secret\n")
-    assert _choose_mode("auto") == _choose_mode("online") == "online"
-    monkeypatch.setenv("WANDB_BASE_URL", "https://wandb.example.org")
-    assert _choose_mode("auto") == "offline"
+    assert mode("auto") == mode("online") == "online"
+    own.base_url = "https://wandb.example.org"
+    assert mode("auto") == "offline"
     monkeypatch.setenv("WANDB_API_KEY", "secret")
-    assert _choose_mode("auto") == "online"
-    assert _choose_mode("offline") == "offline"
+    assert mode("auto") == "online" and mode("offline") == "offline"
+    for name, value, means in (
+        ("WANDB_MODE", "offline", "offline"),
+        ("WANDB_MODE", "dryrun", "offline"),
+        ("WANDB_MODE", "disabled", "disabled"),
+        ("WANDB_MODE", "", "online"),
+        ("WANDB_DISABLED", "true", "disabled"),
+        ("WANDB_DISABLED", "false", "online"),
+    ):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv(name, value)
+            assert mode("auto") == means, (name, value)
+            assert mode("online") == "online" and mode("offline") == "offline"
+    own.mode = "offline"  # in ~/.config/wandb
+    assert mode("auto") == "offline"
+    own.mode = "online"
+    for written in ("offline", "disabled"):  # by `wandb offline`, in the working directory
+        (tmp_path / "wandb").mkdir(exist_ok=True)
+        (tmp_path / "wandb" / "settings").write_text(f"[default]\nmode = {written}\n")
+        assert mode("auto") == written and mode("online") == "online"
+    (tmp_path / "wandb" / "settings").write_text("[default]\nmode = online\n")
+    monkeypatch.delenv("WANDB_API_KEY")
+    assert mode("auto") == "offline", "a file of the working directory cannot send more"
+
+
+def test_online_without_a_key_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    wandb.teardown()
+    use(start("online", tmp_path))
+    assert "wandb login" in caplog.text and list(tmp_path.glob("wandb/offline-run-*"))
+
+
+def test_variables_of_wandb_mean_what_they_mean_where_nothing_was_typed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    variables = {"PROJECT": "p", "ENTITY": "e", "RUN_GROUP": "g", "TAGS": "a,b", "NAME": "n"}
+    more = {"RUN_ID": "chosen", "DIR": str(tmp_path / "elsewhere"), "RESUME": "never"}
+    for name, value in {**variables, **more}.items():
+        monkeypatch.setenv(f"WANDB_{name}", value)
+    (tmp_path / "elsewhere").mkdir()
+    typed = "logger.project=q logger.entity=f logger.group=h logger.tags=[c] name=m bits=3".split()
+    wandb.teardown()
+    logged = []
+    for overrides in ([], typed):
+        monkeypatch.setenv("WANDB_RUN_ID", f"chosen{len(overrides)}")
+        config = config_of("logger.mode=offline", *overrides)
+        logger = start_logger(config, RunFiles(tmp_path / "run"), Begun.here())
+        use(logger)
+        wandb.teardown()
+        assert logger.logged is not None and logger.logged.path is not None
+        (folder,) = Path("/").glob(logger.logged.path.removeprefix("/"))
+        assert folder.parent == tmp_path / "elsewhere" / "wandb"
+        (file,) = folder.glob("*.wandb")
+        logged.append(read_offline(file))
+        assert logged[-1].id == f"chosen{len(overrides)}"
+    seen = [(one.project, one.entity, one.group, one.tags, one.name) for one in logged]
+    assert seen == [
+        ("p", "e", "g", ["a", "b"], "n"),
+        ("q", "f", "h", ["c"], "m bits=3 seed=1"),
+    ]
+    assert not (tmp_path / "run" / "wandb").exists()
 
 
 def read_table(directory: Path) -> list[dict[str, str]]:

@@ -23,6 +23,8 @@ from gloo_pool import pool
 from hostile import Exploit, gather_with_a_stranger
 from processes import Copy, gcbench
 
+from gcbench.launch.meeting import RUN_ID, security_notice
+
 LISTEN = "0A"
 
 
@@ -134,3 +136,14 @@ def test_a_peer_that_sends_a_pickle_is_not_understood(tmp_path: Path) -> None:
     answers = pool(2).run(gather_with_a_stranger, tmp_path / "ran")
     assert answers[1] == "sent" and answers[0] in ("JSONDecodeError", "UnicodeDecodeError")
     assert not (tmp_path / "ran").exists()
+
+
+def test_what_a_run_trusts_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(RUN_ID, raising=False)
+    assert security_notice(on_one_machine=True) is None
+    assert "use a trusted network" in (security_notice(on_one_machine=False) or "")
+    monkeypatch.setenv(RUN_ID, "none")
+    for on_one_machine, advice in ((True, "type gcbench without torchrun"), (False, "use a trust")):
+        notice = security_notice(on_one_machine) or ""
+        assert "--standalone" in notice and "runs the code" in notice and advice in notice
+        assert "\n" not in notice

@@ -8,7 +8,6 @@ import json
 import lzma
 import os
 import re
-import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -20,14 +19,11 @@ from nightly import slow_but
 from processes import command
 from results import result_of, write
 from sentence import config_of
-from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
-from gcbench.codecs.kernels import kernels_are_compiled, use_backend
 from gcbench.config import ConfigError
 from gcbench.console import TextTable, show_table
 from gcbench.launch.same import read_result_or_warn
 from gcbench.predict.command import predict_steps
-from gcbench.private import COMPILER_CACHE, private_folder, use_own_compiler_cache
 from gcbench.records.reading import LARGEST, printable
 from gcbench.records.schema import PHASES
 from gcbench.records.store import find_runs
@@ -91,7 +87,7 @@ def test_a_result_smuggles_no_code_in(arguments: dict[str, Any], says: str) -> N
 def test_code_of_ones_own_is_typed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.syspath_prepend(".")
+    monkeypatch.setattr(sys, "path", [*sys.path])
     Path("mine.py").write_text("import torch\ndef net():\n    return torch.nn.Linear(3, 2)\n")
     choices = {**result_of(SGD)["choices"], "dataset": "cifar10"}
     write(Path("run"), {**forge("mine.net"), "choices": choices, "parameters": 3 * 2 + 2})
@@ -336,57 +332,6 @@ def test_a_mistake_is_told_in_our_sentence_only(here: Path) -> None:
         done.stderr.splitlines()[0].startswith("gcbench: bits=11: ")
         and "overrides" not in done.stderr
     )
-
-
-def test_libraries_lie_in_a_folder_of_the_users_own(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv(COMPILER_CACHE, raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(here / "cache"))
-    for _ in range(2):
-        use_own_compiler_cache()
-        cache = Path(os.environ[COMPILER_CACHE])
-        assert cache == here / "cache" / "gcbench" / "inductor"
-        assert cache.stat().st_mode & 0o777 == 0o700
-        monkeypatch.setenv(COMPILER_CACHE, default_cache_dir())  # as the compiler's import does
-
-
-def test_a_library_whose_linker_was_killed_is_compiled_again(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(COMPILER_CACHE, str(here / "cache"))
-    (here / "cache").mkdir(mode=0o700)
-    # An ELF header, and a section table with one entry of 64 bytes after it.
-    header = b"\x7fELF\x02" + bytes(35) + struct.pack("<Q", 64)
-    whole = header.ljust(0x3A, b"\0") + struct.pack("<HHH", 64, 1, 0) + bytes(64)
-    contents = {"whole": whole, "torn": whole[:-1], "empty": b"", "begun": bytes(200)}
-    for name, content in {**contents, "new": b""}.items():
-        (here / "cache" / f"{name}.so").write_bytes(content)
-        if name != "new":
-            os.utime(here / "cache" / f"{name}.so", (0, 0))
-    use_own_compiler_cache()
-    assert {path.stem for path in (here / "cache").iterdir()} == {"whole", "new"}
-
-
-def test_libraries_of_another_user_are_not_loaded(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cache = here / "cache"
-    cache.mkdir(mode=0o700)
-    monkeypatch.setenv(COMPILER_CACHE, str(cache))
-    use_own_compiler_cache()
-    cache.chmod(0o777)
-    for use in (use_own_compiler_cache, lambda: use_backend("compiled")):
-        with pytest.raises(
-            ValueError,
-            match="TORCHINDUCTOR_CACHE_DIR: .*cache can be written by others.*chmod go-w",
-        ):
-            use()
-    assert not kernels_are_compiled()  # for a caller that goes on after the error
-    cache.chmod(0o700)
-    monkeypatch.setattr(os, "getuid", lambda: 4321)
-    with pytest.raises(ValueError, match="belongs to another user, whose code would run"):
-        private_folder(cache, COMPILER_CACHE)
 
 
 @pytest.mark.parametrize("kind", ["open", "link"])

@@ -128,14 +128,18 @@ def command(
 
 
 def under_torchrun(
-    target: Callable[..., None], *args_of_ranks: Sequence[str], folder: Path, timeout: float
+    target: Callable[..., None],
+    *args_of_ranks: Sequence[str],
+    folder: Path,
+    timeout: float,
+    environment: Mapping[str, str] = os.environ,
 ) -> list[subprocess.CompletedProcess[str]]:
     """Run one copy per rank with the variables that torchrun sets; return how each ended."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     common = {
-        **os.environ,
+        **environment,
         "WORLD_SIZE": str(len(args_of_ranks)),
         "LOCAL_WORLD_SIZE": str(len(args_of_ranks)),
         "MASTER_ADDR": "127.0.0.1",
@@ -144,8 +148,8 @@ def under_torchrun(
     with contextlib.ExitStack() as stack:
         copies = []
         for rank, args in enumerate(args_of_ranks):
-            environment = {**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}
-            copy = Copy(target, *args, folder=folder, environment=environment)
+            of_rank = {**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+            copy = Copy(target, *args, folder=folder, environment=of_rank)
             copies.append(stack.enter_context(copy))
         return [copy.wait(timeout) for copy in copies]
 

@@ -22,6 +22,8 @@ class WandbRun:
     resume: str | None = None
     name: str = ""
     group: str = ""
+    project: str = ""
+    entity: str = ""
     tags: list[str] = field(default_factory=list)
     config: dict[str, Any] = field(default_factory=dict)
     steps_of: dict[str, str] = field(default_factory=dict)  # from a metric's pattern to its x axis
@@ -73,6 +75,7 @@ def _apply(run: WandbRun, record: Record) -> None:
                 record.run.run_group,
             )
             run.tags = list(record.run.tags)
+            run.project, run.entity = record.run.project, record.run.entity
             _set(run.config, record.run.config.update)
         case "config":
             _set(run.config, record.config.update)
