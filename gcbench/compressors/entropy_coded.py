@@ -81,9 +81,9 @@ class Elias(EntropyCoded):
     A worker sends the bits of all codes, rounded up once to whole bytes, and 16 bits per bucket
     with the length of its part.
 
-    Differences from the paper: the lengths, which allow all buckets to be decoded in parallel.
-    Where buckets have more than 2048 values, runs of 2048 values of a tensor take their place,
-    whatever the buckets; the sparse code restarts with each run.
+    Differences from the paper: the lengths, which allow all buckets to be decoded in parallel. With
+    buckets of more than 2048 values, tensors are coded in runs of 2048, each with its own length,
+    so that a run may belong to two buckets; the sparse code restarts with each run.
     """
 
     def blocks(self, segments: tuple[int, ...]) -> Blocks:

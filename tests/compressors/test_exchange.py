@@ -6,8 +6,10 @@ import warnings
 
 import pytest
 import torch
+from gloo_pool import pool
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from layout_cases import one_tensor, wire_bits_over_gloo
 from method_cases import aggregate, flat, gradients
 
 from gcbench.check.promises import VECTORS, check_contractive
@@ -17,6 +19,7 @@ from gcbench.compressors import Grads, Properties, State, Step
 from gcbench.compressors.base import add_scaled, flatten, flatten_sum
 from gcbench.compressors.bucketed import Parameters
 from gcbench.compressors.build import build
+from gcbench.compressors.dense import Dense
 from gcbench.compressors.exchange import Exchange, build_exchange, sum_codes
 from gcbench.compressors.qsgd import QSGD
 from gcbench.compressors.sharded import shard_exchange
@@ -154,6 +157,39 @@ def test_a_worker_receives_less_when_codes_are_scattered_or_summed() -> None:
         received[exchange] = comm.meter.received_bits[0] / 40_000
     assert received["scatter_coded"] < received["sum"] < received["scatter"] < received["gather"]
     assert received["scatter_coded"] < 2 * 4.2 and received["gather"] > 15 * 4
+
+
+def test_what_a_worker_receives_is_what_was_counted_by_hand() -> None:
+    """Of 960 values with 7 levels, in 4 bits each and one scale, by virtual and real workers."""
+    n, lane_bits = 960, {2: 5, 3: 6, 4: 6}  # lanes of 64-bit words
+    for workers in (2, 3, 4):
+        others, shard = workers - 1, 4 * n // workers + 32
+        ring = 2 * others / workers  # of an all-reduce, per bit of the message
+        lanes = 64 * n / (64 // lane_bits[workers])
+        by_hand = {
+            "none": ring * 32 * n,
+            "gather": others * (4 * n + 32),
+            "scatter": others * (shard + 32 * n // workers),
+            "scatter_coded": others * (shard + shard),
+            "sum": ring * (lanes + 32),
+        }
+        codec = QSGD(7, bucket_size=n)
+        compressors = {
+            key: build(Dense() if key == "none" else codec, exchange=key)
+            for key in by_hand
+            if key != "none"
+        } | {"none": build(Dense())}
+        if workers == 4:
+            # In a node of two a gradient's ring; half of a code from the other node, and the other
+            # half from one's neighbor.
+            by_hand["hierarchical"] = 32 * n + (4 * n + 32)
+            compressors["hierarchical"] = build(codec, exchange="hierarchical", workers_per_node=2)
+        for key, compressor in compressors.items():
+            comm = Comm(workers)
+            aggregate(compressor, one_tensor(range(workers)), comm=comm)
+            assert comm.meter.wire_bits == [pytest.approx(by_hand[key])] * workers, key
+        for real in pool(workers).run(wire_bits_over_gloo, compressors, workers):
+            assert real == {key: [pytest.approx(bits)] for key, bits in by_hand.items()}
 
 
 @pytest.mark.filterwarnings("ignore:error_feedback=true")

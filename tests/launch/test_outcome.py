@@ -62,6 +62,10 @@ def test_virtual_workers_count_as_real_ones(tmp_path: Path) -> None:
 def test_what_a_node_sends_to_others_is_told_apart(tmp_path: Path) -> None:
     result = virtual(tmp_path, "min_size=0", "exchange=hierarchical", "workers_per_node=2")
     gathered = virtual(tmp_path / "flat", "min_size=0")
+    # A worker of a gather receives three codes, one of a ring 3/2 gradients.
+    sent, received = gathered["bits_sent"], gathered["bits_wire"]
+    assert received["per_step"] == 3 * sent["per_step"]
+    assert received["ratio"] == pytest.approx(sent["ratio"] / 2)
     # Codes are sent once per node, not once per worker.
     assert result["bits_between_nodes"]["per_step"] == gathered["bits_sent"]["per_step"]
     assert result["bits_between_nodes"]["ratio"] == pytest.approx(gathered["bits_sent"]["ratio"])

@@ -61,6 +61,24 @@ def test_summary_fits_and_tells_all(width: int) -> None:
     assert "3.000 ms" in words and "4.000 ms" in words
 
 
+def test_what_is_received_stands_below_what_is_sent() -> None:
+    words = " ".join(print_to_text(RESULT, 200).split())
+    assert "received 3,703,701 bits per step, 32.10x fewer than in an fp32 all-reduce" in words
+    more = {**RESULT["bits_wire"], "ratio": 0.25}
+    assert "4.00x more than in" in print_to_text({**RESULT, "bits_wire": more}, 200)
+    alone = {**RESULT["bits_wire"], "per_step": 0.0, "ratio": None}
+    text = print_to_text({**RESULT, "workers": 1, "bits_wire": alone}, 200)
+    assert " ".join(text.split()).count("received nothing: 1 worker") == 1
+
+
+def test_an_update_without_a_scale_has_no_error() -> None:
+    words = " ".join(print_to_text(RESULT, 200).split())
+    assert "0.125 relative (|y - x| / |x|), vNMSE 0.0156 (|y - x|^2 / |x|^2), cosine" in words
+    error = {"relative": None, "vnmse": None, "cosine": 0.5, "samples": 1, "direction": True}
+    words = " ".join(print_to_text({**RESULT, "compression_error": error}, 200).split())
+    assert "compression error cosine 0.5; an update without a scale has no relative" in words
+
+
 def test_scores_of_the_validation_split_are_called_so() -> None:
     assert "test accuracy" in print_to_text(RESULT)
     config = {**CONFIG, "dataset": {**CONFIG["dataset"], "split": "valid"}}

@@ -35,7 +35,7 @@ def test_histograms_show_shares_of_all_values() -> None:
     figure = draw_histograms({"settings": SETTINGS, "rows": rows}, ["FP", "ORQ-9", "QSGD-9"])
     assert figure is not None
     _, ours = figure.axes
-    assert ours.get_title() == "ORQ-9, squared error 0.25" and ours.get_ylabel() == "Share (%)"
+    assert ours.get_title() == "ORQ-9, vNMSE 0.25" and ours.get_ylabel() == "Share (%)"
     assert ours.collections[-1].get_paths()[0].vertices[:, 1].max() == 90
     assert "Missing: QSGD-9." in figure.texts[0].get_text()
 

@@ -18,6 +18,7 @@ from results import result_of, write
 
 from gcbench.config import ConfigError
 from gcbench.records.schema import Result
+from gcbench.records.result import count_bits
 from gcbench.records.store import RecordedRun, find_runs, read_kept
 from gcbench.report.document import format_number, format_signed
 from gcbench.report.keep import keep_index, keep_runs
@@ -390,6 +391,40 @@ def test_a_name_stands_for_one_row(here: Path) -> None:
     path.write_text(text)
     with pytest.raises(ConfigError, match="have name=same but run different things"):
         read_table("small/one")
+
+
+def test_a_table_says_what_its_errors_and_ratios_mean_and_why_some_are_empty(
+    said, here: Path
+) -> None:
+    (here.parent / "table" / "small" / "errors.yaml").write_text(
+        "title: errors\nsource: us\ncolumns:\n"
+        "  ratio: {title: Ratio, measure: ratio}\n"
+        "  received: {title: Received, measure: received_ratio, digits: 1}\n"
+        "  error: {title: vNMSE, measure: vnmse, digits: 2}\n"
+        "  cosine: {title: Cosine, measure: cosine, digits: 2}\nrows:\n"
+        f"  - {{experiment: {SGD}, title: Plain}}\n"
+        f"  - {{experiment: {SGD}, name: older, with: {{clip_norm: 1.0}}, title: Older}}\n"
+        f"  - {{experiment: {RANK}, title: Signs}}\n"
+    )
+    wire = count_bits([3000.0] * 2, 10, 10, 600.0).model_dump()
+    write(OUT / "plain", {**result_of(SGD), "bits_wire": wire})
+    old = {"relative": 0.5, "cosine": 0.9, "samples": 1}
+    write(OUT / "older", {**result_of(SGD, "clip_norm=1.0"), "compression_error": old})
+    signs = {"relative": None, "vnmse": None, "cosine": 0.7, "samples": 1, "direction": True}
+    write(OUT / "signs", {**result_of(RANK), "compression_error": signs})
+    page = said("table=small/errors", "format=markdown")
+    cells = {
+        row.split("|")[1].strip(): row.split("|")[2:6]
+        for row in page.splitlines()
+        if row.startswith("| ")
+    }
+    assert [cell.split()[0] for cell in cells["Plain"]] == ["4", "2.0", "0.25", "0.90"]
+    assert [cell.split()[0] for cell in cells["Older"]] == ["4", "-", "-", "-"]
+    assert [cell.split()[0] for cell in cells["Signs"]] == ["4", "-", "-", "0.70"]
+    assert "- Older: no error of compression, as these runs are older than its" in page
+    assert "- Signs: updates without a scale have a cosine, and no error" in page
+    assert "- vNMSE: |update - g|^2 / |g|^2" in page
+    assert "- Received ratio: the bits that a worker receives from others" in page
 
 
 def test_virtual_workers_have_no_times(said) -> None:

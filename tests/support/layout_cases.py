@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from gloo_pool import Process
 
 from gcbench.check.steps import WORKERS, Trace, trace
 from gcbench.comm import Comm, NcclTransport
-from gcbench.compressors import Compressor
+from gcbench.compressors import Compressor, Grads
+from gcbench.compressors.virtual import aggregate
 
 
 def traces_over_gloo(
@@ -17,6 +19,24 @@ def traces_over_gloo(
     return {
         key: trace(compressor, process.comm(workers)) for key, compressor in compressors.items()
     }
+
+
+def wire_bits_over_gloo(
+    process: Process, compressors: dict[Any, Compressor], workers: int
+) -> dict[Any, list[float]]:
+    """Return the wire bits of this process's workers in one step of each compressor."""
+    seen = {}
+    for key, compressor in compressors.items():
+        comm = process.comm(workers)
+        aggregate(compressor, one_tensor(comm.local), comm=comm)
+        seen[key] = comm.meter.wire_bits
+    return seen
+
+
+def one_tensor(workers: range, values: int = 960) -> Grads:
+    """Return gradients of one tensor, each worker's own."""
+    rows = [torch.randn(values, generator=torch.Generator().manual_seed(k)) for k in workers]
+    return {"w": torch.stack(rows)}
 
 
 def traces_over_torchs_own(
