@@ -144,7 +144,7 @@ def _check_chance(compressor: Compressor, grads: Grads) -> None:
         off = errors.sum(0).norm()
         demand(
             off <= CHANCE * chance,
-            f"{SAME_STEPS} equal gradients of {name}, without error feedback: their updates' sum is "
+            f"{SAME_STEPS} equal gradients of {name}, without error feedback: the updates' sum is "
             f"{float(off / chance):.2g} times as far off as by chance",
         )
 
