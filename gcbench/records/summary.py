@@ -90,7 +90,7 @@ def _facts(result: Result) -> list[tuple[str, str]]:
         amount = f"{mib:,.3f} MiB per worker, {sent.per_step:,.0f} bits per step"
         analytic = result.analytic_ratio
         by_paper = f" ({analytic:.2f}x by its paper's count)" if analytic else ""
-        facts.append(("sent", amount + _fewer(sent) + by_paper))
+        facts.append(("sent", amount + _fewer(sent) + by_paper + _advice_on_more(result, sent)))
     estimator = result.estimator or {}
     if (every := estimator.get("every", 1)) > 1:
         parts = estimator["fragments"]
@@ -134,6 +134,11 @@ def advice_on_share(share: float, config: dict[str, Any]) -> str:
     if min_size := compressor.get("min_size"):
         key = "min_size" if "min_size" in config else "compressor.min_size"
         reasons.append(f"tensors of fewer than {min_size:,} values are sent whole; type {key}=0")
+    if min_ratio := compressor.get("min_ratio"):
+        reasons.append(
+            f"matrices of which factors save too little for min_ratio={min_ratio:g} are sent whole;"
+            " type a lower rank"
+        )
     if dense_steps := compressor.get("dense_steps"):
         # Methods that take them from the optimizer's warm-up have no key dense_steps.
         advice = "; type dense_steps=0" if "dense_steps" in config else ""
@@ -142,7 +147,18 @@ def advice_on_share(share: float, config: dict[str, Any]) -> str:
 
 
 def _fewer(bits: Bits | BitsBetweenNodes) -> str:
-    return f", {bits.ratio:.2f}x fewer than fp32 gradients" if bits.ratio else ""
+    """Return how bits compare with fp32 gradients; there may be more of them, too."""
+    if not bits.ratio:
+        return ""
+    if bits.ratio < 1:
+        return f", {1 / bits.ratio:.4g}x as many as fp32 gradients"
+    return f", {bits.ratio:.2f}x fewer than fp32 gradients"
+
+
+def _advice_on_more(result: Result, sent: Bits) -> str:
+    """Return what to type if factors are larger than their matrices; empty if that is not why."""
+    larger = sent.ratio and sent.ratio < 1 and result.config.get("min_ratio") == 0
+    return "; type min_ratio=1" if larger else ""
 
 
 def _title(result: Result) -> str:
