@@ -123,8 +123,9 @@ def compress(
             compiling fails; on a CPU it changes nothing. Results are bitwise identical, except for
             sums of floats (PowerSGD's products, means of signs).
         **knobs: keys of conf/compressor/<compressor>.yaml, such as `rank`, `bits`,
-            `error_feedback`, `dense_steps` (first steps without compression) and `min_size`
-            (smaller tensors are sent uncompressed). Keys that are left out have the file's values.
+            `error_feedback`, `dense_steps` (first steps without compression), `min_size` (smaller
+            tensors are sent uncompressed) and `min_ratio` (so are matrices that are smaller than
+            their factors). Keys that are left out have the file's values.
             `onebit_adam` needs `momentum` and `dense_steps`, with the values of your optimizer.
 
     Returns:

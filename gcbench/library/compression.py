@@ -15,7 +15,15 @@ from torch import Tensor
 
 from gcbench.codecs.kernels import keep_dynamo
 from gcbench.comm import Comm, gather_json
-from gcbench.compressors import Aggregated, Compressor, Grads, State, refuse_other_update
+from gcbench.compressors import (
+    Aggregated,
+    Compressor,
+    Grads,
+    State,
+    parts_of,
+    refuse_other_update,
+)
+from gcbench.compressors.matrices import StacksOfMatrices
 from gcbench.compressors.virtual import aggregate
 from gcbench.config import ConfigError
 from gcbench.library.states import (
@@ -59,6 +67,8 @@ class Compression(ABC):
         self._comm = comm
         self._device = device
         self._exchanges: Mapping[str, Exchange] = exchanges
+        self._fp32_bits = self._own_bits = 0  # since this was made, which need not be all steps
+        self._told = False
         self._identity = {
             "compressor": re.sub(r" at 0x[0-9a-f]+", "", repr(compressor)),  # without addresses
             "workers": comm.workers,
@@ -163,7 +173,7 @@ class Compression(ABC):
 
         The update has the shapes of `rows`, or else those of `like`.
         """
-        device = next(iter(rows.values())).device
+        device, before = next(iter(rows.values())).device, self.bits_sent
         # A backward pass may run under autocast.
         with torch.autocast(device.type, enabled=False), keep_dynamo():
             out = aggregate(
@@ -176,7 +186,23 @@ class Compression(ABC):
             )
         refuse_other_update(out.update, like or rows)
         exchange.step += 1
+        self._own_bits += self.bits_sent - before
+        self._fp32_bits += 32 * sum(row.numel() for row in rows.values())
+        if exchange.step >= 2:  # two kinds of messages may take turns
+            self._warn_if_more_than_fp32()
         return out
+
+    def _warn_if_more_than_fp32(self) -> None:
+        if self._told or self._own_bits <= self._fp32_bits:
+            return
+        self._told = True
+        larger = any(isinstance(part, StacksOfMatrices) for part in parts_of(self.compressor))
+        warnings.warn(
+            f"compressed: {self._own_bits / self._fp32_bits:.4g} times as many bits as of fp32 "
+            "gradients; type "
+            + ("min_ratio=1, or a lower rank" if larger else "other knobs, or another method"),
+            stacklevel=2,
+        )
 
     def _keep(
         self,

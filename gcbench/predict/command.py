@@ -44,7 +44,8 @@ gcbench predict compare outputs/RUN network=1gbit    a run's times beside the pr
     model: str = key("resnet18", "a choice of conf/model")
     shapes: str | None = key(
         None,
-        "a yaml file in place of a model: shapes: [[64, 3, 3, 3], ...] and seconds: {128: 0.1}",
+        "a yaml file in place of a model: shapes: [[64, 3, 3, 3], ...], of experts [8, 64, 64], of "
+        "1-D convolutions [64, 3, 5, 1], and seconds: {128: 0.1}",
     )
     dataset: str | None = key(
         None, "for the model's shapes and an epoch's samples; by default what it is trained on"

@@ -13,7 +13,7 @@ from rich.text import Text
 from gcbench.console import TextTable, print_table
 from gcbench.identity import describe_choices
 from gcbench.reasons import escape
-from gcbench.records.schema import BITS_PER_MIB, CompressionError, Logged, Phase, Result
+from gcbench.records.schema import BITS_PER_MIB, Bits, CompressionError, Logged, Phase, Result
 
 SHOWN_SCORES = ("accuracy", "top5_accuracy", "perplexity", "distance", "loss")  # in this order
 
@@ -92,7 +92,8 @@ def _facts(result: Result) -> list[tuple[str, str]]:
         amount = f"{mib:,.3f} MiB per worker, {sent.per_step:,.0f} bits per step"
         analytic = result.analytic_ratio
         by_paper = f" ({analytic:.2f}x by its paper's count)" if analytic else ""
-        facts.append(("sent", amount + _fewer(sent.ratio, "fp32 gradients") + by_paper))
+        fewer = amount + _fewer(sent.ratio, "fp32 gradients") + by_paper
+        facts.append(("sent", fewer + _advice_on_more(result, sent)))
     if wire := result.bits_wire:
         # Nobody is there to receive what a single worker sends.
         got = f"{wire.per_step:,.0f} bits per step" if result.workers != 1 else "nothing: 1 worker"
@@ -137,6 +138,11 @@ def advice_on_share(share: float, config: dict[str, Any]) -> str:
     if min_size := compressor.get("min_size"):
         key = "min_size" if "min_size" in config else "compressor.min_size"
         reasons.append(f"tensors of fewer than {min_size:,} values are sent whole; type {key}=0")
+    if min_ratio := compressor.get("min_ratio"):
+        reasons.append(
+            f"matrices of which factors save too little for min_ratio={min_ratio:g} are sent whole;"
+            " type a lower rank"
+        )
     if dense_steps := compressor.get("dense_steps"):
         # Methods that take them from the optimizer's warm-up have no key dense_steps.
         advice = "; type dense_steps=0" if "dense_steps" in config else ""
@@ -145,10 +151,12 @@ def advice_on_share(share: float, config: dict[str, Any]) -> str:
 
 
 def _fewer(ratio: float | None, reference: str) -> str:
+    """Return how bits compare with those of a reference; there may be more of them, too."""
     if not ratio:
         return ""
-    many = f"{ratio:.2f}x fewer" if ratio >= 1 else f"{1 / ratio:.2f}x more"
-    return f", {many} than {reference}"
+    if ratio < 1:
+        return f", {1 / ratio:.4g}x as many as {reference}"
+    return f", {ratio:.2f}x fewer than {reference}"
 
 
 def _error(error: CompressionError) -> str:
@@ -158,6 +166,12 @@ def _error(error: CompressionError) -> str:
         return f"{cosine}; an update without a scale has no relative error"
     relative, vnmse = _number(error.relative, 3), _number(error.vnmse, 3)
     return f"{relative} relative (|y - x| / |x|), vNMSE {vnmse} (|y - x|^2 / |x|^2), {cosine}"
+
+
+def _advice_on_more(result: Result, sent: Bits) -> str:
+    """Return what to type if factors are larger than their matrices; empty if that is not why."""
+    larger = sent.ratio and sent.ratio < 1 and result.config.get("min_ratio") == 0
+    return "; type min_ratio=1" if larger else ""
 
 
 def _title(result: Result) -> str:

@@ -10,6 +10,7 @@ from gloo_pool import pool
 from layout_cases import traces_in_one_process, traces_over_gloo
 from outside import Natural
 
+from gcbench.check.conservation import check_conserves
 from gcbench.check.contract import (
     check_length,
     check_odd_input,
@@ -63,6 +64,9 @@ RULES: list[tuple[type, Callable[[Compressor], object], str]] = [
     (broken.OneScaleOfAll, check_scope, "depends on the tensors beside it"),
     (broken.GlobalInName, check_scope, "is the same whatever lies beside it"),
     (broken.SentIsDrawnAnew, check_error_feedback, "do not add up"),
+    (broken.SentIsMore, check_conserves, "are off their sum by"),
+    (broken.FirstColumnOnly, check_conserves, "a part of the gradient is never sent"),
+    (broken.DrawnOnce, check_conserves, "times as far off as by chance"),
     (broken.Uphill, check_descends, "100 steps on a quadratic leave"),
 ]
 

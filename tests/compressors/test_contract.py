@@ -25,6 +25,7 @@ from method_cases import (
 from nightly import slow_but
 from torch import Tensor
 
+from gcbench.check.conservation import check_conserves
 from gcbench.check.contract import (
     LENGTHS,
     ODD_INPUTS,
@@ -264,6 +265,25 @@ def test_contractive_may_be_of_the_largest_magnitude(kind: str) -> None:
     method = build(ScaledSign(bucket_size=16, scale="rms"))
     assert method.properties.contractive
     check_contractive(method, kind, slack=0)
+
+
+LONG = {"sparseloco"}  # its codes take seconds
+ADDS_UP = [choice for choice in CHOICES if PROMISES[choice].contractive or choice in UNBIASED]
+
+
+@pytest.mark.parametrize("choice", slow_but([c for c in ADDS_UP if c not in LONG], ADDS_UP))
+def test_updates_and_residuals_add_up_to_the_gradients(choice: str) -> None:
+    """They do for one value, one row, rank 1, 1e30 and 1e-30, below, at and above the rank."""
+    assert check_conserves(bare(choice)) is None
+
+
+SUMMING = [key for key in ALL if key[1] in ("error feedback", "aggregated residual", "cold start")]
+
+
+@pytest.mark.parametrize(("choice", "variant"), slow_but([("powersgd", "error feedback")], SUMMING))
+def test_a_methods_own_error_feedback_adds_up(choice: str, variant: str) -> None:
+    nothing = check_conserves(compressor_of(choice, variant))
+    assert (nothing is None) == PROMISES[choice].contractive or choice in UNBIASED
 
 
 SENDS_ITS_PAST = {"error feedback", "ef21", "loco", "ecq", "clipped norm"}

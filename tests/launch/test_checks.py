@@ -261,6 +261,11 @@ def test_text_cannot_be_cut_into_micro_batches(tmp_path: Path) -> None:
         (["compressor=none"], 0.0, None),
         (["compressor=fp16"], 1.0, None),
         (["compressor=powersgd"], 1184 / 1210, None),
+        (
+            ["compressor=powersgd", "rank=64"],
+            0.0,
+            "(matrices of which factors save too little for min_ratio=1 are sent whole; type a ",
+        ),
         (["compressor=qsgd_by_kind", "min_size=200"], 1024 / 1210, None),
         (["min_size=0", "dense_steps=1"], 0.5, None),
         (
@@ -304,6 +309,27 @@ def test_a_run_says_how_much_of_the_gradient_it_compresses(
     warned = [record.message for record in caplog.records if "compressed" in record.message]
     assert len(warned) == (says is not None)
     assert says is None or (says in warned[0] and says in facts["compressed"])
+
+
+def test_experts_of_a_run_are_matrices_and_a_1d_convolution_is_one(tmp_path: Path) -> None:
+    """The bits are those of `gcbench.compress` (tests/library)."""
+    keys = ["trainer.launcher=virtual", "trainer.max_steps=2", "compressor=powersgd", "rank=1"]
+    result = run(tmp_path, *keys, "model._target_=own_models.Mixture")
+    floats = (6 + 4 * 5) + 3 * (8 + 10) + (10 + 46) + 5
+    assert result["bits_sent"]["per_step"] == 32 * floats
+    whole = 6 * 4 * 5 + 3 * 8 * 10 + 10 * 46
+    assert result["compressed_share"] == pytest.approx(whole / (whole + 5))
+
+
+def test_a_run_says_that_it_sends_more_than_fp32(tmp_path: Path) -> None:
+    """Factors of rank 16 of 64 x 16 and of rank 10 of 16 x 10 are larger than these matrices."""
+    keys = ["trainer.launcher=virtual", "trainer.max_steps=2", "compressor=powersgd", "rank=64"]
+    larger = dict(_facts(Result.parse(run(tmp_path, *keys, "min_ratio=0"))))
+    assert larger["compressed"].startswith("97.9 % of")
+    floats = 16 * (64 + 16) + 10 * (16 + 10) + 26
+    assert larger["sent"].endswith(
+        f", {floats / 1210:.4g}x as many as fp32 gradients; type min_ratio=1"
+    )
 
 
 @pytest.mark.parametrize(

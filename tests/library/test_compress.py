@@ -22,12 +22,14 @@ from library_cases import (
     remove,
     save_whole,
     send_beside_a_backward_pass,
+    send_shapes,
     skip_infinite,
     train_as_people_do,
     train_beside_torch,
     train_compiled,
     train_like_runner,
     unfrozen_parameter,
+    warn_of_more_bits,
     wrong_shape,
 )
 from method_cases import CHOICES
@@ -243,6 +245,25 @@ def test_a_compressed_module_can_be_saved_whole() -> None:
 def test_an_update_of_another_shape_is_refused() -> None:
     for sentence in pool(2).run(wrong_shape):
         assert sentence.startswith("the compressor returned an update of layers.2.bias with the ")
+
+
+def test_experts_are_matrices_and_a_convolution_is_one() -> None:
+    """Rank 1 of 6 x 4 * 5, three of 8 x 10, 10 x 46, and a matrix that is smaller than its factors.
+
+    A 1-D convolution of three dimensions is no stack of matrices.
+    """
+    for bits, update in pool(2).run(send_shapes):
+        assert bits == 32 * ((6 + 4 * 5) + 3 * (8 + 10) + (10 + 46) + 5)
+        assert update.shape == (6, 4, 5) and torch.linalg.matrix_rank(update.flatten(1)) == 1
+
+
+def test_more_bits_than_fp32_are_told_once() -> None:
+    """The factors of a matrix of 1 x 5 are a value larger than it is."""
+    for said in pool(2).run(warn_of_more_bits):
+        assert said == [
+            "compressed: 1.2 times as many bits as of fp32 gradients; type min_ratio=1, or a lower "
+            "rank"
+        ]
 
 
 def test_a_parameter_with_gaps_gets_its_own_gradient() -> None:

@@ -65,7 +65,7 @@ def test_what_is_received_stands_below_what_is_sent() -> None:
     words = " ".join(print_to_text(RESULT, 200).split())
     assert "received 3,703,701 bits per step, 32.10x fewer than in an fp32 all-reduce" in words
     more = {**RESULT["bits_wire"], "ratio": 0.25}
-    assert "4.00x more than in" in print_to_text({**RESULT, "bits_wire": more}, 200)
+    assert "4x as many as in" in print_to_text({**RESULT, "bits_wire": more}, 200)
     alone = {**RESULT["bits_wire"], "per_step": 0.0, "ratio": None}
     text = print_to_text({**RESULT, "workers": 1, "bits_wire": alone}, 200)
     assert " ".join(text.split()).count("received nothing: 1 worker") == 1

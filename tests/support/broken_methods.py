@@ -159,6 +159,34 @@ class SentIsDrawnAnew(Mean):
         return out._replace(sent=lambda: {k: g * torch.rand_like(g) for k, g in grads.items()})
 
 
+class SentIsMore(Mean):
+    """Says that it has sent whole gradients, of which it has sent half."""
+
+    properties: ClassVar[Properties] = Properties(contractive=True)
+
+    def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
+        halves = {k: g / 2 for k, g in grads.items()}
+        out = super().aggregate(halves, state, comm, step)
+        return out._replace(sent=lambda: grads)
+
+
+class FirstColumnOnly(Mean):
+    properties: ClassVar[Properties] = Properties(contractive=True)
+
+    def coded(self, g: Tensor) -> Tensor:
+        return g * (torch.arange(g.shape[-1]) == 0) if g.dim() > 1 else g
+
+
+class DrawnOnce(Mean):
+    """Keeps a random half of the values, twice as large, but the same half in every step."""
+
+    properties: ClassVar[Properties] = Properties(unbiased=True)
+
+    def coded(self, g: Tensor) -> Tensor:
+        kept = torch.rand(g.shape[1:], generator=torch.Generator().manual_seed(0)) < 0.5
+        return 2 * g * kept
+
+
 class Uphill(Mean):
     def coded(self, g: Tensor) -> Tensor:
         return -g

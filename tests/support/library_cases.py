@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import io
+import warnings
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from gloo_pool import Process
-from own_models import Forgetful
+from own_models import Forgetful, Mixture
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.nn.functional import cross_entropy
@@ -257,6 +258,28 @@ def tensors_of_state(compression: gcbench.Compression) -> list[Tensor]:
     """Return all tensors that the compressor remembers on this worker."""
     layers = [layer for state in compression.state_dict()["states"].values() for layer in state]
     return [x for layer in layers for tensors in layer for x in tensors.values()]
+
+
+def send_shapes(process: Process) -> tuple[int, Tensor]:
+    """Return the bits of a step of a model with a 1-D convolution and experts, and an update."""
+    torch.manual_seed(0)
+    ddp = DistributedDataParallel(Mixture())
+    compression = gcbench.compress(ddp, "powersgd", rank=1)
+    ddp(torch.randn(2, 1, 8, 8)).square().sum().backward()
+    gradient = ddp.module.convolution.weight.grad
+    assert gradient is not None
+    return compression.bits_sent, gradient
+
+
+def warn_of_more_bits(process: Process) -> list[str]:
+    """Return the warnings of three steps whose factors are larger than the matrix."""
+    ddp = DistributedDataParallel(nn.Linear(5, 1, bias=False))
+    gcbench.compress(ddp, "powersgd", rank=1, min_ratio=0)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(3):
+            ddp(torch.randn(2, 5)).sum().backward()
+    return [str(w.message) for w in caught if "compressed" in str(w.message)]
 
 
 class Slices(nn.Module):

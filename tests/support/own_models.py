@@ -159,3 +159,23 @@ class Spare(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.read(x.flatten(1))
+
+
+class Mixture(nn.Module):
+    """A 1-D convolution, stacked experts, and a matrix that is smaller than its factors."""
+
+    def __init__(self, shape: tuple[int, ...] = (1, 8, 8), outputs: int = 10) -> None:
+        super().__init__()
+        self.convolution = nn.Conv1d(4, 6, 5, bias=False)
+        self.experts = nn.Parameter(torch.randn(3, 8, 10) / 8)
+        self.gate = nn.Linear(5, 1, bias=False)
+        self.last = nn.Linear(46, outputs, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        flat = x.flatten(1)
+        ours = self.convolution(flat.view(-1, 4, 16)[..., :6]).flatten(1)
+        mixed = torch.einsum("bd,edf->bef", flat[:, :8], self.experts).flatten(1)
+        logits: Tensor = self.last(
+            torch.cat([ours, mixed, self.gate(flat[:, :5]).expand(-1, 4)], 1)
+        )
+        return logits
