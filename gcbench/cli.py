@@ -39,7 +39,7 @@ from gcbench.config import (
 )
 from gcbench.console import outlive_terminal
 from gcbench.launch import slurm
-from gcbench.search import count_objectives, is_of_sweeper, objectives
+from gcbench.search import count_objectives, is_of_sweeper, objectives, reason_of
 from gcbench.sweep_progress import listed_errors
 
 INTERRUPTED = 130
@@ -300,8 +300,7 @@ def _command(
     except Exception as error:
         if full_error or not is_of_sweeper(error):
             raise
-        why = str(error) or "it takes choice(a,b), range(a,b) and interval(a,b)"
-        print(f"{name}: the sweeper cannot search this: {why}", file=sys.stderr)
+        print(f"{name}: the sweeper cannot search this: {reason_of(error)}", file=sys.stderr)
         sys.exit(1)
 
 
