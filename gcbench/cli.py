@@ -41,7 +41,12 @@ from gcbench.config import (
 from gcbench.console import outlive_terminal
 from gcbench.launch import slurm
 from gcbench.reasons import escape, safe_text
-from gcbench.search import count_objectives, is_of_sweeper, objectives
+from gcbench.search import (
+    count_objectives,
+    explain_sweeper_error,
+    is_of_sweeper,
+    objectives,
+)
 from gcbench.sweep_progress import listed_errors
 
 _log = logging.getLogger("gcbench")
@@ -294,7 +299,7 @@ def _command(
     except Exception as error:
         if full_error or not is_of_sweeper(error):
             raise
-        why = safe_text(str(error)) or "it takes choice(a,b), range(a,b) and interval(a,b)"
+        why = safe_text(explain_sweeper_error(error))
         print(f"{name}: the sweeper cannot search this: {why}", file=sys.stderr)
         sys.exit(1)
 

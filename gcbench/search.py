@@ -54,6 +54,18 @@ def is_of_sweeper(error: Exception) -> bool:
     return any(began) and not any(n.startswith("gcbench") for n in modules[began.index(True) :])
 
 
+def explain_sweeper_error(error: Exception) -> str:
+    """Return why a sweeper failed: the error's text, or else its type and place."""
+    if text := str(error):
+        return text
+    *_, (frame, line) = walk_tb(error.__traceback__)
+    module = frame.f_globals.get("__name__", "")
+    place = f"{type(error).__name__} in {module}, line {line}"
+    if not module.startswith("hydra_plugins."):
+        return f"{place}; type HYDRA_FULL_ERROR=1 before the command to see how it came there"
+    return f"{place}; it takes choice(a,b), range(a,b) and interval(a,b)"
+
+
 def objectives(result: Result | None) -> list[float]:
     """Return the test error in percent (or perplexity, or loss) and the MiB sent per worker.
 

@@ -6,6 +6,8 @@ This module imports torch only when it is needed, as Hydra makes the callback fo
 from __future__ import annotations
 
 import logging
+import os
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -24,10 +26,11 @@ from gcbench.config import (
     ConfigError,
     RunFailed,
     resolve,
+    row_directory,
     run_directory,
 )
 from gcbench.console import print_table
-from gcbench.identity import digest
+from gcbench.identity import BOOKKEEPING, differences, digest
 from gcbench.launch.same import find_same_run, is_final_result, name_suffix, read_result_or_warn
 from gcbench.reasons import safe_text
 from gcbench.records.store import read_run
@@ -43,9 +46,10 @@ listed_errors: list[Exception] = []
 class SweepRow:
     """One job of a sweep before it starts."""
 
-    name: str  # its directory
+    name: str  # its directory, as it is typed
     config: Config | None = None
     mistake: str | None = None  # why it will be refused when its turn comes
+    chosen: bool = False  # whether the user chose its directory
     done: bool = False  # or diverged, as it would again
     # The directory of the same run under another name, which has or will have the result.
     same: str | None = None
@@ -69,13 +73,17 @@ class SweepProgress(Callback):
     # Whether jobs run in sequence; if not, the ended ones do not tell how much time is left.
     one_by_one: bool = True
     started: float = 0.0
+    # The process that waits for the rows, and its folder: rows may run in others.
+    process: int = field(default_factory=os.getpid)
+    folder: Path = field(default_factory=Path.cwd)
     searched: list[Path] = field(default_factory=list)  # the directories of a search's points
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
         if is_search(config.hydra):
             return
         try:
-            self.rows = [_make_row(job) for job in _jobs(config)]
+            str(config.hydra.sweep.dir)  # a time in it is then the same in every row
+            self.rows = [_make_row(job, number) for number, job in enumerate(_jobs(config))]
         except COMPOSITION_ERRORS:
             return  # a key that does not exist, say: the first row ends the sweep with this error
         self.one_by_one = config.hydra.launcher._target_.endswith("BasicLauncher")
@@ -87,23 +95,29 @@ class SweepProgress(Callback):
         self.started = time.monotonic()
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **_: Any) -> None:
+        number, self.ended = self.ended, self.ended + 1
         if is_search(config.hydra) and job_return.status is JobStatus.COMPLETED:
-            own = Path(run_directory(config))
+            own = self.folder / row_directory(config, number)
             there = (own / "result.json").exists()
             self.searched.append(own if there else find_same_run(resolve(config), own) or own)
-        if self.ended >= len(self.rows):  # a single run, or a job in a process of its own
+        if number >= len(self.rows):  # a single run, or a point of a search
             return
-        row = self.rows[self.ended]
-        row.took = _seconds(Path(row.name)) or time.monotonic() - self.started
-        self.ended += 1
-        if job_return.status is JobStatus.FAILED:
+        error: Any = getattr(job_return, "_return_value", None)
+        failed = job_return.status is JobStatus.FAILED
+        listed = failed and isinstance(error, (ConfigError, RunFailed, OSError))
+        if listed:  # Hydra would end the sweep at the first such error, with a message of its own
+            job_return.status, job_return.return_value = JobStatus.COMPLETED, None
+        if os.getpid() != self.process:  # the process that waits will read the result
+            if listed:
+                print(f"gcbench: {error}", file=sys.stderr)
+            return
+        row = self.rows[number]
+        row.took = _seconds(self.folder / row.name) or time.monotonic() - self.started
+        if failed:
             row.failed = True
-            error = getattr(job_return, "_return_value", None)
             self.failed.setdefault(safe_text(str(error)), []).append(row.name)
-            if isinstance(error, (ConfigError, RunFailed, OSError)):
-                # Hydra would end the sweep at the first such error, with a message of its own.
+            if listed:
                 listed_errors.append(error)
-                job_return.status, job_return.return_value = JobStatus.COMPLETED, None
             ending_note = "failed"
         elif row.done:
             ending_note = f"the same run as {row.same}" if row.same else "done before"
@@ -111,10 +125,6 @@ class SweepProgress(Callback):
             ending_note = f"took {_minutes(row.took)}"
         progress = f"row {self.ended} of {len(self.rows)}"
         log.info("%s, %s, %s%s", progress, row.name, ending_note, self._time_left())
-        if self.ended == len(self.rows):
-            _compare([Path(row.same or row.name) for row in self.rows], config)
-            if self.failed:
-                self._list_failures()
 
     def on_multirun_end(self, config: DictConfig, **_: Any) -> None:
         if is_search(config.hydra):
@@ -123,6 +133,15 @@ class SweepProgress(Callback):
             if found.exists():  # as Optuna writes it, over that of an earlier search
                 suffix = digest(sorted(config.hydra.overrides.task))
                 log.info("the best: %s", found.replace(found.with_stem(f"{found.stem}-{suffix}")))
+        for row in self.rows[self.ended :]:  # they ran in other processes, which told nothing
+            self.ended += 1
+            if reason := _failure_on_disk(row):
+                self.failed.setdefault(reason, []).append(row.name)
+                listed_errors.append(RunFailed(reason))
+        if self.rows:
+            _compare([Path(row.same or row.name) for row in self.rows], config)
+        if self.failed:
+            self._list_failures()
 
     def _list_failures(self) -> None:
         listed = "".join(
@@ -193,22 +212,33 @@ def _jobs(config: DictConfig) -> Iterator[DictConfig]:
         yield loader.load_sweep_config(config, list(job_overrides))
 
 
-def _make_row(composed: DictConfig) -> SweepRow:
+def _make_row(composed: DictConfig, number: int) -> SweepRow:
     try:
         resolved = resolve(composed)
-        directory = Path(run_directory(composed))
+        directory = Path(row_directory(composed, number))
+        chosen = directory != Path(run_directory(composed))
     except ConfigError as error:
         return SweepRow(" ".join(composed.hydra.overrides.task), mistake=safe_text(str(error)))
     result = read_result_or_warn(directory / "result.json")
     done = not resolved["rerun"] and is_final_result(result, resolved)
-    return SweepRow(str(directory), resolved, done=done)
+    return SweepRow(str(directory), resolved, chosen=chosen, done=done)
+
+
+def _failure_on_disk(row: SweepRow) -> str | None:
+    """Return why a row that has ended failed, by what it left; None if it did not."""
+    if row.mistake or row.config is None:
+        return row.mistake
+    result = read_result_or_warn(Path(row.same or row.name, "result.json"))
+    if result is None or differences(result.config, row.config, BOOKKEEPING):
+        return "it left no result"
+    return None if result.status == "done" else f"the run {result.status}: {result.reason}"
 
 
 def _mark_same(rows: Sequence[SweepRow]) -> None:
     """Mark rows whose result is in another directory, or will be once an earlier row has run."""
     earlier: dict[tuple[str, str], str] = {}
     for row in rows:
-        if row.config is None or row.config["rerun"] or row.config["directory"]:
+        if row.config is None or row.config["rerun"] or row.chosen:
             continue
         directory, budget = Path(row.name), row.config["choices"]["budget"]
         key = budget, name_suffix(directory)

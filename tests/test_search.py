@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import subprocess
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -14,7 +17,7 @@ from results import plain_result
 
 from gcbench.records.result import count_bits
 from gcbench.records.schema import BITS_PER_MIB
-from gcbench.search import WORST, objectives
+from gcbench.search import WORST, objectives, reason_of
 
 SHORT = (
     "logger=none",
@@ -26,8 +29,10 @@ SHORT = (
 )
 
 
-def search(outputs: Path, *overrides: str) -> subprocess.CompletedProcess[str]:
-    optuna = ("hydra/sweeper=optuna", "hydra/sweeper/sampler=grid")
+def search(
+    outputs: Path, *overrides: str, sampler: str = "grid"
+) -> subprocess.CompletedProcess[str]:
+    optuna = ("hydra/sweeper=optuna", f"hydra/sweeper/sampler={sampler}")
     typed = ("-m", *optuna, f"outputs={outputs}", *SHORT, *overrides)
     return command(typed, outputs, os.environ, 300)
 
@@ -56,6 +61,35 @@ def test_a_search_finds_the_point_with_the_smallest_error(tmp_path: Path) -> Non
     assert again.returncode == 0, again.stderr
     assert "optimizer.lr=0.01 " in again.stdout, "its points have run under another name"
     assert len(list(tmp_path.glob("optimization_results-*.yaml"))) == 2
+
+
+def test_a_study_in_a_database_is_resumed(tmp_path: Path) -> None:
+    file = tmp_path / "study.db"
+    stored = f"hydra.sweeper.storage=sqlite:///{file}", "hydra.sweeper.study_name=rates"
+    rates = "optimizer.lr=interval(0.01,0.2)"
+    for n in (1, 2):
+        done = search(tmp_path, *stored, f"hydra.sweeper.n_trials={n}", rates, sampler="random")
+        assert done.returncode == 0, done.stderr
+    with closing(sqlite3.connect(file)) as database:
+        trials = database.execute("select number, state from trials").fetchall()
+    assert trials == [(number, "COMPLETE") for number in range(3)]
+    assert len(list(tmp_path.glob("*/result.json"))) == 3
+
+
+def test_an_error_without_a_text_is_told_by_its_type_and_place() -> None:
+    def raised_in(module: str) -> Exception:
+        names: dict[str, Any] = {"__name__": module}
+        exec("def check():\n    assert False", names)
+        with pytest.raises(AssertionError) as caught:
+            names["check"]()
+        return caught.value
+
+    stored, space = map(raised_in, ("optuna.storages.rdb", "hydra_plugins.sweeper"))
+    assert reason_of(stored).startswith("AssertionError in optuna.storages.rdb, line 2; type HYDRA")
+    assert reason_of(space).endswith(
+        "hydra_plugins.sweeper, line 2; it takes choice(a,b), range(a,b) and interval(a,b)"
+    )
+    assert reason_of(ValueError("why")) == "why"
 
 
 def test_it_may_weigh_the_error_against_the_bits(tmp_path: Path) -> None:
@@ -105,7 +139,7 @@ def test_what_cannot_be_minimized_is_refused(
     [
         ("tag(log,interval(-1,1))", "the sweeper cannot search this: The `low` value must be larg"),
         ("interval(1,2)", "the sweeper cannot search this: GridSampler only supports discrete"),
-        ("glob(*)", "the sweeper cannot search this: it takes choice(a,b), range(a,b) and interv"),
+        ("glob(*)", "the sweeper cannot search this: AssertionError in hydra_plugins."),
     ],
 )
 def test_what_optuna_cannot_search_is_refused_with_the_reason(

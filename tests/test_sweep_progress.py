@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import signal
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +18,7 @@ from typing import Any
 import pytest
 import torch
 from hydra.core.utils import JobReturn, JobStatus
+from needed import lacks
 from processes import command
 from results import plain_result
 from sentence import compose, config_of
@@ -87,8 +90,78 @@ def test_rows_that_failed_for_one_reason_are_listed_under_it(
     for reason in ("no such rank", "no such rank", "killed"):
         failed = JobReturn(status=JobStatus.FAILED, _return_value=RunFailed(reason))
         progress.on_job_end(config, failed)
+    progress.on_multirun_end(config)
     listed_errors.clear()
     assert caplog.messages[-1].partition("\n")[2] == "  no such rank:\n    a\n    b\n  c: killed"
+
+
+def test_rows_of_other_processes_are_judged_by_their_results(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As those of a launcher of Hydra's, whose processes have copies of the callback."""
+    config, wanted = compose(f"outputs={tmp_path}"), config_of(f"outputs={tmp_path}")
+    progress = SweepProgress([SweepRow(str(tmp_path / name), wanted) for name in "abcd"])
+    progress.rows.append(SweepRow("e", mistake="lr=-1: type a rate above 0"))
+    other = {**wanted, "seed": 2}
+    kept: list[tuple[str, Config, Status, str | None]] = [
+        ("a", wanted, "done", None),
+        ("b", wanted, "failed", "out of memory"),
+        ("c", other, "done", None),
+    ]
+    for name, ran, status, reason in kept:
+        (tmp_path / name).mkdir()
+        result = make_result(ran, Begun.here(), status, "").model_copy(update={"reason": reason})
+        RunFiles(tmp_path / name).write_result(result)
+    progress.process += 1
+    failed = JobReturn(status=JobStatus.FAILED, _return_value=RunFailed("out of memory"))
+    copy.deepcopy(progress).on_job_end(config, failed)
+    assert failed.status is JobStatus.COMPLETED, "or Hydra would end the sweep"
+    assert not listed_errors and not caplog.messages, "the process that waits tells it"
+    progress.on_multirun_end(config)
+    reasons = [str(error) for error in listed_errors]
+    listed_errors.clear()
+    assert reasons == [
+        "the run failed: out of memory",
+        "it left no result",
+        "it left no result",
+        "lr=-1: type a rate above 0",
+    ]
+    assert caplog.messages[-1].startswith("4 of 5 rows failed; ")
+    assert f"it left no result:\n    {tmp_path / 'c'}\n    {tmp_path / 'd'}" in caplog.messages[-1]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    find_spec("hydra_plugins.hydra_joblib_launcher") is None,
+    reason=lacks("joblib", "hydra-joblib-launcher is not installed"),
+)
+def test_rows_with_worker_processes_run_in_processes_of_joblib(tmp_path: Path) -> None:
+    launcher = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
+    typed = ("trainer.launcher=local", "trainer.gpus=2", "optimizer.lr=0.05,1e30,-1")
+    done = sweep(tmp_path, *launcher, *typed)
+    assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
+    statuses = [json.loads(path.read_text())["status"] for path in tmp_path.glob("*/result.json")]
+    assert sorted(statuses) == ["diverged", "done"]
+    listed = done.stderr.partition("2 of 3 rows failed")[2]
+    assert "was not finite at step" in listed and "type a rate above 0" in listed
+    again = sweep(tmp_path, *launcher, *typed[:2], "optimizer.lr=0.05")
+    assert again.returncode == 0, again.stderr
+
+
+def test_rows_in_folders_of_hydra_are_found_there(tmp_path: Path) -> None:
+    """That is hydra.sweep.dir with hydra.sweep.subdir, from any working folder of the jobs."""
+    outputs, folder = tmp_path / "outputs", tmp_path / "x"
+    outputs.mkdir()
+    typed = (f"hydra.sweep.dir={folder}", "hydra.sweep.subdir=${hydra.job.num}/run")
+    both = sweep(outputs, *typed, "hydra.job.chdir=true", "optimizer.lr=0.05,0.1")
+    assert both.returncode == 0, both.stderr
+    rows = [folder / str(number) / "run" for number in range(2)]
+    assert all((row / "result.json").exists() for row in rows)
+    for number, row in enumerate(rows, start=1):
+        assert f"row {number} of 2, {row}, took" in both.stderr
+    assert "2 rows; 2 x about" in both.stderr, "equal names are no equal runs"
+    assert all(f"qsgd optimizer.lr={rate} " in both.stdout for rate in (0.05, 0.1))
+    assert list(outputs.glob("figures/sweeps/mlp-digits-*.png"))
 
 
 def test_a_key_that_no_row_has_is_one_sentence(tmp_path: Path) -> None:

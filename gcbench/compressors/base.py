@@ -253,9 +253,10 @@ class Step:
 
 @lru_cache(maxsize=64)
 def _canonical_index(runs: tuple[tuple[int, int], ...], device: torch.device) -> Tensor:
-    return torch.cat([torch.arange(start, start + n, dtype=torch.int32) for start, n in runs]).to(
-        device
-    )
+    # Made on the CPU, whose int32 numbers wrap; a meta tensor needs no numbers, only its size.
+    made_on = device if device.type == "meta" else torch.device("cpu")
+    parts = [torch.arange(a, a + n, dtype=torch.int32, device=made_on) for a, n in runs]
+    return torch.cat(parts).to(device)
 
 
 def sizes_of(grads: Grads) -> Sizes:

@@ -39,7 +39,7 @@ from gcbench.config.links import emulated_link
 from gcbench.config.notices import notices_of, start_notice
 from gcbench.config.register import register
 from gcbench.config.resolve import resolve, resolve_benchmark
-from gcbench.config.run_name import bench_name, run_directory, run_name
+from gcbench.config.run_name import bench_name, row_directory, run_directory, run_name
 from gcbench.config.sentences import sentence_of
 
 __all__ = [
@@ -76,6 +76,7 @@ __all__ = [
     "resolve_benchmark",
     "resolve_method",
     "resolve_overrides",
+    "row_directory",
     "run_directory",
     "run_name",
     "sentence_of",

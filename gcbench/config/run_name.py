@@ -7,7 +7,7 @@ import re
 from glob import escape
 from pathlib import Path
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, open_dict
 
 from gcbench.config.budget import PAPER
 from gcbench.config.errors import Config
@@ -66,6 +66,16 @@ def run_directory(composed: DictConfig) -> str:
 def sweep_subdirectory(composed: DictConfig) -> str:
     """Return the directory for the files of a sweep's row: `directory`, or a name in `outputs`."""
     return os.path.abspath(composed.directory) if composed.directory else run_name(composed)
+
+
+def row_directory(composed: DictConfig, number: int) -> str:
+    """Return the directory that Hydra gives a sweep's row with this number.
+
+    It is the one of `run_directory` unless hydra.sweep.dir or subdir was typed, or `directory`.
+    """
+    with open_dict(composed):
+        composed.hydra.job.num = number
+    return os.path.join(composed.hydra.sweep.dir, composed.hydra.sweep.subdir)
 
 
 def bench_name(composed: DictConfig) -> str:

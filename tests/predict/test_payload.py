@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import time
+from typing import Any
 
 import pytest
 import torch
+from nightly import slow_but
 from sentence import compose
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from gcbench.comm import Comm
 from gcbench.compressors import Compressor, State, Step
 from gcbench.config import resolve
 from gcbench.launch.instantiate import make_compressor
+from gcbench.predict import payload as module
 from gcbench.predict.payload import LATE, Payload
 
 SHAPES = {"conv": (64, 32, 3, 3), "matrix": (128, 160), "bias": (160,)}
@@ -62,6 +67,80 @@ def test_counts_are_those_of_the_meter(overrides: list[str], workers: int, share
     payload = Payload(method(*overrides), SHAPES, nodes)
     found = {(m.level, m.collective): m.bits for m in payload.at(workers)}
     assert found == pytest.approx(sent(overrides, workers), rel=share, abs=0)
+
+
+def llama(layers: int, width: int, words: int) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of a Llama's parameters."""
+    inside = width * 11 // 4
+    layer = {
+        **{name: (width, width) for name in ("q", "k", "v", "o")},
+        "gate": (inside, width),
+        "up": (inside, width),
+        "down": (width, inside),
+        "norm 1": (width,),
+        "norm 2": (width,),
+    }
+    layers_of = {f"{i}.{k}": shape for i in range(layers) for k, shape in layer.items()}
+    return {"embedding": (words, width), **layers_of, "norm": (width,), "head": (words, width)}
+
+
+class LargestOnCpu(TorchDispatchMode):
+    """Notes how many bytes the largest tensor with values takes."""
+
+    size = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        if isinstance(made, torch.Tensor) and made.device.type == "cpu":
+            self.size = max(self.size, made.nbytes)
+        return made
+
+
+def test_a_billion_values_are_counted_by_their_shapes() -> None:
+    shapes = llama(22, 2048, 32_000)
+    sizes = [math.prod(shape) for shape in shapes.values()]
+    large = [n for n in sizes if n >= 10_000]
+    matrices = [shape for shape in shapes.values() if len(shape) == 2]
+    assert sum(sizes) > 1.2e9
+    expected = {
+        "none": 32 * sum(sizes),
+        "qsgd": sum(4 * n + 32 * (n // 512) for n in large) + 32 * (sum(sizes) - sum(large)),
+        "powersgd": 32 * (2 * sum(map(sum, matrices)) + sum(sizes) - sum(large)),
+        "scaled_sign": sum(n + 32 * -(-n // 2048) for n in sizes),
+        "top_k": sum(64 * max(1, n // 64) for n in sizes),
+    }
+    compressors = {name: method(f"compressor={name}") for name in expected}
+    start = time.process_time()
+    with LargestOnCpu() as largest:
+        found = {
+            name: sum(m.bits for m in Payload(compressor, shapes).at(4))
+            for name, compressor in compressors.items()
+        }
+    assert found == expected
+    assert largest.size < 4 * sum(sizes) / 16
+    assert time.process_time() - start < 15
+
+
+@pytest.mark.parametrize("code", slow_but(["ans"], ["elias_dense", "elias_sparse", "ans"]))
+def test_codes_of_values_are_those_of_parts_of_a_large_model(
+    code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shapes = {**llama(1, 160, 1600), "conv": (256, 96, 3, 3)}
+    compressor = method("compressor=qsgd", f"code={code}", "bits=3", "align=true")
+    whole = Payload(compressor, shapes).at(4)
+    monkeypatch.setattr(module, "SAMPLED", 2**18)
+    parts = Payload(compressor, shapes).at(4)
+    assert [m._replace(bits=0) for m in parts] == [m._replace(bits=0) for m in whole]
+    for a, b in zip(parts, whole, strict=True):
+        assert a.bits == b.bits if b.collective != "ragged_gather" else a.bits != b.bits
+        assert a.bits == pytest.approx(b.bits, rel=2e-2)
+
+
+def test_a_tensor_is_cut_to_its_first_rows_or_to_a_part_of_one() -> None:
+    assert module._cut((64, 32, 3, 3), 1000) == (4, 32, 3, 3)
+    assert module._cut((2, 4000), 1000) == (1, 1000)
+    assert module._cut((2, 4000), 10_000) == (2, 4000)
+    assert module._cut((), 1000) == ()
 
 
 def test_lanes_widen_with_the_workers_and_gathers_do_not() -> None:
