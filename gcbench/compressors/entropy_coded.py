@@ -81,7 +81,7 @@ class Elias(EntropyCoded):
     A worker sends the bits of all codes, rounded up once to whole bytes, and 16 bits per bucket
     with the length of its part.
 
-    Differences from the paper: the lengths, which allow all buckets to be decoded in parallel. Where
+    Differences from the paper: the lengths, which allow all buckets to be decoded in parallel. If
     buckets have more than 2048 values, runs of 2048 values of a tensor take their place, whatever
     the buckets; the sparse code restarts with each run.
     """
