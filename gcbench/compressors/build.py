@@ -98,8 +98,9 @@ def build(
         compressor = SigmaClipping(compressor, clip_sigma)
     compressor = _add_feedback(compressor, error_feedback, exchange, alpha, beta, reset_steps)
     if momentum is not None:
-        coded = DenseWarmup(compressor, dense_steps) if dense_steps > 0 else compressor
-        compressor = MomentumCoding(coded, momentum, momentum_start)
+        if dense_steps > 0:
+            compressor, dense_steps = DenseWarmup(compressor, dense_steps), 0
+        compressor = MomentumCoding(compressor, momentum, momentum_start)
     matrices = method if isinstance(method, OfMatrices) and bucket_scope == "tensor" else None
     if matrices:
         compressor = StacksOfMatrices(compressor)
@@ -110,7 +111,7 @@ def build(
         )
     if min_size > 0 or min_dims > 0 or min_ratio > 0:
         compressor = SmallTensorsWhole(compressor, min_size, min_dims, min_ratio, matrices)
-    if dense_steps > 0 and momentum is None:
+    if dense_steps > 0:
         compressor = DenseWarmup(compressor, dense_steps)
     if clip_norm is not None:
         compressor = NormClipping(compressor, clip_norm)
@@ -286,11 +287,9 @@ def _count_compressed(part: Any, shapes: Collection[Sequence[int]]) -> int:
     return _count_compressed(inner, shapes) if inner is not None else sum(map(math.prod, shapes))
 
 
-def _refuse_with_ef21(
-    compressor: Compressor, exchange: Exchange, alpha: float, beta: float
-) -> None:
+def _refuse_with_ef21(inner: Compressor, exchange: Exchange, alpha: float, beta: float) -> None:
     """Raise ValueError for settings that do not work with error_feedback=ef21."""
-    if any(getattr(part, "combine", "mean") == "senders" for part in parts_of(compressor)):
+    if any(getattr(part, "combine", "mean") == "senders" for part in parts_of(inner)):
         raise ValueError(
             "combine=senders: EF21 adds up the mean of what all workers sent, which this is not; "
             "type combine=mean or error_feedback=true"
