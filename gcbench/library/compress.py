@@ -68,23 +68,26 @@ def compress(
     After the backward pass `p.grad` holds the update that all workers agree on, in place of the
     mean gradient. AdamW, for example, computes both moments from this update; error feedback acts
     on the gradients, before the optimizer. Gradients of micro-batches are compressed once, if all
-    but the last run under `no_sync()` or, with FSDP2, after `set_requires_gradient_sync(False)`.
-    Methods compute in float32, so that gradients of float64 parameters are rounded to it. All
-    processes of the module's group have to call this, as they compare their arguments.
+    but the last run under `no_sync()` or, with FSDP2, after `set_requires_gradient_sync(False)`;
+    else each is exchanged, and counted, and `p.grad` is the sum of their updates. Methods compute
+    in float32. All processes of the module's group have to call this, as they compare arguments.
 
     **DistributedDataParallel.** A method sees the whole gradient of a step. Its exchange begins
-    when the last bucket of DDP is complete, so that it does not overlap with the backward pass,
-    unlike part of DDP's own. Under `ddp.join()` a worker without inputs takes part with zeros.
+    when DDP's last bucket is complete, so that it does not overlap with the backward pass. Under
+    `ddp.join()` a worker without inputs takes part with zeros. `find_unused_parameters=True` works
+    with methods that remember nothing, such as `qsgd` without error feedback.
 
     A step in which a worker's gradient or the update is not finite leaves the compressor's state,
     such as the error-feedback residual, as it was. Its update is NaN, so that
     `torch.amp.GradScaler` skips it. When its scale changes, the residual keeps the old scale.
-    Workers agree on this in an all-reduce of 4 bytes per step, which is not counted.
+    Workers agree on this in an all-reduce of 20 bytes per step, which is not counted, and which
+    also finds workers that are at different steps, as where only some loaded a state.
 
     **FSDP2** (`torch.distributed.fsdp.fully_shard`). A method sees one parameter group at a time,
     flat and with FSDP's padding, so that only methods with the property `divisible` work; others
     are refused. The group counts as one tensor: buckets run through it, and `per_layer`,
-    `min_size`, `clip_sigma` and the K of `top_k` apply to it.
+    `min_size`, `clip_sigma` and the K of `top_k` apply to it. A residual belongs to its parameter,
+    also where layers are used or frozen in turn.
 
         fully_shard(model)                                          # over all processes
         compression = gcbench.compress(model, "qsgd", bits=4)       # compressed reduce-scatter

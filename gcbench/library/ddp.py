@@ -74,18 +74,9 @@ class DdpCompression(Compression):
         self, gradients: Mapping[nn.Parameter, Tensor], earlier: Sequence[Tensor] | None
     ) -> None:
         """Replace this worker's new gradients by the update that all workers agree on."""
-        for p, name in (self._parameters | _trainable(self._module, self._ignored)).items():
-            if p not in gradients:
-                raise ConfigError(
-                    f"{name}: DDP does not exchange this parameter, as it was added, or began to "
-                    "require a gradient, after the DDP was made; type DistributedDataParallel("
-                    "model) and compress again after that"
-                )
-            if p not in self._parameters:
-                raise ConfigError(
-                    f"{name}: this parameter began to require a gradient after compress was "
-                    "called; type handle.remove(), and compress again after requires_grad_(True)"
-                )
+        trainable = {p for p in self._module.parameters() if p.requires_grad}
+        if not trainable <= self._parameters.keys() <= gradients.keys():
+            self._refuse_late_parameters(gradients)
         rows = {
             name: gradients[p].float().contiguous().view(1, *self._shapes[name])
             for p, name in self._parameters.items()
@@ -106,6 +97,21 @@ class DdpCompression(Compression):
                 gradients[p].copy_(update.view(p.shape))
             else:
                 gradients[p].fill_(torch.nan)
+
+    def _refuse_late_parameters(self, gradients: Collection[nn.Parameter]) -> None:
+        """Raise ConfigError for a parameter that began to take part too late for DDP or for us."""
+        for p, name in (self._parameters | _trainable(self._module, self._ignored)).items():
+            if p not in gradients:
+                raise ConfigError(
+                    f"{name}: DDP does not exchange this parameter, as it was added, or began to "
+                    "require a gradient, after the DDP was made; type DistributedDataParallel("
+                    "model) and compress again after that"
+                )
+            if p not in self._parameters:
+                raise ConfigError(
+                    f"{name}: this parameter began to require a gradient after compress was "
+                    "called; type handle.remove(), and compress again after requires_grad_(True)"
+                )
 
 
 def refuse_ddp(ddp: DistributedDataParallel) -> None:

@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_map_only
 
 from gcbench.codecs.noise import site_number
-from gcbench.comm import hook_buckets
+from gcbench.comm import hook_buckets, refuse_sparse_gradient
 from gcbench.compressors import Grads, offsets_of, split_rows
 from gcbench.compressors.matrices import shapes_of_parameters
 from gcbench.data import Task
@@ -123,6 +123,8 @@ class Replica:
                 self.grads[name][0].copy_(gradient)
             on_bucket({name: rows for name, rows in self.grads.items() if name in bucket})
 
+        for name, p in self.parameters.items():  # DDP fails on a sparse one before it is collected
+            p.register_hook(partial(refuse_sparse_gradient, name))
         self._hooked = hook_buckets(self._plain_forward, mib, collect)
         self.use_hook(True)
 
@@ -229,6 +231,7 @@ class Replica:
 
         def collect(name: str, p: Tensor) -> None:
             assert p.grad is not None
+            refuse_sparse_gradient(name, p.grad)
             if name in arrived:
                 self.grads[name][row] += p.grad
             else:

@@ -62,6 +62,10 @@ from gcbench.records.summary import _facts
             "factor: its gradients are complex, and a compressor takes real ones; type ",
         ),
         (
+            "model._target_=own_models.Sparse",
+            "table: a compressor takes no sparse gradients; type sparse=False where this embedding",
+        ),
+        (
             "model._target_=own_models.NoModule",
             "model._target_=own_models.NoModule makes a NoModule, which is not a torch.nn.Module",
         ),

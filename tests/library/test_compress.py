@@ -15,9 +15,10 @@ from library_cases import (
     backward_under_autocast,
     gradients_of_slices,
     join,
-    late_parameter,
+    late_parameters,
     overflow_of_an_update,
     refusal,
+    refused_for_unused_parameters,
     refused_states,
     remove,
     save_whole,
@@ -217,9 +218,18 @@ def test_a_state_of_another_compressor_is_refused() -> None:
 
 
 def test_a_parameter_that_ddp_does_not_know_is_named() -> None:
-    for sentence in pool(2).run(late_parameter):
-        assert sentence.startswith("layers.3.weight: DDP does not exchange this parameter")
-        assert "; type " in sentence and "\n" not in sentence
+    for sentences in pool(2).run(late_parameters):
+        assert len(sentences) == 3
+        for sentence in sentences:
+            assert sentence.startswith("layers.3.weight: DDP does not exchange this parameter")
+            assert "; type " in sentence and "\n" not in sentence
+
+
+def test_parameters_may_be_unused_where_a_method_remembers_nothing() -> None:
+    plain = ["none", "fp16", "bf16", "qsgd", "maxnorm", "terngrad", "natural"]
+    remembering = ["powersgd", "acpsgd", "signum", "ef21", "dion", "top_k", "loco"]
+    refused = pool(2).run(refused_for_unused_parameters, plain + remembering)
+    assert refused == [remembering] * 2
 
 
 def test_a_parameter_that_compress_did_not_see_is_named() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -320,12 +321,37 @@ def wrong_shape(process: Process) -> str:
     return refusal_of_backward(ddp, process.rank)
 
 
-def late_parameter(process: Process) -> str:
-    """Return the error message for a parameter that was added after the DDP was made."""
-    ddp = DistributedDataParallel(Net())
-    ddp.module.layers.append(nn.Linear(4, 4))
-    gcbench.compress(ddp, "none")
-    return refusal_of_backward(ddp, process.rank)
+def late_parameters(process: Process) -> list[str]:
+    """Return the error messages for parameters that DDP does not know.
+
+    One was added before compress, one was added after it, and one began to require a gradient.
+    """
+    sentences = []
+    for case in ("before", "after", "unfrozen"):
+        net = Net()
+        if case == "unfrozen":
+            net.layers.append(nn.Linear(4, 4).requires_grad_(False))
+        ddp = DistributedDataParallel(net)
+        if case == "before":
+            net.layers.append(nn.Linear(4, 4))
+        gcbench.compress(ddp, "none")
+        if case == "after":
+            net.layers.append(nn.Linear(4, 4))
+        net.layers[3].requires_grad_(True)
+        sentences.append(refusal_of_backward(ddp, process.rank))
+    return sentences
+
+
+def refused_for_unused_parameters(process: Process, names: Sequence[str]) -> list[str]:
+    """Return which of these methods do not work with find_unused_parameters=True."""
+    refused = []
+    for name in names:
+        try:
+            ddp = DistributedDataParallel(Net(), find_unused_parameters=True)
+            gcbench.compress(ddp, name)
+        except ValueError:
+            refused.append(name)
+    return refused
 
 
 def unfrozen_parameter(process: Process) -> str:

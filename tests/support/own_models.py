@@ -117,6 +117,19 @@ class Complex(Seven):
         self.factor = nn.Parameter(torch.ones(7, dtype=torch.complex64))
 
 
+class Sparse(Seven):
+    """A model that looks up a table, whose gradients are sparse."""
+
+    def __init__(self, *, is_module: bool = True) -> None:
+        super().__init__()
+        self.table = nn.Embedding(4, 10, sparse=is_module)
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = torch.zeros(len(x), dtype=torch.long)
+        looked_up = nn.functional.embedding(rows, self.table.weight, sparse=True)
+        return looked_up + x.flatten(1)[:, :10]
+
+
 class Untrained(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x.flatten(1)[:, :10]

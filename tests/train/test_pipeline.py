@@ -291,6 +291,14 @@ def test_parameters_that_the_loss_does_not_depend_on(tmp_path: Path) -> None:
         run(tmp_path / "true", *overrides, "trainer.overlap=true")
 
 
+@pytest.mark.slow  # its run without overlap is fast: a unit test of the replica
+@pytest.mark.usefixtures("copied_workers")
+def test_a_sparse_gradient_is_named_beside_a_backward_pass(tmp_path: Path) -> None:
+    overrides = ["model._target_=own_models.Sparse", "+model.is_module=false", REAL]
+    with pytest.raises(RunFailed, match="table.weight: a compressor takes no sparse gradients"):
+        run(tmp_path, *overrides, "compressor=none", "trainer.gpus=2", "trainer.overlap=true")
+
+
 @pytest.mark.usefixtures("copied_workers")
 def test_processes_agree_that_some_parameters_are_skipped(tmp_path: Path) -> None:
     """In the fifth step one process uses all parameters, and the other does not."""

@@ -198,3 +198,20 @@ def test_parameters_come_back_after_an_error() -> None:
     ):
         raise RuntimeError("in the body")
     assert all(map(torch.equal, replica.parameters.values(), before))
+
+
+class Lookup(nn.Module):
+    """Its table has sparse gradients, as only the backward pass can tell."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.ones(9, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = torch.arange(len(x))
+        return x[:, :3] + nn.functional.embedding(rows, self.table, sparse=True)
+
+
+def test_a_sparse_gradient_is_named() -> None:
+    with pytest.raises(ValueError, match="0.table: a compressor takes no sparse gradients; type "):
+        gradients(replica_of(Lookup()))
