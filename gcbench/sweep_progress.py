@@ -77,6 +77,7 @@ class SweepProgress(Callback):
     process: int = field(default_factory=os.getpid)
     folder: Path = field(default_factory=Path.cwd)
     searched: list[Path] = field(default_factory=list)  # the directories of a search's points
+    last: JobReturn | None = None
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
         if is_search(config.hydra):
@@ -92,10 +93,14 @@ class SweepProgress(Callback):
         log.info(plan_sentence(self.rows))
 
     def on_job_start(self, config: DictConfig, **_: Any) -> None:
+        # Hydra would keep the configurations of all rows, 0.4 MiB each, to the end of the sweep.
+        if self.last is not None:
+            self.last.cfg = self.last.hydra_cfg = None
         self.started = time.monotonic()
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **_: Any) -> None:
         number, self.ended = self.ended, self.ended + 1
+        self.last = job_return
         if is_search(config.hydra) and job_return.status is JobStatus.COMPLETED:
             own = self.folder / row_directory(config, number)
             there = (own / "result.json").exists()

@@ -199,6 +199,28 @@ def test_rows_go_to_the_directories_that_are_typed(tmp_path: Path) -> None:
     assert not list(outputs.glob("*/result.json"))
 
 
+@pytest.mark.slow
+def test_configurations_of_ended_rows_are_not_kept(tmp_path: Path) -> None:
+    """They would add up to hundreds of MiB in a sweep of a thousand rows."""
+    (tmp_path / "mine.py").write_text("""
+import gc, torch
+from hydra.core.utils import JobReturn
+
+class Net(torch.nn.Sequential):
+    def __init__(self):
+        super().__init__(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+        ended = [one for one in gc.get_objects() if isinstance(one, JobReturn) and one.task_name]
+        with open("kept", "a") as file:
+            print(len(ended), sum(one.cfg is not None for one in ended), file=file)
+""")
+    short = [one for one in OVERRIDES if not one.startswith("model.")]
+    done = command(
+        ("-m", "model._target_=mine.Net", *short, "seed=1,2,3"), tmp_path, os.environ, 300
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "kept").read_text().splitlines()[-1] == "2 0"
+
+
 def test_a_row_that_another_sweep_runs_is_left_to_it(tmp_path: Path) -> None:
     long = ["trainer.max_steps=null", "trainer.epochs=100000", "trainer.log_every=1"]
     with ThreadPoolExecutor() as pool:

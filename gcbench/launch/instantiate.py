@@ -7,6 +7,7 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from typing import Any
@@ -120,6 +121,18 @@ def fill_open(node: Config, key: str, facts: Config) -> Config:
     return {
         k: facts[k] if v is None and k in facts else v for k, v in {**left_open, **node}.items()
     }
+
+
+def import_targets(node: Any) -> None:
+    """Import what the targets of a node, and of nodes inside it, name; `make` reports failures."""
+    if isinstance(node, dict):
+        if "_target_" in node:
+            with suppress(ConfigError):
+                _target(node, "")
+        node = list(node.values())
+    if isinstance(node, list):
+        for inside in node:
+            import_targets(inside)
 
 
 def _name_key(text: str, key: str) -> str:

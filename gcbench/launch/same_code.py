@@ -14,13 +14,13 @@ from contextlib import suppress
 from pathlib import Path
 
 import torch
-from hydra.utils import get_object
 
 import gcbench
 from gcbench.comm import Control
 from gcbench.config import Config, ConfigError
 from gcbench.console import name_first
-from gcbench.identity import Flat, iterate_leaves
+from gcbench.identity import Flat
+from gcbench.launch.instantiate import import_targets
 from gcbench.launch.same_config import describe_differences
 from gcbench.records.environment import version_of
 
@@ -54,10 +54,7 @@ def _sources() -> dict[str, str]:
 
 def _modules(config: Config) -> dict[str, str]:
     """Return the digest of every imported module that is neither installed nor Python's own."""
-    for key, value in iterate_leaves(config):
-        if key.endswith("_target_"):
-            with suppress(Exception):  # which making it will report
-                get_object(value)
+    import_targets(config)
     digests = {}
     for name, file in _imported():
         with suppress(OSError):  # it was not imported from a file of its own

@@ -73,7 +73,7 @@ def test_a_run_of_different_code_ends_before_it_trains(tmp_path: Path) -> None:
             "    def __init__(self):\n"
             f"        super().__init__(torch.nn.Flatten(), torch.nn.Linear(64, 10)) # {rank}\n"
         )
-    overrides = ("logger.mode=disabled", "model._target_=net_of_this_test.Net")
+    overrides = ("logger=none", "model._target_=net_of_this_test.Net", f"directory={tmp_path}/run")
     ended = under_torchrun(
         gcbench_with_own_modules, overrides, overrides, folder=tmp_path, timeout=patience(100)
     )

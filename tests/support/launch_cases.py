@@ -19,8 +19,8 @@ from gcbench.launch.same_config import refuse_different_configs
 
 
 def gcbench_with_own_modules(*arguments: str) -> None:
-    """Run `gcbench` with the user's modules in a folder of this rank."""
-    sys.path.insert(0, str(Path(os.environ["RANK"]).resolve()))
+    """Run `gcbench` in a folder of this rank, with the user's modules."""
+    os.chdir(os.environ["RANK"])
     processes.gcbench(*arguments)
 
 
