@@ -18,6 +18,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from gcbench.config import ConfigError
 from gcbench.records import Logger, RunFiles, start_logger
+from gcbench.records.files import WriteError
+from gcbench.records.loggers import TensorBoardLogger
 from gcbench.records.result import Begun
 from gcbench.records.wandb_logger import SETTINGS, _choose_mode
 
@@ -49,6 +51,12 @@ def test_auto_without_a_key_writes_offline_files_quietly(
     use(start("auto", tmp_path))
     assert list(tmp_path.glob("wandb/offline-run-*/*.wandb"))
     assert capfd.readouterr() == ("", "")
+
+
+def test_event_files_that_cannot_be_written_are_named(tmp_path: Path) -> None:
+    (tmp_path / "tensorboard").touch()
+    with pytest.raises(WriteError, match="cannot write .*/tensorboard .*type another outputs="):
+        TensorBoardLogger(tmp_path / "tensorboard", 0, {})
 
 
 def test_disabled_needs_no_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
