@@ -25,13 +25,14 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from gcbench import cli
 from gcbench.launch import local
 from gcbench.launch.folder import PREFIX, temporary_folder
+from gcbench.records.metric_keys import BITS
 
 LIBRARY = Path(__file__).with_name("faults.c")
 CALLS = ("write", "create", "rename", "fsync", "mkdir")  # as numbered there
 ERRORS = (errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EROFS)
 NEW_NETWORK = 0x40000000  # CLONE_NEWNET
 # What two runs of the same numbers may differ in.
-UNEQUAL = ("seconds ledger started finished resumed_step logged versions git machine").split()
+UNEQUAL = "seconds ledger started finished resumed_step logged versions git machine".split()
 
 
 class Fault(NamedTuple):
@@ -228,8 +229,9 @@ def _content_of(run: Path) -> Iterator[tuple[str, Any]]:
             yield from _leaves("csv", list(csv.DictReader(table)))
     if (run / "tensorboard").exists():
         events = EventAccumulator(str(run / "tensorboard"), size_guidance={"scalars": 0}).Reload()
-        scalars = {tag: events.Scalars(tag) for tag in events.Tags()["scalars"]}
-        values = {tag: [(e.step, e.value) for e in scalars[tag]] for tag in scalars}
+        # Totals come after the result: a run that is killed between them is done without.
+        tags = [t for t in events.Tags()["scalars"] if t == BITS or not t.startswith("bits/")]
+        values = {tag: [(e.step, e.value) for e in events.Scalars(tag)] for tag in tags}
         yield from _leaves("tensorboard", values)
 
 

@@ -180,10 +180,8 @@ def sentence_of(
 
 
 def _sentence_of_a_file(error: OSError, command: str) -> str:
-    full = {os.strerror(ENOSPC): "the disk is full", os.strerror(EDQUOT): "the quota is used up"}
-    if error.strerror in full:
-        what = full[error.strerror]
-        return f"{error.filename or 'a file'}: {what}; make room and type this again"
+    if error.strerror in (os.strerror(ENOSPC), os.strerror(EDQUOT)):
+        return f"{error.filename or 'a file'}: {error.strerror}; make room and type this again"
     if not error.filename:  # as in a sentence of ours, which names the file
         return str(error.strerror)
     usable = "a folder that can be used"

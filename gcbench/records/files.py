@@ -126,7 +126,7 @@ class RunFiles:
             stamp = finished.strftime("%Y-%m-%dT%H-%M-%S.%fZ")
         for path in left:
             aside = path.with_suffix(f".{stamp}{path.suffix}")
-            with _clear_errors(path):
+            with clear_errors(path):
                 if extends and path == self.result:
                     shutil.copy2(path, aside)
                 else:
@@ -162,7 +162,7 @@ def replace_file(path: Path, content: bytes) -> None:
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """Yield a binary file that replaces `path` once it is completely written."""
     new = path.with_name(path.name + ".new")
-    with _clear_errors(path):
+    with clear_errors(path):
         # Left by a crash, or a link through which another file would be overwritten.
         new.unlink(missing_ok=True)
         try:
@@ -177,7 +177,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def append_text(path: Path, text: str) -> None:
-    with _clear_errors(path), open(path, "a", encoding="utf-8", opener=_no_link) as file:
+    with clear_errors(path), open(path, "a", encoding="utf-8", opener=_no_link) as file:
         file.write(text)
 
 
@@ -186,7 +186,8 @@ def _no_link(path: str, flags: int) -> int:
 
 
 @contextmanager
-def _clear_errors(path: Path) -> Iterator[None]:
+def clear_errors(path: Path) -> Iterator[None]:
+    """Raise WriteError, with what to do, for an OSError in this context, which writes `path`."""
     try:
         yield
     except OSError as error:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gcbench.identity import Config, format_value
-from gcbench.records.files import RunFiles, append_text, replace_file
+from gcbench.records.files import RunFiles, append_text, clear_errors, replace_file
 from gcbench.records.metric_keys import STEP, prefix_event, totals
 from gcbench.records.schema import Logged, Result
 from gcbench.records.store import Metrics
@@ -111,15 +111,19 @@ class TensorBoardLogger:
         from torch.utils.tensorboard import SummaryWriter  # its package is optional
 
         self.logged = Logged(logger="tensorboard", path=directory.name)
-        self._writer = SummaryWriter(str(directory), purge_step=first_step)
+        self._directory = directory
+        with clear_errors(directory):
+            self._writer = SummaryWriter(str(directory), purge_step=first_step)
         self._knobs = knobs
 
     def log(self, line: dict[str, Any]) -> None:
-        for key, value in prefix_event(line).items():
-            self._writer.add_scalar(key, value, line["step"])
+        with clear_errors(self._directory):
+            for key, value in prefix_event(line).items():
+                self._writer.add_scalar(key, value, line["step"])
 
     def complete_step(self) -> None:
-        self._writer.flush()
+        with clear_errors(self._directory):
+            self._writer.flush()
 
     def finish(self, result: Result) -> None:
         if result.status != "interrupted":

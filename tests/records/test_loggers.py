@@ -24,6 +24,8 @@ from wandb_file import read_offline
 
 from gcbench.config import ConfigError
 from gcbench.records import Logger, RunFiles, start_logger, wandb_logger
+from gcbench.records.files import WriteError
+from gcbench.records.loggers import TensorBoardLogger
 from gcbench.records.result import Begun
 from gcbench.records.wandb_service import SETTINGS, asked_mode, settled_mode
 
@@ -55,6 +57,12 @@ def test_auto_without_a_key_writes_offline_files_quietly(
     use(start("auto", tmp_path))
     assert list(tmp_path.glob("wandb/offline-run-*/*.wandb"))
     assert capfd.readouterr() == ("", "")
+
+
+def test_event_files_that_cannot_be_written_are_named(tmp_path: Path) -> None:
+    (tmp_path / "tensorboard").touch()
+    with pytest.raises(WriteError, match="cannot write .*/tensorboard .*type another outputs="):
+        TensorBoardLogger(tmp_path / "tensorboard", 0, {})
 
 
 def test_disabled_needs_no_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from results import CONFIG, plain_result
 from rich.console import Console
 
 from gcbench.records import ProgressDisplay, print_summary
+from gcbench.records.schema import PHASES
 
 BITS = {"per_worker_max": 0.0, "per_epoch_mib": 0.0, "dense_per_step": 0.0}
 BASE: dict[str, Any] = {"status": "interrupted", "reason": "stopped by [b]SIGINT[/b]"}
@@ -27,7 +28,10 @@ RESULT: dict[str, Any] = {
     "bits_between_nodes": {"per_node": 0.0, "per_step": 7654321.0, "ratio": 12.5},
     "analytic_ratio": 66.7,
     "compression_error": {"relative": 0.125, "vnmse": 0.0156, "cosine": 0.99, "samples": 1},
-    "seconds": {"forward": {"mean": 0.001, "max": 0.002}, "step": {"mean": 0.003, "max": 0.004}},
+    "seconds": {
+        **{phase: {"mean": 0.001, "max": 0.002} for phase in PHASES},
+        "step": {"mean": 0.003, "max": 0.004},
+    },
 }
 LINE = {"event": "train", "step": 100, "epoch": 1.5, "loss": 0.25, "lr": 0.1}
 
@@ -103,7 +107,7 @@ def test_summary_says_why_there_are_no_times(workers: int, words: str) -> None:
 
 
 def test_summary_says_whose_times_they_are() -> None:
-    seconds = {"step": {"mean": 0.003, "max": 0.004}, "hidden_exchange": {"mean": 0.0, "max": 0.0}}
+    seconds = {**RESULT["seconds"], "hidden_exchange": {"mean": 0.0, "max": 0.0}}
     network = {"emulated": True, "bandwidth": "1gbit", "latency": "50us"}
     assert "exchanges emulated as on 1gbit, 50us" in print_to_text(
         {
