@@ -18,7 +18,6 @@ from gcbench.report.rates import RATE, SPLIT, Rate
 from gcbench.report.rows import Row, RowsByBudget
 from gcbench.report.tables import Column, Table
 
-
 ERRORS = {"relative_error", "vnmse", "cosine"}
 
 

@@ -17,8 +17,8 @@ import pytest
 from results import result_of, write
 
 from gcbench.config import ConfigError
-from gcbench.records.schema import Result
 from gcbench.records.result import count_bits
+from gcbench.records.schema import Result
 from gcbench.records.store import RecordedRun, find_runs, read_kept
 from gcbench.report.document import format_number, format_signed
 from gcbench.report.keep import keep_index, keep_runs
