@@ -232,9 +232,8 @@ class Result(Environment):
     steps_per_epoch: int | None = None
     test: dict[str, Number] | None = None  # last scores, and the best
     bits_sent: Bits | None = None  # the payload that a worker hands to collectives
-    # What a worker receives from others for it, and sends or passes on to them: means are equal,
-    # as each bit that is sent is received. Its `dense_per_step` is a ring all-reduce of fp32
-    # gradients.
+    # What a worker receives from others for it, and sends or passes on to them: as all that is sent
+    # is received, their means are equal. `dense_per_step` is a ring all-reduce of fp32 gradients.
     bits_wire: Bits | None = None
     bits_between_nodes: BitsBetweenNodes | None = None
     collectives: list[Collective] = []

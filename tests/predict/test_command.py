@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 from pathlib import Path
@@ -510,7 +511,7 @@ def test_a_run_of_local_steps_has_a_part_of_an_exchange_in_a_message_a_fragment(
 
 def test_megabytes_are_those_of_bytes(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     predict_steps(["shapes=mine.yaml", "compressor=none", "workers=4", "format=csv"])
-    heading, row = (line.split(",") for line in capsys.readouterr().out.splitlines())
+    heading, row = csv.reader(capsys.readouterr().out.splitlines())
     sent = 4 * (64 * 32 * 9 + 128 * 160 + 160)
     assert row[heading.index("MB sent")] == f"{sent / 1e6:.3g}"
     assert row[heading.index("MB received")] == f"{1.5 * sent / 1e6:.3g}"  # by a ring
