@@ -17,7 +17,7 @@ from results import plain_result
 
 from gcbench.records.result import count_bits
 from gcbench.records.schema import BITS_PER_MIB
-from gcbench.search import WORST, objectives, explain_sweeper_error
+from gcbench.search import WORST, explain_sweeper_error, objectives
 
 SHORT = (
     "logger=none",
@@ -85,7 +85,9 @@ def test_an_error_without_a_text_is_told_by_its_type_and_place() -> None:
         return caught.value
 
     stored, space = map(raised_in, ("optuna.storages.rdb", "hydra_plugins.sweeper"))
-    assert explain_sweeper_error(stored).startswith("AssertionError in optuna.storages.rdb, line 2; type HYDRA")
+    assert explain_sweeper_error(stored).startswith(
+        "AssertionError in optuna.storages.rdb, line 2; type HYDRA"
+    )
     assert explain_sweeper_error(space).endswith(
         "hydra_plugins.sweeper, line 2; it takes choice(a,b), range(a,b) and interval(a,b)"
     )
