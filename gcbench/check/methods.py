@@ -20,7 +20,7 @@ from gcbench.config import (
     near,
     resolve_method,
 )
-from gcbench.config.directory import read_yaml, top_comment
+from gcbench.config.directory import form_in, top_comment
 from gcbench.console import TextTable, print_table
 from gcbench.launch.instantiate import make_compressor
 
@@ -69,21 +69,11 @@ def read_methods(
         yield ListedMethod(
             name,
             " ".join(top_comment(files[name])),
-            _form_in(files[name]),
+            form_in(files[name]),
             knobs,
             _promises(compressor),
             wire(compressor) if measure else None,
         )
-
-
-def form_of(choice: str) -> str:
-    """Return whose form of a method of ours its defaults are: `paper`, `code` or `ours`."""
-    return _form_in(choices()[choice])
-
-
-def _form_in(file: Path) -> str:
-    """Return what a method's file says of its form; a method of a user's is their own."""
-    return str(read_yaml(file).get("form", "ours"))
 
 
 def _promises(compressor: Compressor) -> list[str]:

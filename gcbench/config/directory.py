@@ -25,6 +25,11 @@ def choices_in(group: str) -> list[str]:
     return sorted(path.stem for path in (conf_directory() / group).glob("*.yaml"))
 
 
+def form_in(path: Path) -> str:
+    """Return whose form of its method a file has: `paper`, `code`, or `ours` if it does not say."""
+    return str((read_yaml(path) or {}).get("form", "ours"))
+
+
 def top_comment(path: Path) -> list[str]:
     """Return the lines of the comment at the top of a file, without Hydra's `@package` line."""
     lines = path.read_text(encoding="utf-8").splitlines()

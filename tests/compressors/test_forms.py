@@ -20,10 +20,9 @@ from torch import Tensor, nn
 from trace_recipes import STEPS, gradients
 from write_traces import FILE, all_traces
 
-from gcbench.check.methods import form_of
 from gcbench.compressors import State
 from gcbench.config import conf_directory
-from gcbench.config.directory import read_yaml
+from gcbench.config.directory import form_in, read_yaml
 from gcbench.launch.optimization import make_optimizer
 
 ROOT = Path(__file__).parents[2]
@@ -51,7 +50,7 @@ ROWS = 800  # workers that round the same gradient
 
 @pytest.mark.parametrize("choice", CHOICES)
 def test_a_method_has_the_form_that_its_file_says(choice: str) -> None:
-    form = form_of(choice)
+    form = form_in(conf_directory() / "compressor" / f"{choice}.yaml")
     assert form in ("paper", "code", "ours")
     if choice in ELSEWHERE:
         name, _, test = ELSEWHERE[choice].partition("::")

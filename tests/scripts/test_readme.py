@@ -89,7 +89,7 @@ def test_pages_have_the_numbers_of_the_kept_tables(tmp_path: Path) -> None:
     new.write_text("# @package _global_\n# New (Who et al., 2026): a thing.\n", encoding="utf-8")
     assert f"{METHODS} differs" in check(tmp_path).stderr
     subprocess.run([sys.executable, str(tmp_path / "scripts" / "readme")], check=True)
-    row = "- `new`: New (Who et al., 2026): a thing."
+    row = "- `new` (ours): New (Who et al., 2026): a thing."
     assert row in (tmp_path / METHODS).read_text(encoding="utf-8")
     assert check(tmp_path).returncode == 0
 
