@@ -36,21 +36,21 @@ class LoggerSettings:
     mode: Annotated[
         LogMode,
         Knob(
-            "Weights & Biases; auto: $WANDB_MODE or `wandb offline`, else online where an API key "
+            "Weights & Biases; auto: WANDB_MODE or `wandb offline`, else online where an API key "
             "is configured for the user's own host, else offline"
         ),
     ] = MISSING
     project: Annotated[
-        str | None, Knob("project of W&B; null: $WANDB_PROJECT, else gcbench", unit="a name")
+        str | None, Knob("project of W&B; null: WANDB_PROJECT, else gcbench", unit="a name")
     ] = None
     entity: Annotated[
-        str | None, Knob("team or user of W&B; null: $WANDB_ENTITY, else yours", unit="a name")
+        str | None, Knob("team or user of W&B; null: WANDB_ENTITY, else yours", unit="a name")
     ] = None
     group: Annotated[
         str | None,
-        Knob("group of W&B; null: $WANDB_RUN_GROUP, else the name of the run", unit="a name"),
+        Knob("group of W&B; null: WANDB_RUN_GROUP, else the name of the run", unit="a name"),
     ] = None
     tags: Annotated[
         list[str] | None,
-        Knob("tags of W&B; null: $WANDB_TAGS, else the choices and what was typed", unit="names"),
+        Knob("tags of W&B; null: WANDB_TAGS, else the choices and what was typed", unit="names"),
     ] = None

@@ -20,7 +20,6 @@ from results import plain_result
 from sentence import config_of, run
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from wandb.sdk import wandb_setup
-from wandb_file import read_offline
 
 from gcbench.config import ConfigError
 from gcbench.records import Logger, RunFiles, start_logger, wandb_logger
@@ -202,37 +201,6 @@ def test_online_without_a_key_is_told(
     wandb.teardown()
     use(start("online", tmp_path))
     assert "wandb login" in caplog.text and list(tmp_path.glob("wandb/offline-run-*"))
-
-
-def test_variables_of_wandb_mean_what_they_mean_where_nothing_was_typed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    variables = {"PROJECT": "p", "ENTITY": "e", "RUN_GROUP": "g", "TAGS": "a,b", "NAME": "n"}
-    more = {"RUN_ID": "chosen", "DIR": str(tmp_path / "elsewhere"), "RESUME": "never"}
-    for name, value in {**variables, **more}.items():
-        monkeypatch.setenv(f"WANDB_{name}", value)
-    (tmp_path / "elsewhere").mkdir()
-    typed = "logger.project=q logger.entity=f logger.group=h logger.tags=[c] name=m bits=3".split()
-    wandb.teardown()
-    logged = []
-    for overrides in ([], typed):
-        monkeypatch.setenv("WANDB_RUN_ID", f"chosen{len(overrides)}")
-        config = config_of("logger.mode=offline", *overrides)
-        logger = start_logger(config, RunFiles(tmp_path / "run"), Begun.here())
-        use(logger)
-        wandb.teardown()
-        assert logger.logged is not None and logger.logged.path is not None
-        (folder,) = Path("/").glob(logger.logged.path.removeprefix("/"))
-        assert folder.parent == tmp_path / "elsewhere" / "wandb"
-        (file,) = folder.glob("*.wandb")
-        logged.append(read_offline(file))
-        assert logged[-1].id == f"chosen{len(overrides)}"
-    seen = [(one.project, one.entity, one.group, one.tags, one.name) for one in logged]
-    assert seen == [
-        ("p", "e", "g", ["a", "b"], "n"),
-        ("q", "f", "h", ["c"], "m bits=3 seed=1"),
-    ]
-    assert not (tmp_path / "run" / "wandb").exists()
 
 
 def read_table(directory: Path) -> list[dict[str, str]]:

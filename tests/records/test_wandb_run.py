@@ -15,10 +15,12 @@ from typing import Any, NamedTuple
 import pytest
 import wandb
 from needed import patience
-from sentence import run
+from results import plain_result
+from sentence import config_of, run
 from wandb_file import WandbRun, read_offline
 
-from gcbench.records import RunFiles
+from gcbench.records import RunFiles, start_logger
+from gcbench.records.result import Begun
 from gcbench.records.summary import where_logged
 from gcbench.records.wandb_logger import WandbLogger
 from gcbench.report.command import report
@@ -130,6 +132,38 @@ os.kill(os.getpid(), signal.SIGKILL)
     (file,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
     history = read_offline(file).history
     assert [(row["_step"], row["train/loss"]) for row in history] == [(1, 0.5), (2, 0.5)]
+
+
+def test_variables_of_wandb_mean_what_they_mean_where_nothing_was_typed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    variables = {"PROJECT": "p", "ENTITY": "e", "RUN_GROUP": "g", "TAGS": "a,b", "NAME": "n"}
+    more = {"RUN_ID": "chosen", "DIR": str(tmp_path / "elsewhere"), "RESUME": "never"}
+    for name, value in {**variables, **more}.items():
+        monkeypatch.setenv(f"WANDB_{name}", value)
+    (tmp_path / "elsewhere").mkdir()
+    typed = "logger.project=q logger.entity=f logger.group=h logger.tags=[c] name=m bits=3".split()
+    wandb.teardown()
+    logged = []
+    for overrides in ([], typed):
+        monkeypatch.setenv("WANDB_RUN_ID", f"chosen{len(overrides)}")
+        config = config_of("logger.mode=offline", *overrides)
+        logger = start_logger(config, RunFiles(tmp_path / "run"), Begun.here())
+        logger.log({"event": "train", "step": 1, "epoch": 0.5, "loss": 0.5})
+        logger.finish(plain_result())
+        wandb.teardown()
+        assert logger.logged is not None and logger.logged.path is not None
+        (folder,) = Path("/").glob(logger.logged.path.removeprefix("/"))
+        assert folder.parent == tmp_path / "elsewhere" / "wandb"
+        (file,) = folder.glob("*.wandb")
+        logged.append(read_offline(file))
+        assert logged[-1].id == f"chosen{len(overrides)}"
+    seen = [(one.project, one.entity, one.group, one.tags, one.name) for one in logged]
+    assert seen == [
+        ("p", "e", "g", ["a", "b"], "n"),
+        ("q", "f", "h", ["c"], "m bits=3 seed=1"),
+    ]
+    assert not (tmp_path / "run" / "wandb").exists()
 
 
 def metrics_of(node: Any) -> Iterator[str]:
