@@ -222,8 +222,6 @@ def _start_hydra(command: Callable[[], None], config: str, arguments: Sequence[s
     elif "--version" in arguments:
         print(f"gcbench {version('gcbench')}")
     else:
-        if {"-c", "--cfg"} & set(arguments) and {"-m", "--multirun"} & set(arguments):
-            raise ConfigError("--cfg shows one run; type it without -m, with one value per key")
         options = _read_options(arguments)
         if config == "config" and options.cfg == "job" and not options.package:
             _print_config(options.overrides, options.config_dir)
@@ -255,8 +253,18 @@ def _read_options(arguments: Sequence[str]) -> Namespace:
         key = flag.lstrip("-").partition("=")[0]
         meant = likely[0] if likely else f"{key}=VALUE, as keys have no dashes"
         raise ConfigError(f"{flag}: there is no such option; type {meant}")
+    _refuse_two_commands(options)
     refuse_empty_sweep(options.overrides, options.config_dir)
     return options
+
+
+def _refuse_two_commands(options: Namespace) -> None:
+    names = ("run", "cfg", "info", "shell_completion", "multirun")
+    typed = [f"--{name.replace('_', '-')}" for name in names if getattr(options, name)]
+    if typed[1:] == ["--multirun"]:
+        raise ConfigError(f"{typed[0]} is for one run; type it without -m, with one value per key")
+    if len(typed) > 1:
+        raise ConfigError(f"{typed[0]} and {typed[1]} are two commands; type only one of them")
 
 
 def _list_subcommands() -> str:

@@ -17,14 +17,17 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from sentence import compose, config_of
 
 from gcbench.config import (
+    COMPOSITION_ERRORS,
     Config,
     ConfigError,
+    compose_overrides,
     conf_directory,
     open_nodes,
     resolve,
     resolve_overrides,
     run_directory,
     run_name,
+    sentence_of,
     to_overrides,
 )
 from gcbench.config.checks import SCHEMAS
@@ -236,6 +239,47 @@ def test_a_sweep_is_told_which_of_its_methods_lack_a_key() -> None:
     )
     alone = unknown_key("bits", "2", benchmark=False, overrides=["compressor=none"])
     assert "bits belongs to compressor=ecqsgd" in alone
+
+
+def test_a_key_that_nobody_has_is_answered_with_those_of_the_choice() -> None:
+    steps = "estimator=local_steps has every, fragments, outer_lr, outer_momentum, outer_nesterov"
+    for choice, says in (
+        ("estimator=local_steps", f"these choices; {steps}, clip_norm"),
+        ("estimator=sgd", "; estimator=svrg has epoch_steps, penalty; "),
+    ):
+        with pytest.raises(ConfigError) as error:
+            resolve_overrides([choice, "estimator.outer_optimizer=adam"])
+        assert says in str(error.value)
+        assert ("svrg" in str(error.value)) is (choice == "estimator=sgd")
+
+
+def test_a_value_for_a_group_in_a_file_is_told_how_a_file_chooses(tmp_path: Path) -> None:
+    (tmp_path / "experiment").mkdir()
+    for group, value, choice in (
+        ("logger", "none", "none"),  # a group with a schema, which Hydra merges
+        ("schedule", "3", "NAME"),
+        ("compressor", "qsgd", "qsgd"),
+        ("logger", "null", "NAME"),
+    ):
+        own = tmp_path / "experiment" / "own.yaml"
+        own.write_text(f"# @package _global_\n{group}: {value}\n")
+        with pytest.raises((ConfigError, *COMPOSITION_ERRORS)) as error:
+            resolve(compose_overrides(["+experiment=own"], str(tmp_path)))
+        sentence = sentence_of(error.value)
+        assert sentence.startswith(f"{group}: ") and value in sentence
+        assert sentence.endswith(f"write '- override /{group}: {choice}' there")
+
+
+def test_functions_are_refused_where_python_has_no_asserts() -> None:
+    """Hydra reads on inside an assert."""
+    typed = "from gcbench.config.compose import open_nodes; print(open_nodes({}))".format
+    for arguments, says in (
+        (["bits=range(2,4)"], "ConfigError: bits=range(2,4): Hydra cannot read functions under "),
+        (["bits=2,4", "name='f(x)'"], ""),
+    ):
+        python = (sys.executable, "-O", "-c", typed(arguments))
+        ended = subprocess.run(python, capture_output=True, text=True)
+        assert says in ended.stderr and bool(ended.stderr) is bool(says)
 
 
 OWN_SCHEDULE = "schedule._target_=torch.optim.lr_scheduler.ConstantLR"

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
@@ -18,7 +19,7 @@ from typing import Any
 import pytest
 import torch
 from hydra.core.utils import JobReturn, JobStatus
-from needed import lacks
+from needed import lacks, patience
 from processes import command
 from results import plain_result
 from sentence import compose, config_of
@@ -136,15 +137,21 @@ def test_rows_of_other_processes_are_judged_by_their_results(
     reason=lacks("joblib", "hydra-joblib-launcher is not installed"),
 )
 def test_rows_with_worker_processes_run_in_processes_of_joblib(tmp_path: Path) -> None:
-    launcher = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
-    typed = ("trainer.launcher=local", "trainer.gpus=2", "optimizer.lr=0.05,1e30,-1")
-    done = sweep(tmp_path, *launcher, *typed)
+    """In a process that Python started itself: joblib's do not start in a copy of the server."""
+    gcbench = (sys.executable, "-m", "gcbench", "-m", f"outputs={tmp_path}", *OVERRIDES)
+    launcher = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2", "trainer.launcher=local")
+
+    def joblib(rates: str) -> subprocess.CompletedProcess[str]:
+        typed = (*gcbench, *launcher, "trainer.gpus=2", f"optimizer.lr={rates}")
+        return subprocess.run(typed, capture_output=True, text=True, timeout=patience(120))
+
+    done = joblib("0.05,1e30,-1")
     assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
     statuses = [json.loads(path.read_text())["status"] for path in tmp_path.glob("*/result.json")]
     assert sorted(statuses) == ["diverged", "done"]
     listed = done.stderr.partition("2 of 3 rows failed")[2]
     assert "was not finite at step" in listed and "type a rate above 0" in listed
-    again = sweep(tmp_path, *launcher, *typed[:2], "optimizer.lr=0.05")
+    again = joblib("0.05")
     assert again.returncode == 0, again.stderr
 
 

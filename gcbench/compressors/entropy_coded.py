@@ -78,12 +78,12 @@ class Elias(EntropyCoded):
     Alistarh et al., "QSGD: Communication-Efficient SGD via Gradient Quantization and Encoding",
     NeurIPS 2017, section 3.1 and theorem 3.2.
 
-    A worker sends the bits of all codes, rounded up once to whole bytes, and 16 bits per bucket
-    with the length of its part.
+    A worker sends the bits of all codes, rounded up once to whole bytes, and 16 bits per block
+    with the length of its part. A block is a bucket or, if buckets have more than 2048 values, a
+    run of 2048 values of a tensor.
 
-    Differences from the paper: the lengths, which allow all buckets to be decoded in parallel. With
-    buckets of more than 2048 values, tensors are coded in runs of 2048, each with its own length,
-    so that a run may belong to two buckets; the sparse code restarts with each run.
+    Differences from the paper: the lengths, which allow all blocks to be decoded in parallel; the
+    sparse code restarts with each block.
     """
 
     def blocks(self, segments: tuple[int, ...]) -> Blocks:

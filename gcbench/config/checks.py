@@ -25,6 +25,8 @@ SCHEMAS = {
     "resume": settings.ResumeSettings,
 }
 
+# Groups whose files have only the keys that their class takes.
+WITH_KEYS_BY_CHOICE = ("optimizer", "estimator")
 
 # Keys that mean the same for any `_target_`; the class itself checks all others.
 OF_ANY_TARGET = ("lr", "groups", "interval")

@@ -11,6 +11,8 @@ from typing import cast
 
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
 from gcbench.config.directory import choices_in, conf_directory
@@ -46,6 +48,7 @@ def open_nodes(overrides: Sequence[str]) -> list[str]:
     bare = [override.lstrip("+") for override in overrides]
     for override in bare:
         _refuse_value_as_choice(override)
+        _refuse_functions_without_asserts(override)
     targets = tuple(f"{group}._target_=" for group in WITH_TARGETS)
     opened = tuple(
         override.partition("_target_=")[0] for override in bare if override.startswith(targets)
@@ -64,6 +67,20 @@ def _refuse_value_as_choice(override: str) -> None:
         for choice in filter(re.compile(r"[\w.+-]+").fullmatch, value.split(",")):
             if not isinstance(parse_value(choice), str):
                 raise ConfigError(unknown_choice(group, choice, choices_in(group)))
+
+
+def _refuse_functions_without_asserts(override: str) -> None:
+    """Refuse a range(2,4) where Python leaves out asserts, in one of which Hydra reads on."""
+    if not __debug__:
+        try:
+            OverridesParser.create().parse_override(override)
+        except HydraException:
+            return  # which is told when the override is composed
+        except Exception as error:
+            raise ConfigError(
+                f"{override}: Hydra cannot read functions under PYTHONOPTIMIZE or python -O; type "
+                "PYTHONOPTIMIZE= before the command, or the values with commas between them"
+            ) from error
 
 
 @contextmanager

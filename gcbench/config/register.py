@@ -10,7 +10,7 @@ from typing import Any
 from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
 
-from gcbench.config.checks import SCHEMAS
+from gcbench.config.checks import SCHEMAS, WITH_KEYS_BY_CHOICE
 from gcbench.config.help import list_choices, list_keys, list_method_knobs
 from gcbench.config.run_name import bench_name, run_directory, sweep_subdirectory
 
@@ -37,8 +37,7 @@ def register() -> None:
 @cache
 def _store_schemas() -> None:
     for group, node in SCHEMAS.items():
-        # The files of these two groups have only the keys that their class takes.
-        if group not in ("optimizer", "estimator"):
+        if group not in WITH_KEYS_BY_CHOICE:
             ConfigStore.instance().store(group=group, name="schema", node=node)
 
 

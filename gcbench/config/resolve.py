@@ -22,7 +22,13 @@ from gcbench.config.help import keys_by_choice
 from gcbench.config.idle import refuse_idle_keys
 from gcbench.config.links import emulated_link
 from gcbench.config.names import refuse_name
-from gcbench.config.sentences import GROUPS, hints_of_keys, parse_value, unknown_key
+from gcbench.config.sentences import (
+    GROUPS,
+    hints_of_keys,
+    parse_value,
+    unknown_key,
+    value_for_group,
+)
 from gcbench.config.typed import WITH_TARGETS, choices_of, experiment_of, typed_keys, typed_knobs
 from gcbench.knobs import kinds_of, knobs_of, refusal
 from gcbench.settings import BenchSettings, MethodSettings, RunSettings
@@ -72,7 +78,7 @@ def settle(composed: DictConfig) -> Config:
     outputs = tree.get("outputs", "outputs")  # before a directory is named in it
     if sentence := refusal("outputs", outputs, knobs_of(RunSettings)["outputs"]):
         raise ConfigError(sentence)
-    _refuse_names_for_nodes(tree, choices)
+    _refuse_values_for_groups(tree, choices)
     if "budget" in tree:
         apply_budget(tree, choices, typed)
     _settle_bits(tree, typed)
@@ -97,14 +103,12 @@ def _refuse_removed_keys(composed: DictConfig) -> None:
             raise ConfigError(f"{override}: every run needs this key; leave this out")
 
 
-def _refuse_names_for_nodes(tree: DictConfig, choices: Mapping[str, str]) -> None:
-    """Refuse a file's `compressor: qsgd`, which is not how a file makes a choice."""
+def _refuse_values_for_groups(tree: DictConfig, choices: Mapping[str, str]) -> None:
     for group in choices:
-        if isinstance(name := tree.get(group), str):
-            raise ConfigError(
-                f"{group}: {name}: a file makes a choice in its list of defaults; write "
-                f"'- override /{group}: {name}' there"
-            )
+        value = tree.get(group)
+        if group in tree and not isinstance(value, DictConfig):
+            name = "null" if value is None else value
+            raise ConfigError(value_for_group(group, name, isinstance(value, str)))
 
 
 def _check_rate(optimizer: Config) -> None:

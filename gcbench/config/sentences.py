@@ -14,7 +14,7 @@ from hydra.core.override_parser.types import QuotedString
 from hydra.errors import OverrideParseException
 from yaml import YAMLError
 
-from gcbench.config.checks import SCHEMAS
+from gcbench.config.checks import SCHEMAS, WITH_KEYS_BY_CHOICE
 from gcbench.config.directory import conf_directory
 from gcbench.config.errors import ConfigError
 from gcbench.config.help import keys_by_choice
@@ -64,9 +64,18 @@ def unknown_key(key: str, value: str, benchmark: bool, overrides: Sequence[str] 
     if likely:
         advice.append(f"did you mean {' or '.join(f'{k}={value}' for k in likely)}?")
     elif not advice and group in SCHEMAS:
-        advice.append(f"{group} has {', '.join(knobs_of(SCHEMAS[group]))}")
+        advice += _keys_of(group, overrides)
     advice = advice or ["type gcbench --help or gcbench --cfg job to see the keys"]
     return f"{key}={value}: no such key with these choices; {'; '.join(advice)}"
+
+
+def _keys_of(group: str, overrides: Sequence[str]) -> list[str]:
+    """Return which keys a group has, by choice if they differ: of the typed choice, or of all."""
+    if group not in WITH_KEYS_BY_CHOICE:
+        return [f"{group} has {', '.join(knobs_of(SCHEMAS[group]))}"]
+    having = {choice: keys for choice, keys in keys_by_choice(group).items() if keys}
+    typed = [choice for choice in having if f"{group}={choice}" in overrides]
+    return [f"{group}={choice} has {', '.join(having[choice])}" for choice in typed or having]
 
 
 def _unknown_key_in_file(group: str, key: str) -> str:
@@ -234,9 +243,21 @@ def _in_our_words(text: str, benchmark: bool, overrides: Sequence[str]) -> str:
         return said or text
     if unknown := re.match(r"Could not override '.+?'\.\s.* \+(.+?)=(.*)", text):
         return unknown_key(unknown[1], unknown[2], benchmark, overrides)
+    if merged := re.search(r"Merge error: (\w+) is not a subclass of (\w+)\. value: (.*)", text):
+        groups = [group for group, schema in SCHEMAS.items() if schema.__name__ == merged[2]]
+        if groups:
+            return value_for_group(groups[0], merged[3], merged[1] == "str")
     if absent := re.search(r"Key '(\w+)' not in '.*'\s+full_key: (\w+)\.", text):
         return _unknown_key_in_file(absent[2], absent[1])
     return text
+
+
+def value_for_group(group: str, value: object, is_name: bool) -> str:
+    """Return the sentence for a file's `compressor: qsgd`, which is not how a file chooses."""
+    return (
+        f"{group}: {value}: a file makes a choice in its list of defaults; write "
+        f"'- override /{group}: {value if is_name else 'NAME'}' there"
+    )
 
 
 def _unknown_experiment(name: str) -> str:

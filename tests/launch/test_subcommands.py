@@ -265,9 +265,13 @@ def test_a_broken_file_ends_a_sweep_in_one_sentence(
 
 
 def test_a_configuration_is_shown_of_one_run(typed: Typed, tmp_path: Path) -> None:
-    status, stdout, stderr = typed("-m", "compressor=none,qsgd", "--cfg", "job")
-    assert (status, stdout) == (1, "") and not list(tmp_path.iterdir())
-    assert stderr == "gcbench: --cfg shows one run; type it without -m, with one value per key\n"
+    for option, what in (("--cfg", "job"), ("--info", "searchpath")):
+        status, stdout, stderr = typed("-m", "compressor=none,qsgd", option, what)
+        assert (status, stdout) == (1, "") and not list(tmp_path.iterdir())
+        advice = "type it without -m, with one value per key"
+        assert stderr == f"gcbench: {option} is for one run; {advice}\n"
+    _, _, both = typed("--cfg", "job", "--info", "searchpath")
+    assert both == "gcbench: --cfg and --info are two commands; type only one of them\n"
 
 
 def test_the_version_is_that_of_gcbench(typed: Typed) -> None:

@@ -107,6 +107,15 @@ def test_the_front_page_is_short() -> None:
     assert len(lines) <= 150
 
 
+def test_the_first_screen_has_the_commands_that_install_run_and_test() -> None:
+    first_screen = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()[:30]
+    commands = [line.partition("#")[0].strip() for line in first_screen]
+    assert "pip install . && gcbench" in commands
+    tests = "pip install '.[test]' && scripts/test"
+    assert tests in commands
+    assert tests in (ROOT / ".ci/run").read_text(encoding="utf-8").splitlines()
+
+
 @pytest.mark.parametrize("page", [*map(str, EVERY_PAGE), *EVERY_TABLE])
 def test_tables_of_pages_fit_100_columns(page: str) -> None:
     """Tables are read on terminals, too, where wider rows would wrap."""
