@@ -39,7 +39,7 @@ from gcbench.config import (
 )
 from gcbench.console import outlive_terminal
 from gcbench.launch import slurm
-from gcbench.records.reading import printable
+from gcbench.reasons import escape
 from gcbench.search import count_objectives, is_of_sweeper, objectives
 from gcbench.sweep_progress import listed_errors
 
@@ -296,7 +296,7 @@ def _command(
         if full_error:
             raise
         sentence = sentence_of(error, name, arguments)
-        print(printable(f"{name}: {sentence}"), file=sys.stderr)
+        print(f"{name}: {sentence}", file=sys.stderr)
         sys.exit(1)
     except Exception as error:
         if full_error or not is_of_sweeper(error):
@@ -310,7 +310,7 @@ class _Printable(logging.Formatter):
     """A formatter that escapes what a terminal would obey: paths may be other people's."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return str(printable(super().format(record)))
+        return escape(super().format(record))
 
 
 def _log_to_stderr(name: str) -> None:

@@ -15,6 +15,7 @@ SHARED = {
     "settings",
     "seeds",
     "private",
+    "reasons",
     "console",
     "drawing",
 }
@@ -65,6 +66,7 @@ MAY_IMPORT = {
     "settings": set(),
     "seeds": set(),
     "private": set(),
+    "reasons": set(),
     "console": set(),
     "drawing": set(),
 }

@@ -9,6 +9,8 @@ from lzma import LZMAFile
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from gcbench.reasons import escape
+
 DEEPEST = 40  # levels of nesting; a result has seven
 LARGEST = 64 * 2**20  # bytes that are parsed at once; a run with all its curves has less than one
 TOO_LARGE = f"more than {LARGEST >> 20} MiB, which no gcbench writes"
@@ -70,15 +72,9 @@ def printable(value: Any, depth: int = 0) -> Any:
     if depth > DEEPEST:
         raise ValueError("nested too deeply")
     if isinstance(value, str):
-        return value if value.isprintable() else "".join(map(_write_out, value))
+        return escape(value)
     if isinstance(value, Mapping):  # W&B's tables are not dictionaries
         return {printable(key): printable(item, depth + 1) for key, item in value.items()}
     if isinstance(value, list):
         return [printable(item, depth + 1) for item in value]
     return value
-
-
-def _write_out(character: str) -> str:
-    if character.isprintable() or character in "\n\t":
-        return character
-    return character.encode("unicode_escape").decode()
