@@ -230,7 +230,8 @@ def _content_of(run: Path) -> Iterator[tuple[str, Any]]:
     if (run / "tensorboard").exists():
         events = EventAccumulator(str(run / "tensorboard"), size_guidance={"scalars": 0}).Reload()
         # Totals come after the result: a run that is killed between them is done without.
-        tags = [t for t in events.Tags()["scalars"] if t == BITS or not t.startswith("bits/")]
+        ends = ("bits/", "test/best_")
+        tags = [t for t in events.Tags()["scalars"] if t == BITS or not t.startswith(ends)]
         values = {tag: [(e.step, e.value) for e in events.Scalars(tag)] for tag in tags}
         yield from _leaves("tensorboard", values)
 

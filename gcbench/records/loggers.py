@@ -120,10 +120,10 @@ class TensorBoardLogger:
         with clear_errors(self._directory):
             for key, value in prefix_event(line).items():
                 self._writer.add_scalar(key, value, line["step"])
+            self._writer.flush()  # else a run that is killed after its result would lack its end
 
     def complete_step(self) -> None:
-        with clear_errors(self._directory):
-            self._writer.flush()
+        """Do nothing, as every line is kept at once."""
 
     def finish(self, result: Result) -> None:
         if result.status != "interrupted":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import logging
 import math
+import multiprocessing
 import os
 import signal
 import sys
@@ -19,6 +20,7 @@ from needed import patience
 from results import plain_result
 from sentence import config_of, run
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.summary.writer.record_writer import RecordWriter
 from wandb.sdk import wandb_setup
 
 from gcbench.config import ConfigError
@@ -62,6 +64,27 @@ def test_event_files_that_cannot_be_written_are_named(tmp_path: Path) -> None:
     (tmp_path / "tensorboard").touch()
     with pytest.raises(WriteError, match="cannot write .*/tensorboard .*type another outputs="):
         TensorBoardLogger(tmp_path / "tensorboard", 0, {})
+
+
+def test_a_run_that_is_killed_after_its_result_has_its_last_events(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = RecordWriter.write
+
+    def write_slowly(self: Any, data: bytes) -> None:
+        time.sleep(0.2)
+        write(self, data)
+
+    monkeypatch.setattr(RecordWriter, "write", write_slowly)
+    monkeypatch.setattr(TensorBoardLogger, "finish", lambda *_: os._exit(9))
+    overrides = (tmp_path, "logger=tensorboard", *SHORT, "trainer.launcher=virtual")
+    killed = multiprocessing.get_context("fork").Process(target=run, args=overrides)
+    killed.start()
+    killed.join()
+    result = RunFiles(tmp_path).read_result()
+    assert killed.exitcode == 9 and result is not None and result.status == "done"
+    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    assert [event.step for event in events.Scalars("test/accuracy")] == [4]
 
 
 def test_disabled_needs_no_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
