@@ -104,13 +104,14 @@ class Aggregated(NamedTuple):
     shannon_bits: Callable[[], Tensor] | None = None
     goal: Callable[[], Goal] | None = None
 
-    def goal_of(self, grads: Grads) -> Goal:
-        """Return the goal of the step that got these gradients."""
-        return self.goal() if self.goal else Goal(grads, self.update)
+    def goal_of(self, grads: Grads) -> Callable[[], Goal]:
+        """Return the goal of a method that got these gradients; it holds nothing else in memory."""
+        update = self.update
+        return self.goal or (lambda: Goal(grads, update))
 
     def with_goal_of(self, grads: Grads) -> Aggregated:
-        """Return this result of a wrapped method as that of the wrapper that changed `grads`."""
-        return self._replace(goal=lambda: self.goal_of(grads))
+        """Return this result of a wrapped method as that of a wrapper that passed `grads` on."""
+        return self._replace(goal=self.goal_of(grads))
 
 
 def merge(parts: Sequence[Aggregated], like: Grads) -> Aggregated:
@@ -123,12 +124,15 @@ def merge(parts: Sequence[Aggregated], like: Grads) -> Aggregated:
         state = state.replace(part.state)
     bounds = [part.shannon_bits for part in parts if part.shannon_bits is not None]
 
+    update = _join([part.update for part in parts], like)
+    goals = [part.goal_of({name: like[name] for name in part.update}) for part in parts]
+
     def goal() -> Goal:
-        goals = [part.goal_of({name: like[name] for name in part.update}) for part in parts]
-        return Goal(*(_join(side, like) for side in zip(*goals, strict=True)))
+        wanted, got = zip(*(goal() for goal in goals), strict=True)
+        return Goal(_join(wanted, like), _join(got, like))
 
     return Aggregated(
-        _join([part.update for part in parts], like),
+        update,
         lambda: _join([part.sent() for part in parts], like),
         state,
         (lambda: sum((bound() for bound in bounds), start=torch.zeros(())))

@@ -208,13 +208,15 @@ class BucketsThroughGradient:
         whole = {"gradient": flatten(grads)}
         out = self.inner.aggregate(whole, state, comm, replace(step, offsets={"gradient": 0}))
 
+        goal = out.goal
+
         def cut(one: Grads) -> Grads:
             return unflatten(one["gradient"], grads)
 
         return out._replace(
             update=cut(out.update),
             sent=lambda: cut(out.sent()),
-            goal=out.goal and (lambda: Goal(*map(cut, out.goal_of(whole)))),
+            goal=goal and (lambda: Goal(*map(cut, goal()))),
         )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -113,7 +112,7 @@ class ExchangeResult(NamedTuple):
 
     @staticmethod
     def of(out: Aggregated, grads: Grads) -> ExchangeResult:
-        return ExchangeResult(out.update, partial(out.goal_of, grads), out.shannon_bits)
+        return ExchangeResult(out.update, out.goal_of(grads), out.shannon_bits)
 
 
 class Pipeline(Protocol):

@@ -335,7 +335,7 @@ def test_the_residual_keeps_what_was_clipped() -> None:
 
 def error_of(out: Aggregated, grads: Grads) -> float:
     """Return the relative error of what all got for the mean of what was to be coded."""
-    wanted, got = out.goal_of(grads)
+    wanted, got = out.goal_of(grads)()
     mean = flatten(wanted).double().mean(0)
     return float((flatten({k: got[k] for k in wanted})[0] - mean).norm() / mean.norm())
 
@@ -411,7 +411,7 @@ def test_the_error_of_coded_momenta_is_that_of_the_momentum() -> None:
     first, second = (gradients(range(4), number) for number in range(2))
     momentum = aggregate(compressor, first).state
     out = aggregate(compressor, second, number=1, state=momentum)
-    wanted, got = out.goal_of(second)
+    wanted, got = out.goal_of(second)()
     for k, g in second.items():
         torch.testing.assert_close(wanted[k], 0.9 * momentum.shared[k] + 0.1 * g)
     assert equal(got, out.state.shared) and not equal(got, out.update)
