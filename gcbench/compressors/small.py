@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -41,7 +41,8 @@ class SmallTensorsWhole(Checked):
     min_size: MinSize = 0
     min_dims: MinDims = 0
     min_ratio: MinRatio = 0.0
-    method: OfMatrices | None = None  # the method inside, which `min_ratio` asks
+    # The method inside, which `min_ratio` asks; its repr has the method anyway.
+    method: OfMatrices | None = field(default=None, repr=False)
     dense: Compressor = Dense()
 
     def sets_aside(self, shape: Sequence[int]) -> bool:
