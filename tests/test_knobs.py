@@ -18,6 +18,7 @@ from sentence import config_of
 
 from gcbench import compressors
 from gcbench.compressors.dense import Dense
+from gcbench.compressors.powersgd import PowerSGD
 from gcbench.compressors.qsgd import QSGD
 from gcbench.config import ConfigError, compose_methods, method_keys
 from gcbench.config.checks import SCHEMAS, check_knobs
@@ -88,11 +89,12 @@ def test_methods_and_wrappers_are_held_to_it_too(kind: type[Any], name: str) -> 
 def test_arguments_of_build_are_held_to_it_too(name: str) -> None:
     hint = knobs_of(compressors.build)[name]
     needed = {"exchange": "hierarchical"} if name == "workers_per_node" else {}
+    method = PowerSGD(2) if name == "min_ratio" else QSGD(7)
     for value in inside(hint):
-        compressors.build(QSGD(7), **{**needed, name: value})
+        compressors.build(method, **{**needed, name: value})
     for value in outside(hint):
         with pytest.raises(ValueError) as error:
-            compressors.build(QSGD(7), **{**needed, name: value})
+            compressors.build(method, **{**needed, name: value})
         assert str(error.value).startswith(f"{name}={format_value(value)}: type ")
 
 

@@ -90,7 +90,7 @@ class StacksOfMatrices:
         return self.inner.properties
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
-        counts = {k: g.shape[1] for k, g in grads.items() if is_stack(g.shape[1:])}
+        counts = {k: g.shape[1] for k, g in grads.items() if g.dim() == 4}  # `[w, k, n, m]`
         if not counts:
             return self.inner.aggregate(grads, state, comm, step)
         offsets = dict(step.offsets)

@@ -99,8 +99,11 @@ def aggregate_in_run(run: Run, grads: Grads, state: State, comm: Comm, number: i
     Raises MethodError for an update whose names or shapes do not match.
     """
     step = Step(number, run.seed, run.replica.workers, run.replica.offsets)
-    shaped = {k: g.view(len(g), *run.replica.shapes[k]) for k, g in grads.items()}
+    shapes = run.replica.shapes
+    odd = [k for k, g in grads.items() if g.dim() != len(shapes[k]) + 1]  # 1-D convolutions
+    shaped = grads | {k: grads[k].view(-1, *shapes[k]) for k in odd}
     with torch.no_grad():
         out = run.compressor.aggregate(shaped, state, comm, step)
     refuse_other_update(out.update, shaped)
-    return out._replace(update={k: out.update[k].view(1, *g.shape[1:]) for k, g in grads.items()})
+    back = {k: out.update[k].view(1, *grads[k].shape[1:]) for k in odd}
+    return out._replace(update=out.update | back)

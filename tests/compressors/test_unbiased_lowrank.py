@@ -59,7 +59,7 @@ def test_one_worker_with_the_mean_gradient_does_what_all_do(variant: str) -> Non
 
 
 def test_alternating_steps_send_either_factor() -> None:
-    """Steps send r n and r m floats in turn; the state is the factor that was sent."""
+    """Steps send r n and r m floats in turn; the state is the factor sent last (Q has an axis more)."""
     comm, state, grads = Comm(1), State(), {"w": randn(1, 9, 2, 5), "x": randn(1, 4, 30, seed=1)}
     seen = [0]
     for number in range(4):
@@ -69,7 +69,7 @@ def test_alternating_steps_send_either_factor() -> None:
         state = out.state
         seen.append(comm.meter.sent_bits[0])
         assert {k: p.shape[1:] for k, p in state.shared.items()} == (
-            {"w": (2, 10), "x": (2, 30)} if number % 2 else {"w": (9, 2), "x": (4, 2)}
+            {"w": (1, 10, 2), "x": (1, 30, 2)} if number % 2 else {"w": (9, 2), "x": (4, 2)}
         )
     sent = [b - a for a, b in zip(seen, seen[1:], strict=False)]
     assert sent == [32 * 2 * (9 + 4), 32 * 2 * (10 + 30)] * 2
