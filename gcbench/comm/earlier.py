@@ -21,7 +21,9 @@ class EarlierUpdates:
     """
 
     def __init__(self) -> None:
-        self._content: Content = "unknown"  # of p.grad when the first gradient arrived
+        # What p.grad held when the first gradient arrived. An update is mixed with gradients that
+        # DDP does not exchange until zero_grad() or, inseparable from these, until the exchange.
+        self._content: Content = "unknown"
         self._updates: dict[nn.Parameter, Tensor] = {}
         self._arrived: set[nn.Parameter] = set()
         self._is_expected = False  # DDP exchanges the gradients that arrive
@@ -60,10 +62,10 @@ class EarlierUpdates:
         Raises:
             ValueError: if new gradients that DDP did not exchange have been added to an update.
         """
-        if self._content == "inseparable":
+        if self._content in ("mixed", "inseparable"):
             raise ValueError(
-                "p.grad holds an update and gradients that DDP did not exchange, as they are those "
-                "of no_sync() or of the bare module; type optimizer.zero_grad() after "
+                "p.grad holds an update and gradients that DDP did not exchange, such as those of "
+                "no_sync() or of the bare module; type optimizer.zero_grad() after "
                 "optimizer.step(), and no_sync() for all micro-batches but the last"
             )
         if self._content == "update":

@@ -57,7 +57,7 @@ def test_nothing_is_copied_after_zero_grad() -> None:
 
 
 def test_gradients_that_were_not_exchanged_do_not_mix_with_an_update_unnoticed() -> None:
-    for case in ("bare", "quiet"):
+    for case in ("bare", "quiet", "unseen"):
         for sentence in pool(2).run(add_to_an_update, case):
             assert sentence.startswith("p.grad holds an update and gradients that DDP did not ")
             assert "; type optimizer.zero_grad() after optimizer.step(), and no_sync()" in sentence

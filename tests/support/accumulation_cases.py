@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -59,7 +59,9 @@ def add_up_micro_batches(
     return seen
 
 
-def backward(model: nn.Module, rank: int, step: int, size: int = 8, scale: float = 1) -> None:
+def backward(
+    model: Callable[..., Any], rank: int, step: int, size: int = 8, scale: float = 1
+) -> None:
     inputs, targets = batch(rank, step, size)
     (scale * cross_entropy(model(inputs), targets)).backward()
 
@@ -142,8 +144,9 @@ def add_to_an_update(process: Process, case: str) -> str | list[tuple[Tensor, Te
         ddp.zero_grad()
     twin.zero_grad()
     try:
-        for model in (ddp, twin):
-            backward(model, process.rank, 2)
+        # A forward pass that is not seen, as where Accelerate triggers an exchange after it.
+        backward(ddp.forward if case == "unseen" else ddp, process.rank, 2)
+        backward(twin, process.rank, 2)
     except ValueError as error:
         return str(error)
     return list(zip(gradients(ddp), gradients(twin), strict=True))
