@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial, reduce
 from itertools import accumulate, zip_longest
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
@@ -90,12 +90,9 @@ class Aggregated(NamedTuple):
     `update` is `[1, ...]`. `sent()`, computed only on demand, is what error feedback subtracts:
     `[w, ...]`, or `[1, ...]` if it is the update. `shannon_bits()` is the lowest number of bits
     `[w]` that an entropy code of the gathered codes could take; it is None if no codes were
-    gathered. `goal()` is what the error of compression is measured by; None stands for the
-    gradients and the update. All three may read the gradients, so they must be called before the
-    gradients change.
-
-    A wrapper that changes what is coded says so by its goal: clipped gradients, or momenta. A
-    residual does not change the goal: it makes up for what the same gradients have lost before.
+    gathered. `goal()` is what the error of compression is measured by, such as clipped gradients or
+    momenta; None: the gradients and the update, also with a residual, which makes up for what they
+    lost before. All three may read the gradients, so they must be called before these change.
     """
 
     update: Grads
@@ -105,9 +102,8 @@ class Aggregated(NamedTuple):
     goal: Callable[[], Goal] | None = None
 
     def goal_of(self, grads: Grads) -> Callable[[], Goal]:
-        """Return the goal of a method that got these gradients; it holds nothing else in memory."""
-        update = self.update
-        return self.goal or (lambda: Goal(grads, update))
+        """Return the goal of a method that got these gradients; it keeps nothing else in memory."""
+        return self.goal or partial(Goal, grads, self.update)
 
     def with_goal_of(self, grads: Grads) -> Aggregated:
         """Return this result of a wrapped method as that of a wrapper that passed `grads` on."""
@@ -119,18 +115,10 @@ def merge(parts: Sequence[Aggregated], like: Grads) -> Aggregated:
 
     Raises MethodError unless the groups together have exactly the tensors of `like`.
     """
-    state = parts[0].state
-    for part in parts[1:]:
-        state = state.replace(part.state)
+    state = reduce(State.replace, [part.state for part in parts])
     bounds = [part.shannon_bits for part in parts if part.shannon_bits is not None]
-
     update = _join([part.update for part in parts], like)
     goals = [part.goal_of({name: like[name] for name in part.update}) for part in parts]
-
-    def goal() -> Goal:
-        wanted, got = zip(*(goal() for goal in goals), strict=True)
-        return Goal(_join(wanted, like), _join(got, like))
-
     return Aggregated(
         update,
         lambda: _join([part.sent() for part in parts], like),
@@ -138,7 +126,9 @@ def merge(parts: Sequence[Aggregated], like: Grads) -> Aggregated:
         (lambda: sum((bound() for bound in bounds), start=torch.zeros(())))
         if len(bounds) == len(parts)
         else None,
-        goal if any(part.goal for part in parts) else None,
+        (lambda: Goal(*(_join(side, like) for side in zip(*(g() for g in goals), strict=True))))
+        if any(part.goal for part in parts)
+        else None,
     )
 
 

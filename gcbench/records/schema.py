@@ -77,11 +77,7 @@ class Phase(Record):
 
 
 class CompressionError(Record):
-    """Distance of the update from the mean of what workers coded, mean over sampled steps.
-
-    With x the mean over workers of what was to be coded (gradients, clipped ones, or momenta) and y
-    what all of them got for it.
-    """
+    """Distance of what workers got, y, from the mean x of what they coded; over sampled steps."""
 
     relative: Number  # |y - x| / |x| in 2-norms
     vnmse: Number = None  # |y - x|^2 / |x|^2, the vector-normalized mean squared error
@@ -232,9 +228,7 @@ class Result(Environment):
     steps_per_epoch: int | None = None
     test: dict[str, Number] | None = None  # last scores, and the best
     bits_sent: Bits | None = None  # the payload that a worker hands to collectives
-    # What a worker receives from others for it, and sends or passes on to them: as all that is sent
-    # is received, their means are equal. `dense_per_step` is a ring all-reduce of fp32 gradients.
-    bits_wire: Bits | None = None
+    bits_wire: Bits | None = None  # what it receives for that, and in the mean sends or passes on
     bits_between_nodes: BitsBetweenNodes | None = None
     collectives: list[Collective] = []
     shannon_bits_per_step: Number = None
