@@ -59,7 +59,7 @@ def test_one_worker_with_the_mean_gradient_does_what_all_do(variant: str) -> Non
 
 
 def test_alternating_steps_send_either_factor() -> None:
-    """Steps send r n and r m floats in turn; the state is the factor sent last, with Q's own axis."""
+    """Steps send r n and r m floats in turn; the state is the factor sent last."""
     comm, state, grads = Comm(1), State(), {"w": randn(1, 9, 2, 5), "x": randn(1, 4, 30, seed=1)}
     seen = [0]
     for number in range(4):
