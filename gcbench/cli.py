@@ -40,7 +40,7 @@ from gcbench.config import (
 )
 from gcbench.console import outlive_terminal
 from gcbench.launch import slurm
-from gcbench.reasons import safe_text
+from gcbench.reasons import escape, safe_text
 from gcbench.search import (
     count_objectives,
     explain_sweeper_error,
@@ -312,10 +312,17 @@ def _command(
         sys.exit(1)
 
 
+class _Safe(logging.Formatter):
+    """A format for messages that may hold the name of a file, or what an exception says."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return escape(super().format(record))
+
+
 def _log_to_stderr(name: str) -> None:
     """Send gcbench's notices to stderr in its own format, whatever logging Hydra sets up."""
     handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter(f"{name}: %(message)s"))
+    handler.setFormatter(_Safe(f"{name}: %(message)s"))
     logger = logging.getLogger("gcbench")
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)

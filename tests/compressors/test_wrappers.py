@@ -385,7 +385,11 @@ def test_what_is_coded_without_loss_has_no_error_in_any_wrapper() -> None:
             out = aggregate(compressor, grads, number=number, state=state)
             state = out.state
             assert error_of(out, grads) < 1e-6, knobs
-    assert {CheckedGradients, *EVERY_WRAPPER} == wrapper_classes()
+    stacks = {"w": torch.randn(3, 4, 5, 6, generator=torch.Generator().manual_seed(0))}
+    exact = build(PowerSGD(rank=5))  # of all ranks that the four matrices can have
+    assert StacksOfMatrices in layers(exact)
+    assert error_of(aggregate(exact, stacks), stacks) < 1e-5
+    assert {CheckedGradients, StacksOfMatrices, *EVERY_WRAPPER} == wrapper_classes()
 
 
 def test_an_exchange_between_nodes_and_methods_by_kind_have_no_error_of_their_own() -> None:

@@ -117,8 +117,8 @@ def test_list_counts_rows_with_runs(said) -> None:
     one, times = (
         line.split() for line in said("list").splitlines() if line.strip().startswith("small/")
     )
-    # All rows, then those with runs at budget bits, cpu, cpu_long, cpu_medium, paper, smoke.
-    assert one[-7:] == ["3", "0", "1", "1", "0", "1", "0"]
+    # All rows, then those with runs at budget bits, cpu, cpu_long, _medium, _steps, paper, smoke.
+    assert one[-8:] == ["3", "0", "1", "1", "0", "0", "1", "0"]
     assert "study," in times
 
 
