@@ -25,8 +25,8 @@ FEW = ("none", "signum", "ef21", "powersgd")
 @pytest.mark.parametrize(
     "names, seeds",
     [
-        pytest.param(FEW, (1, 2), id="few"),
-        pytest.param(CHOICES, (3, 4), id="all", marks=pytest.mark.slow),
+        pytest.param(FEW, (1,), id="few"),
+        pytest.param(CHOICES, (2, 3), id="all", marks=pytest.mark.slow),
     ],
 )
 def test_exchanges_of_one_step_add_up_their_updates(

@@ -46,8 +46,8 @@ def train_in_turn(
     replicas = of_all["node"].get_group() if between else None
     compression = gcbench.compress(ours, name, replicas=replicas, **knobs)
     sums: tuple[dict[str, Tensor], dict[str, Tensor]] = ({}, {})
-    for step in range(24):
-        is_last = step >= 12
+    for step in range(15):
+        is_last = step >= 10
         names = LAYERS if is_last else "".join(draw.sample(LAYERS, draw.randint(1, 3)))
         frozen = "" if is_last else draw.choice(["", *LAYERS])
         frozen = "" if frozen == names else frozen
@@ -62,7 +62,7 @@ def train_in_turn(
             for key, p in model.named_parameters():
                 if p.grad is not None:
                     own[key] = own.get(key, 0) + p.grad.full_tensor()  # type: ignore[attr-defined]
-        if step == 6:
+        if step == 5:
             state = copy.deepcopy(compression.state_dict())
             compression.remove()
             compression = gcbench.compress(ours, name, replicas=replicas, **knobs)
