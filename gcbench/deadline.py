@@ -10,7 +10,7 @@ from typing import TypeVar
 Value = TypeVar("Value")
 
 
-def within(seconds: float, call: Callable[[], Value], otherwise: Value) -> Value:
+def within(seconds: float | None, call: Callable[[], Value], otherwise: Value) -> Value:
     """Return what `call` returns, or raise what it raises; after `seconds`, return `otherwise`.
 
     A call that takes longer goes on in a thread that does not keep the process from ending. TCP,

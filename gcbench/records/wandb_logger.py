@@ -15,11 +15,11 @@ from gcbench.records.metric_keys import BITS, EPOCH, EVENTS, SECONDS, prefix_eve
 from gcbench.records.schema import Logged, Result
 from gcbench.records.wandb_service import (
     PATIENCE_SECONDS,
+    ask_service,
     asked_mode,
     own_settings,
     quiet_settings,
     settled_mode,
-    within,
 )
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class WandbLogger:
         if self._run is None:
             return
         try:
-            within(self._finish_seconds, partial(self._finish, self._run, result))
+            ask_service(self._finish_seconds, partial(self._finish, self._run, result))
         except Exception as error:
             _warn(error)
 
@@ -86,7 +86,7 @@ class WandbLogger:
         if self._run is None:
             return
         try:
-            within(PATIENCE_SECONDS, partial(self._run.log, values, step=step, commit=commit))
+            ask_service(PATIENCE_SECONDS, partial(self._run.log, values, step=step, commit=commit))
         except Exception as error:
             self._run = None
             _warn(error)
@@ -111,7 +111,7 @@ def start_wandb(config: dict[str, Any], directory: Path, begun: Begun) -> WandbL
         if mode == "disabled":
             return None
         what = _describe(config, directory, begun, own)
-        run = within(own.init_timeout + 2 * PATIENCE_SECONDS, partial(_start, mode, what))
+        run = ask_service(own.init_timeout + 2 * PATIENCE_SECONDS, partial(_start, mode, what))
         return WandbLogger(run, own.finish_timeout)
     except Exception as error:
         _warn(error)

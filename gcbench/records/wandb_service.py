@@ -9,12 +9,13 @@ from __future__ import annotations
 import configparser
 import netrc
 import os
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
+
+from gcbench.deadline import within
 
 T = TypeVar("T")
 
@@ -54,7 +55,8 @@ def own_settings() -> Any:
         _has_started_service |= "WANDB_SERVICE" not in os.environ
         quiet = wandb.Settings(**quiet_settings())
         # Without it, `wandb.init` would print before it has read its settings.
-        start = within(SETTINGS["x_service_wait"] + PATIENCE_SECONDS, lambda: wandb.setup(quiet))
+        wait = SETTINGS["x_service_wait"] + PATIENCE_SECONDS
+        start = ask_service(wait, lambda: wandb.setup(quiet))
     if "WANDB_DIR" not in os.environ:
         start.settings.root_dir = here
     return start.settings
@@ -124,31 +126,16 @@ def _key_is_configured(own: Any) -> bool:
     return any(entries.authenticators(one) for one in (HOSTS if host in HOSTS else (host,)))
 
 
-def within(seconds: float | None, call: Callable[[], T]) -> T:
+def ask_service(seconds: float | None, call: Callable[[], T]) -> T:
     """Return what `call` returns; leave W&B's service and raise TimeoutError if that takes longer.
 
     A service that has been stopped, or cannot write, would be waited for without end.
     """
-    returned: list[T] = []
-    raised: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            returned.append(call())
-        except BaseException as error:  # of any kind that W&B raises, for the caller
-            raised.append(error)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if thread.is_alive():
-        leaving = threading.Thread(target=_leave_service, daemon=True)
-        leaving.start()
-        leaving.join(LEAVE_SECONDS)
-        raise TimeoutError(f"its service has not answered for {seconds:.0f} s")
-    if raised:
-        raise raised[0]
-    return returned[0]
+    answered = within(seconds, lambda: (call(),), None)
+    if answered is None:
+        within(LEAVE_SECONDS, _leave_service, None)
+        raise TimeoutError(f"its service has not answered for {seconds or 0:.0f} s")
+    return answered[0]
 
 
 def _leave_service() -> None:

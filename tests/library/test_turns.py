@@ -13,7 +13,11 @@ from gcbench.library.states import name_without_wrappers
 
 
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("between", [False, True], ids=["by shards", "between nodes"])
+@pytest.mark.parametrize(
+    "between",
+    [pytest.param(False, marks=pytest.mark.slow), True],
+    ids=["by shards", "between nodes"],
+)
 def test_a_residual_stays_with_its_parameter(between: bool, seed: int) -> None:
     """What was sent of each parameter adds up to its gradients, whichever steps used it."""
     methods: dict[str, dict[str, Any]] = {
