@@ -7,7 +7,7 @@ import re
 from glob import escape
 from pathlib import Path
 
-from omegaconf import DictConfig, open_dict
+from omegaconf import DictConfig, open_dict, read_write
 
 from gcbench.config.budget import PAPER
 from gcbench.config.errors import Config
@@ -73,7 +73,7 @@ def row_directory(composed: DictConfig, number: int) -> str:
 
     It is the one of `run_directory` unless hydra.sweep.dir or subdir was typed, or `directory`.
     """
-    with open_dict(composed):
+    with read_write(composed.hydra), open_dict(composed.hydra):
         composed.hydra.job.num = number
     return os.path.join(composed.hydra.sweep.dir, composed.hydra.sweep.subdir)
 
