@@ -78,7 +78,7 @@ class State:
 
 
 class Goal(NamedTuple):
-    """What workers were asked to code, and what all got for its mean, in one unit."""
+    """The values that workers were to code, and what all got for their mean, in one unit."""
 
     wanted: Grads  # [w, ...]
     got: Grads  # [1, ...]

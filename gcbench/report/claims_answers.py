@@ -25,7 +25,7 @@ MANY = 24  # rows of a study above which its numbers are not listed, as its file
 
 
 class Part(NamedTuple):
-    """What one measure at one budget, one study, or the tests say of a claim."""
+    """A part of a claim's evidence: one measure at one budget, one study, or the tests."""
 
     basis: str  # what it rests on; empty if there are no numbers
     margins: Sequence[Margin]

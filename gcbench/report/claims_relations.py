@@ -79,7 +79,7 @@ class Relation:
 
 
 class Margin(NamedTuple):
-    """By how much a relation between means of rows holds, and the error of that."""
+    """The margin by which a relation between means of rows holds, and its error."""
 
     relation: Relation
     known: bool = True  # whether all of its rows have numbers
