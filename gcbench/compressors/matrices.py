@@ -21,6 +21,7 @@ from gcbench.comm import Comm
 from gcbench.compressors.base import (
     Aggregated,
     Compressor,
+    Goal,
     Grads,
     Properties,
     State,
@@ -108,9 +109,11 @@ class StacksOfMatrices:
             refuse_other_tensors(parts, matrices)
             return _join(parts, grads, counts)
 
+        goal = out.goal
         return out._replace(
             update=join(out.update),
             sent=lambda: join(out.sent()),
+            goal=goal and (lambda: Goal(*map(join, goal()))),
             state=State.of_layers(
                 [
                     (_join(s.shared, grads, counts), _join(s.per_worker, grads, counts))

@@ -385,10 +385,15 @@ def test_what_is_coded_without_loss_has_no_error_in_any_wrapper() -> None:
             out = aggregate(compressor, grads, number=number, state=state)
             state = out.state
             assert error_of(out, grads) < 1e-6, knobs
-    stacks = {"w": torch.randn(3, 4, 5, 6, generator=torch.Generator().manual_seed(0))}
-    exact = build(PowerSGD(rank=5))  # of all ranks that the four matrices can have
-    assert StacksOfMatrices in layers(exact)
-    assert error_of(aggregate(exact, stacks), stacks) < 1e-5
+    drawn = torch.Generator().manual_seed(0)
+    stacks = {
+        "w": torch.randn(3, 4, 5, 6, generator=drawn),
+        "b": torch.randn(3, 9, generator=drawn),
+    }
+    for knobs in ({}, {"clip_sigma": 1.0, "min_dims": 2}):
+        exact = build(PowerSGD(rank=5), **knobs)  # of all ranks that the four matrices can have
+        assert StacksOfMatrices in layers(exact)
+        assert error_of(aggregate(exact, stacks), stacks) < 1e-5
     assert {CheckedGradients, StacksOfMatrices, *EVERY_WRAPPER} == wrapper_classes()
 
 
