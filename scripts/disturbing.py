@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from gcbench import cli
+from gcbench import __main__ as command
 from gcbench.launch import local
 from gcbench.launch.folder import PREFIX, temporary_folder
 from gcbench.records.metric_keys import BITS
@@ -165,7 +165,7 @@ def _become(folder: Path, arguments: Sequence[str], err: Path, queue: str) -> No
     # Workers need not import all anew, either.
     local._PROCESSES = multiprocessing.get_context("fork")
     sys.argv = ["gcbench", *arguments]
-    cli.main()
+    command.main()
 
 
 def lossy_queues() -> list[str]:
