@@ -57,11 +57,10 @@ class Noise:
         """Return the error of the weighted sum of the means of `rows`; None if it is not known."""
         used = {name: rows[name] for name, weight in weights.items() if weight}
         counts = {name: len(row) for name, row in used.items()}
+        scale = sum(weights[name] ** 2 / n for name, n in counts.items())
         if self.paired and _share_seeds(used.values()) and abs(sum(weights.values())) < 1e-9:
-            scale = sum(weights[name] ** 2 / n for name, n in counts.items())
             return Error(self.paired.standard * math.sqrt(scale), self.paired.freedom)
         if self.equal:
-            scale = sum(weights[name] ** 2 / n for name, n in counts.items())
             return Error(math.sqrt(self.variance * scale), self.freedom) if self.freedom else None
         if min(counts.values()) < 2:
             return None
