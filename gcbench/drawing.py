@@ -18,6 +18,7 @@ from PIL import Image
 COLUMN, PAGE = 3.4, 6.9  # widths in inches: one column of a paper, and both
 PANEL_HEIGHT = 2.2
 LEGEND_LINE = 0.15  # inches
+TITLE_POINTS, TITLE_LINE, TITLE_LETTERS = 8, 0.16, 17  # as below
 NOTE_POINTS, NOTE_LINE, NOTE_LETTERS = 7, 0.125, 19  # font size; inches per line; letters per inch
 # The colors of Okabe and Ito, with gray in place of their yellow, which is hard to see in print.
 BLACK = "#000000"
@@ -165,9 +166,18 @@ def _power(value: float, _: int) -> str:
     return f"{value:g}" if 1e-3 <= value < 1e4 else f"$10^{{{log10(value):.0f}}}$"
 
 
-def finish(figure: Figure, handles: Sequence[Artist] = (), notes: Sequence[str] = ()) -> Figure:
-    """Put a legend below the panels, and notes below the legend; the panels keep their size."""
+def finish(
+    figure: Figure,
+    handles: Sequence[Artist] = (),
+    notes: Sequence[str] = (),
+    title: str = "",
+) -> Figure:
+    """Put a title above the panels, and below them a legend and notes; the panels keep their size."""
     width, height = figure.get_size_inches()
+    if title:
+        heading = textwrap.fill(title, int(width * TITLE_LETTERS))
+        figure.suptitle(heading, fontsize=TITLE_POINTS)
+        height += TITLE_LINE * (1 + heading.count("\n"))
     lines = [
         line
         for note in notes

@@ -115,8 +115,11 @@ class Document:
 
 
 def format_number(value: float, digits: int | None) -> str:
-    """Return a number with `digits` after the decimal point; None: with four significant digits."""
-    if digits is not None:
+    """Return a number with `digits` after the decimal point; None: with four significant digits.
+
+    Zero is 0.
+    """
+    if digits is not None and value:
         return f"{value:,.{digits}f}"
     if float(value).is_integer() and abs(value) < 1e15:
         return f"{value:,.0f}"
@@ -140,7 +143,7 @@ def format_signed(value: float, digits: int | None) -> str:
     """Return a difference with its sign; one that rounds to zero has no sign."""
     text = format_number(value, digits)
     if not text.strip("-0."):
-        return text.lstrip("-")
+        return "0"
     return text if text.startswith("-") else f"+{text}"
 
 

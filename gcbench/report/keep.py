@@ -102,42 +102,52 @@ GROUPS = {
 
 
 def keep_index(folder: Path) -> None:
-    """Write the index at the end of <folder>/README.md: all tables and pictures by paper.
+    """Write the index of all tables and pictures, by paper.
 
-    The text above the index stays as it is.
+    <folder>/tables/<paper>/README.md lists those of a paper, and <folder>/README.md these pages.
+    The text above an index stays as it is.
     """
-    page = folder / "README.md"
-    text = page.read_text(encoding="utf-8").partition(INDEX)[0] if page.exists() else RESULTS
-    tables = sorted((folder / "tables").rglob("*.md"))
-    pictures = sorted((folder / "figures").rglob("*.png"))
     claims = folder / "claims.md"
-    lines = [text.rstrip(), "", INDEX]
-    if claims.exists():
-        lines += ["", f"- [{_title(claims)}]({claims.name})"]
+    lines = ["", f"- [{_title(claims)}]({claims.name})"] if claims.exists() else [""]
     groups: dict[str, list[Path]] = {group: [] for group in GROUPS}
-    for path in [*tables, *pictures]:
+    tables = (path for path in (folder / "tables").rglob("*.md") if path.name != "README.md")
+    for path in [*sorted(tables), *sorted((folder / "figures").rglob("*.png"))]:
         group = "/".join(path.relative_to(folder).parts[1:-1][:1])
         groups.setdefault(group, []).append(path)
     for group, members in groups.items():
         if members:
-            lines += ["", f"### {GROUPS.get(group, group)}", *_list_group(folder, members)]
-    page.write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
+            page = folder / "tables" / group / "README.md"
+            title = GROUPS.get(group, group)
+            _write_index(page, f"# {title}\n", _list_members(page.parent, members))
+            lines.append(f"- [{title}]({page.relative_to(folder).as_posix()})")
+    _write_index(folder / "README.md", RESULTS, lines)
 
 
-def _list_group(folder: Path, members: Sequence[Path]) -> list[str]:
+def _write_index(page: Path, otherwise: str, lines: Sequence[str]) -> None:
+    """Write an index at the end of a page, below its text, or below `otherwise` if it is new."""
+    text = page.read_text(encoding="utf-8").partition(INDEX)[0] if page.exists() else otherwise
+    page.parent.mkdir(parents=True, exist_ok=True)
+    page.write_text("\n".join([text.rstrip(), "", INDEX, *lines]) + "\n", encoding="utf-8")
+
+
+def _list_members(page: Path, members: Sequence[Path]) -> list[str]:
     tables = [path for path in members if path.suffix == ".md"]
     pictures = [path for path in members if path.suffix == ".png"]
     lines = [""] if tables else []
-    lines += [f"- [{_title(path)}]({path.relative_to(folder).as_posix()})" for path in tables]
+    lines += [f"- [{_title(path)}]({_from(page, path)})" for path in tables]
     for i in range(0, len(pictures), 2):
-        lines += ["", *_side_by_side(folder, pictures[i : i + 2])]
+        lines += ["", *_side_by_side(page, pictures[i : i + 2])]
     return lines
 
 
-def _side_by_side(folder: Path, pictures: Sequence[Path]) -> list[str]:
+def _from(page: Path, path: Path) -> str:
+    return Path(os.path.relpath(path, page)).as_posix()
+
+
+def _side_by_side(page: Path, pictures: Sequence[Path]) -> list[str]:
     """Return a paragraph of pictures above their captions; Markdown itself has no widths."""
-    captions = [_caption(path.relative_to(folder / "figures")) for path in pictures]
-    places = [path.relative_to(folder).as_posix() for path in pictures]
+    places = [_from(page, path) for path in pictures]
+    captions = [_caption(Path(place.partition("figures/")[2])) for place in places]
     return [
         "<p>",
         *(

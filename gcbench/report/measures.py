@@ -9,6 +9,7 @@ from gcbench.records.schema import BITS_PER_MIB, Result
 from gcbench.records.store import RecordedRun
 
 COMMUNICATION = ("encode", "exchange", "wait", "decode")
+ROUNDING = 1e-6  # relative errors below this are those of fp32
 
 
 class Measure(NamedTuple):
@@ -79,11 +80,16 @@ def _milliseconds(label: str, *phases: str) -> Measure:
 
 
 def _relative_error(result: Result) -> float | None:
-    return result.compression_error.relative if result.compression_error else None
+    return _rounded(result.compression_error and result.compression_error.relative)
 
 
 def _vnmse(result: Result) -> float | None:
-    return result.compression_error.vnmse if result.compression_error else None
+    return _rounded(result.compression_error and result.compression_error.vnmse, ROUNDING**2)
+
+
+def _rounded(error: float | None, rounding: float = ROUNDING) -> float | None:
+    """Return an error, and 0 for one that is only the rounding of a mean in fp32."""
+    return 0.0 if error is not None and error < rounding else error
 
 
 def _cosine(result: Result) -> float | None:

@@ -102,6 +102,7 @@ class TableFigure:
     panels: Literal["group"] | None = None  # one panel per group of rows
     x: Texts = ()  # of curves: epoch, bits or seconds
     y: Texts = ()  # of curves: scores, errors, or train_loss
+    optimum: dict[str, float] | None = None  # of curves, by group: the distance from this is drawn
     caption: str | None = None  # of a breakdown: the measure behind the name of each row
     gpus: tuple[int, ...] = ()
     gpus_per_node: int | None = None

@@ -11,8 +11,10 @@ import pytest
 import torch
 from nightly import slow_but
 from omegaconf import OmegaConf
+from torch.nn.functional import binary_cross_entropy_with_logits
 
 from gcbench.data.libsvm import libsvm
+from gcbench.report.tables import read_table
 
 ROWS = "".join(f"{2 * (row % 2) - 1} 1:{row} 3:7\n" for row in range(10))
 CONF = Path(__file__).parents[2] / "conf" / "dataset"
@@ -94,3 +96,31 @@ def test_real_sets(name: str, rows: int, test_rows: int, real_root: Callable[[st
     data = libsvm(real_root("libsvm"), **settings)
     assert (data.train_samples, len(data.test[0]), data.outputs) == (rows, test_rows, 2)
     assert data.train[0].unique().tolist() == [0, 1]
+
+
+OPTIMA = read_table("qsgd/svrg").figure.optimum or {}
+
+
+@pytest.mark.parametrize("name", slow_but(["mushrooms"], sorted(OPTIMA)))
+def test_the_figure_of_qsvrg_shows_the_distance_from_the_optimum(
+    name: str, real_root: Callable[[str], str]
+) -> None:
+    """The optimum is the test loss at the minimum, found in float64 by L-BFGS."""
+    node = OmegaConf.load(CONF / f"{name}.yaml")
+    data = libsvm(real_root("libsvm"), name, node.features, test_file=node.test_file)
+    (x, y), (test_x, test_y) = ((a.double(), b.double()) for a, b in (data.train, data.test))
+    weights = torch.zeros(1 + node.features, dtype=torch.float64, requires_grad=True)
+
+    def loss(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return binary_cross_entropy_with_logits(x @ weights[1:] + weights[0], y)
+
+    def objective() -> torch.Tensor:
+        weights.grad = None
+        value = loss(x, y) + 0.01 / 2 * weights @ weights
+        value.backward()
+        return value
+
+    torch.optim.LBFGS(
+        [weights], max_iter=500, tolerance_change=1e-16, line_search_fn="strong_wolfe"
+    ).step(objective)
+    assert float(loss(test_x, test_y).detach()) == pytest.approx(OPTIMA[name], abs=1e-8)

@@ -27,6 +27,7 @@ from gcbench.report.figures.series import (
     series_by_task,
     series_by_workload,
     series_of_rows,
+    workload_of,
 )
 from gcbench.report.figures.tradeoff import Panel, draw_accuracy_ratio, draw_tradeoff, front
 from gcbench.report.rows import group_runs
@@ -128,7 +129,18 @@ def test_groups_of_the_same_runs_share_a_panel() -> None:
         for group, runs in (("ResNet", one), ("VGG", one), ("LSTM", other))
     ]
     figure = draw_curves(Drawn(drawn, []), "accuracy", "epoch", by_group=True)
-    assert figure and [ax.get_title() for ax in figure.axes] == ["ResNet, VGG", "LSTM"]
+    assert figure and [ax.get_title() for ax in figure.axes] == [
+        "resnet18, in place of ResNet, VGG",
+        "LSTM",
+    ]
+
+
+def test_the_distance_from_the_optimum_is_on_a_logarithmic_axis() -> None:
+    one = series("SGD", run(accuracy=90))
+    figure = draw_curves(drawn(one), "accuracy", "epoch", optimum={one.group: 88.5})
+    assert figure and figure.axes[0].get_yscale() == "log"
+    assert lines_of(figure)["SGD"].get_ydata().tolist() == [0.5, 0.5, 1.5]
+    assert "from the optimum's" in figure.axes[0].get_ylabel()
 
 
 def test_bits_and_seconds_of_a_test_lie_between_those_of_the_log() -> None:
@@ -379,7 +391,11 @@ def test_a_table_gives_files_and_says_which_rows_are_missing(here: Path) -> None
     draw("small/figure", runs, here / "figures")
     assert all(path.read_bytes() == content for path, content in first.items())
     rows = group_runs(read_table("small/figure"), runs, "paper")
-    assert series_of_rows(rows).notes == ["Missing: ResNet: Rank 7."]
+    shown = series_of_rows(rows)
+    assert shown.notes == ["Missing: ResNet: Rank 7."]
+    assert shown.title == "; ".join(dict.fromkeys(workload_of(one).title for one in runs))
+    figure = draw_curves(shown, "accuracy", "epoch")
+    assert figure and shown.title and figure.get_suptitle().replace("\n", " ") == shown.title
 
 
 def test_nothing_to_draw_is_one_sentence(here: Path) -> None:

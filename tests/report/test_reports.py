@@ -539,10 +539,9 @@ def test_a_kept_report_can_be_made_again_from_what_was_kept(said, here: Path) ->
     runs = [run for run in read_kept(kept) if not isinstance(run, str)]
     assert sorted(run.name for run in runs) == ["bad", "bits", "other", "rate", "run", "run"]
     assert "/mine" not in lzma.decompress(kept.read_bytes()).decode()
-    assert (
-        "(tables/small/one.md)" in (OUT / "README.md").read_text()
-        and "claims.md" not in (OUT / "README.md").read_text()
-    )
+    index = (OUT / "README.md").read_text()
+    assert "(tables/small/README.md)" in index and "claims.md" not in index
+    assert "(one.md)" in (OUT / "tables/small/README.md").read_text()
     said("table=small/one", "keep=outputs")  # the copies are the same runs
     assert page.read_text() == first and kept.read_bytes() == content
     shutil.move(kept, here.parent / "moved.jsonl.xz")
@@ -563,7 +562,10 @@ def test_of_several_tables_those_that_ran_are_kept(said, here: Path) -> None:
             file.unlink()
     write(OUT / "cpu", result_of(SGD, budget="cpu", accuracy=80.0))
     said("table=small", "budget=cpu", "keep=outputs")
-    assert [page.name for page in OUT.rglob("tables/small/*.md")] == ["ran-cpu.md"]
+    assert sorted((page.name for page in OUT.rglob("tables/small/*.md")), reverse=True) == [
+        "ran-cpu.md",
+        "README.md",
+    ]
     said("table=small/waits", "budget=cpu", "keep=outputs")  # asked for by its name
     assert (OUT / "tables/small/waits-cpu.md").is_file()
 
@@ -778,15 +780,23 @@ def test_the_index_lists_tables_and_pictures_by_paper(here: Path) -> None:
         picture.parent.mkdir(parents=True, exist_ok=True)
         picture.touch()
     (here / "README.md").write_text("# Mine\n\nKept.\n\n## All tables\n\nold\n")
-    keep_index(here)
+    (here / "tables/mine/README.md").write_text("# By hand\n")
+    for _ in range(2):
+        keep_index(here)
     text = (here / "README.md").read_text()
-    assert text.startswith("# Mine\n\nKept.\n\n## All tables\n\n### QSGD (") and "old" not in text
-    headings = re.findall("^### (.+)", text, re.MULTILINE)
-    assert headings[1:] == ["Everything that ran", "mine"]
-    assert "- [A title (cpu)](tables/qsgd/layers-cpu.md)" in text
-    assert "<em>figure3: breakdown; figure3: loss over bits (cpu)</em>" in text
-    places = re.findall('src="([^"]+)"', text)
-    assert len(places) == 4 and all((here / place).exists() for place in places)
+    assert text.startswith("# Mine\n\nKept.\n\n## All tables\n\n- [QSGD (") and "old" not in text
+    pages = re.findall(r"^- \[(.+)\]\((.+)\)", text, re.MULTILINE)
+    assert pages[1:] == [
+        ("Everything that ran", "tables/README.md"),
+        ("mine", "tables/mine/README.md"),
+    ]
+    qsgd, every, mine = ((here / page).read_text() for _, page in pages)
+    assert qsgd.startswith("# QSGD (") and "- [A title (cpu)](layers-cpu.md)" in qsgd
+    assert "<em>figure3: breakdown; figure3: loss over bits (cpu)</em>" in qsgd
+    assert mine == "# By hand\n\n## All tables\n\n- [A title](own.md)\n"
+    places = re.findall('src="([^"]+)"', qsgd)
+    assert len(places) == 3 and all((here / "tables/qsgd" / place).exists() for place in places)
+    assert 'src="../figures/which_method.png"' in every
 
 
 def test_torn_files_of_evidence_are_named(here: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -843,3 +853,8 @@ def test_numbers_that_round_to_five_digits_have_all_of_them() -> None:
     texts = {"9999": 9999.4, "10,000": 9999.6, "-10,000": -9999.6, "1.5": 1.5}
     assert [format_number(value, None) for value in texts.values()] == [*texts]
     assert format_signed(9999.6, None) == "+10,000"
+
+
+def test_zero_is_printed_as_zero() -> None:
+    assert [format_number(0.0, digits) for digits in (None, 0, 3)] == ["0"] * 3
+    assert format_signed(0.0, 2) == format_signed(-0.001, 2) == "0"

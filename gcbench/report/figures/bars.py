@@ -71,7 +71,8 @@ def draw_breakdown(
         label = label_of(caption, shown)
         notes.append(f"In brackets: {label[0].lower()}{label[1:]}.")
     notes += caveats(shown)
-    return finish(figure, [Patch(**_style(phase)) for phase in PHASES], [*drawn.notes, *notes])
+    handles = [Patch(**_style(phase)) for phase in PHASES]
+    return finish(figure, handles, [*drawn.notes, *notes], drawn.title)
 
 
 def _style(phase: str) -> dict[str, Any]:

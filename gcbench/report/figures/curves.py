@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -22,12 +23,21 @@ FAR = 5  # a loss axis is logarithmic if the highest loss is more than this time
 MARKS = 7  # markers per line
 
 
-def draw_curves(drawn: Drawn, y: str, x: str, by_group: bool = False) -> Figure | None:
+def draw_curves(
+    drawn: Drawn,
+    y: str,
+    x: str,
+    by_group: bool = False,
+    optimum: Mapping[str, float] | None = None,
+) -> Figure | None:
     """Draw `y` over `x`, one line per row: the mean over seeds, with their range as a band.
 
-    Return None if no run has such a curve.
+    With `optimum`, the value of `y` at the optimum by group, the distance from it is drawn on a
+    logarithmic axis. Return None if no run has such a curve.
     """
     bands = {s: band(s.runs_over(x), y, x) for s in drawn.series}
+    if optimum:
+        bands |= _from_optimum(bands, optimum)
     exact = [s for s, b in bands.items() if b is not None and y in ERRORS and b.mean.max() < EXACT]
     without = [s for s, b in bands.items() if b is None]
     shown = {s: b for s, b in bands.items() if b is not None and s not in exact}
@@ -37,15 +47,33 @@ def draw_curves(drawn: Drawn, y: str, x: str, by_group: bool = False) -> Figure 
     figure, axes = panels(list(groups))
     for members, ax in zip(groups.values(), axes, strict=True):
         _panel(ax, {s: shown[s] for s in members}, y, x)
+        if optimum:
+            ax.set_ylabel(f"{ax.get_ylabel()}, from the optimum's")
+            logarithmic(ax, "y")
     return finish(
-        figure, _legend(list(shown), by_group), [*drawn.notes, *_left_out(x, without, exact)]
+        figure,
+        _legend(list(shown), by_group),
+        [*drawn.notes, *_left_out(x, without, exact)],
+        drawn.title,
     )
+
+
+def _from_optimum(
+    bands: Mapping[Series, Band | None], optimum: Mapping[str, float]
+) -> dict[Series, Band]:
+    """Return each curve's distance from the value at the optimum of its group."""
+    away = {}
+    for s, b in bands.items():
+        if b is not None and s.group in optimum:
+            parts = np.abs(np.stack([b.mean, b.low, b.high]) - optimum[s.group])
+            away[s] = Band(b.x, parts[0], parts[1:].min(0), parts[1:].max(0))
+    return away
 
 
 def _group(shown: Iterable[Series]) -> dict[str, list[Series]]:
     """Return the series of each panel, by the panel's title.
 
-    Groups with the same runs, for example where one model stands in for several, share a panel.
+    Groups with the same runs share a panel, whose title is the model that ran in their place.
     """
     groups: dict[str, list[Series]] = {}
     for series in shown:
@@ -54,7 +82,13 @@ def _group(shown: Iterable[Series]) -> dict[str, list[Series]]:
     for group, members in groups.items():
         runs = tuple((s.title, *s.runs) for s in members)
         alike.setdefault(runs, []).append(group)
-    return {", ".join(names): groups[names[0]] for names in alike.values()}
+    panels_of = {}
+    for names in alike.values():
+        members = groups[names[0]]
+        model = members[0].runs[0].result.choices["model"]
+        title = names[0] if len(names) == 1 else f"{model}, in place of {', '.join(names)}"
+        panels_of[title] = members
+    return panels_of
 
 
 def _panel(ax: Axes, bands: dict[Series, Band], y: str, x: str) -> None:

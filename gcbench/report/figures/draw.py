@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import matplotlib
@@ -175,7 +175,7 @@ def figures_of_table(
             )
     match asked.kind:
         case "curves":
-            yield from _curves(table.name, drawn, asked.y, asked.x, asked.by_group)
+            yield from _curves(table.name, drawn, asked.y, asked.x, asked.by_group, asked.optimum)
         case "breakdown":
             yield f"{table.name}/breakdown", draw_breakdown(drawn, asked.by_group, asked.caption)
         case "scaling":
@@ -192,7 +192,7 @@ def _of_scores(table: Table, drawn: Drawn, by_group: bool) -> Pictures:
         return
     groups = dict.fromkeys(s.group for s in drawn.series) if by_group else [""]
     parts = {
-        group: Drawn([s for s in drawn.series if group in ("", s.group)], drawn.notes)
+        group: drawn._replace(series=[s for s in drawn.series if group in ("", s.group)])
         for group in groups
     }
     yield f"{table.name}/{score}-over-ratio", draw_accuracy_ratio(parts)
@@ -206,11 +206,16 @@ def _of_scores(table: Table, drawn: Drawn, by_group: bool) -> Pictures:
 
 
 def _curves(
-    place: str, drawn: Drawn, what: Sequence[str], over: Sequence[str], by_group: bool = False
+    place: str,
+    drawn: Drawn,
+    what: Sequence[str],
+    over: Sequence[str],
+    by_group: bool = False,
+    optimum: Mapping[str, float] | None = None,
 ) -> Pictures:
     for y in what:
         for x in over:
-            yield f"{place}/{y}-over-{x}", draw_curves(drawn, y, x, by_group)
+            yield f"{place}/{y}-over-{x}", draw_curves(drawn, y, x, by_group, optimum)
 
 
 def _time_to_score(drawn: Drawn, score: str) -> Figure | None:

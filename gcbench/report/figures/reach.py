@@ -79,6 +79,7 @@ def draw_time_to_score(drawn: Drawn, y: str, goal: float) -> Figure | None:
             f"Until the first test whose score, {score}, is {how} {goal:g}.",
             *drawn.notes,
         ],
+        drawn.title,
     )
 
 

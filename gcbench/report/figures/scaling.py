@@ -55,6 +55,7 @@ def draw_scaling(drawn: Drawn) -> Figure | None:
             *_alone(groups, bases),
             *caveats(timed),
         ],
+        drawn.title,
     )
 
 

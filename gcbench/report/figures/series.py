@@ -14,6 +14,7 @@ from gcbench.report.measures import TIMES, measure_by_seed
 from gcbench.report.rates import SPLIT
 from gcbench.report.rows import Row
 
+TITLED = 2  # workloads that a title names; of more it says the number
 NAMED = 5  # series that a note names before it only counts the others
 
 
@@ -50,6 +51,7 @@ class Drawn(NamedTuple):
 
     series: list[Series]
     notes: list[str]  # which rows are missing, and which did not finish
+    title: str = ""  # what ran, where the panels' titles do not say it
 
 
 def series_of_rows(rows: Sequence[Row], by_group: bool = False) -> Drawn:
@@ -68,7 +70,9 @@ def series_of_rows(rows: Sequence[Row], by_group: bool = False) -> Drawn:
             series.append(
                 Series(label, family, row.done, nth, row.spec.group or "", row.spec.title, timed)
             )
-    return Drawn(series, _absent(rows))
+    ran = list(dict.fromkeys(workload_of(run).title for s in series for run in s.runs))
+    title = "; ".join(ran) if len(ran) <= TITLED else f"{len(ran)} workloads"
+    return Drawn(series, _absent(rows), title)
 
 
 def untimed(series: Iterable[Series]) -> list[str]:

@@ -121,7 +121,8 @@ def draw_tradeoff(asked: Mapping[str, Panel], notes: Sequence[str] = ()) -> Figu
         *_single(points, shown),
     ]
     handles = [line, *(families[name] for name in sorted(families)), *explained]
-    finish(figure, handles, list(dict.fromkeys(every_note)))
+    titles = dict.fromkeys(asked[title].drawn.title for title in shown)
+    finish(figure, handles, list(dict.fromkeys(every_note)), "; ".join(filter(None, titles)))
     place_labels(
         axes,
         named,
