@@ -9,6 +9,8 @@ import sys
 if sys.path[0] == os.getcwd() != os.path.dirname(os.path.dirname(__file__)):
     del sys.path[0]
 
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # before torch loads; launch.local says why
+
 import signal  # noqa: E402
 
 INTERRUPTED = 130

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import subprocess
@@ -108,8 +109,43 @@ def _git_says(
 
 
 def count_cores() -> int | None:
-    """Return how many cores this process may use; None where the system does not say."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    """Return how many cores this process may use; None where the system does not say.
+
+    A quota of a control group, such as `docker --cpus=2`, is a limit as well.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return cores and max(1, int(min(cores, read_quota())))
+
+
+def read_quota(
+    groups: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")
+) -> float:
+    """Return the cores that the control groups of this process (version 1 or 2) let it use.
+
+    Each line of `groups` is number:controllers:path. In a container the path may be the host's,
+    so that only the files at `root` are there.
+    """
+    quotas = [math.inf]
+    for line in groups.read_text().splitlines() if groups.exists() else ():
+        _, controllers, path = line.split(":", 2)
+        if not controllers or "cpu" in controllers.split(","):
+            top = root / controllers
+            group = top / path.lstrip("/")
+            above = (group, *group.parents)
+            quotas += [_read_quota(place) for place in above if place.is_relative_to(top)]
+    return min(quotas)
+
+
+def _read_quota(group: Path) -> float:
+    try:
+        if (group / "cpu.max").exists():
+            quota, period = (group / "cpu.max").read_text().split()
+        else:
+            quota = (group / "cpu.cfs_quota_us").read_text().strip()
+            period = (group / "cpu.cfs_period_us").read_text()
+    except OSError:
+        return math.inf
+    return math.inf if quota in ("max", "-1") else int(quota) / int(period)
 
 
 def describe_machine() -> Machine:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import subprocess
@@ -13,7 +14,7 @@ import torch
 from results import CONFIG
 
 from gcbench.records import environment as records_environment
-from gcbench.records.environment import checked_out, describe_environment
+from gcbench.records.environment import checked_out, describe_environment, read_quota
 from gcbench.records.result import Begun, make_result
 from gcbench.records.schema import Extended, Git
 
@@ -115,3 +116,47 @@ def test_a_run_names_the_commit_of_its_start_and_those_it_was_continued_with(
     assert make_result(config, first, "failed", "why").git == first.git, (
         "whatever the checkout is now"
     )
+
+
+def test_a_quota_of_a_control_group_limits_the_cores(tmp_path: Path) -> None:
+    """Containers (docker --cpus=2) and services have all cores in their affinity."""
+    groups, root = tmp_path / "cgroup", tmp_path / "fs"
+    files = {
+        "limited/inner/cpu.max": "max 100000\n",
+        "limited/cpu.max": "250000 100000\n",
+        "cpu,cpuacct/cpu.cfs_quota_us": "150000\n",
+        "cpu,cpuacct/cpu.cfs_period_us": "50000\n",
+        "cpu,cpuacct/free/cpu.cfs_quota_us": "-1\n",
+        "cpu,cpuacct/free/cpu.cfs_period_us": "100000\n",
+    }
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    for line, cores in (
+        ("0::/limited/inner", 2.5),
+        ("0::/", math.inf),
+        ("4:cpu,cpuacct:/free", 3.0),  # the group above it counts too
+        ("4:cpu,cpuacct:/docker/12ab", 3.0),  # a path of the host, in a container
+        ("5:memory:/limited", math.inf),
+    ):
+        groups.write_text(f"{line}\n")
+        assert read_quota(groups, root) == cores, line
+    assert read_quota(tmp_path / "none", root) == math.inf
+
+
+@pytest.mark.skipif(
+    not os.access("/sys/fs/cgroup/cpu/cpu.shares", os.W_OK), reason="no control group to write to"
+)
+def test_this_process_counts_the_cores_of_its_group(tmp_path: Path) -> None:
+    group = Path("/sys/fs/cgroup/cpu") / f"gcbench-{os.getpid()}"
+    group.mkdir()
+    try:
+        (group / "cpu.cfs_quota_us").write_text("100000")
+        code = (
+            f"open('{group}/cgroup.procs', 'w').write('0'); "
+            "from gcbench.records.environment import count_cores; print(count_cores())"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        assert done.stdout == "1\n", done.stderr
+    finally:
+        group.rmdir()
