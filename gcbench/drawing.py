@@ -172,7 +172,7 @@ def finish(
     notes: Sequence[str] = (),
     title: str = "",
 ) -> Figure:
-    """Put a title above the panels, and below them a legend and notes; the panels keep their size."""
+    """Put a title above the panels, and a legend and notes below; the panels keep their size."""
     width, height = figure.get_size_inches()
     if title:
         heading = textwrap.fill(title, int(width * TITLE_LETTERS))

@@ -34,7 +34,7 @@ STOP_SECONDS = 600.0  # from SIGTERM to the kill: a test may have to end first
 ORPHAN_SECONDS = 20.0  # for workers whose parent was killed
 FOLLOW_SECONDS = 5.0  # for workers to end by themselves when one of them has failed
 LOOK_SECONDS = 0.2  # between checks for a signal, and for the parent process
-# Threads of OpenMP (GNU's, LLVM's or Intel's) that wait for work sleep. By default they spin between
+# OpenMP's threads that wait for work sleep. By default they spin between
 # the operations of a step, which on a busy machine takes many times the CPU time of the step.
 SLEEPING = ("OMP_WAIT_POLICY", "passive")  # read when torch loads
 _PROCESSES: Any = multiprocessing.get_context("spawn")

@@ -97,7 +97,7 @@ def test_bits_and_errors_by_hand() -> None:
 
 
 def test_the_rounding_of_a_mean_is_no_error() -> None:
-    """A mean of fp32 gradients is not exact, and a run without compression has error 0 all the same."""
+    """A mean of fp32 gradients is not exact; a run without compression has error 0 all the same."""
     for relative, vnmse, expected in ((3e-8, 9e-16, (0.0, 0.0)), (2e-6, 4e-12, (2e-6, 4e-12))):
         error = {"relative": relative, "vnmse": vnmse, "cosine": 1.0, "samples": 3}
         one = plain_result(compression_error=error)
