@@ -147,6 +147,9 @@ SUBCOMMANDS = {
         "results beside the papers' numbers: tables, figures, html, list, deviations, diff A B",
     ),
     "runs": Subcommand("report.command", "runs", "everything that ran"),
+    "tune": Subcommand(
+        "tune", "tune", "the best learning rate of each row, with the same number of tries for all"
+    ),
     "claims": Subcommand(
         "report.command",
         "claims",
