@@ -147,9 +147,6 @@ SUBCOMMANDS = {
         "results beside the papers' numbers: tables, figures, html, list, deviations, diff A B",
     ),
     "runs": Subcommand("report.command", "runs", "everything that ran"),
-    "tune": Subcommand(
-        "tune", "tune", "the best learning rate of each row, with the same number of tries for all"
-    ),
     "claims": Subcommand(
         "report.command",
         "claims",
@@ -169,6 +166,9 @@ SUBCOMMANDS = {
     ),
     "check": Subcommand(
         "check.command", "check", "whether a method of your own keeps what every method promises"
+    ),
+    "tune": Subcommand(
+        "tune", "tune", "the best learning rate of each row, with the same number of tries for all"
     ),
 }
 

@@ -158,7 +158,7 @@ SHORT = ("logger=none", "trainer.launcher=virtual", "trainer.threads=1", "traine
 
 @pytest.mark.slow
 def test_real_tries_are_stopped_by_ctrl_c_and_continued(here: Path) -> None:
-    typed = [*SHORT, "rates=1,2", "seeds=1", "tries=2", "compressor=qsgd,fp16", "jobs=2"]
+    typed = [*SHORT, "rates=1,2", "seeds=1", "tries=2", "compressor=qsgd", "jobs=2"]
     command = [sys.executable, "-m", "gcbench", "tune", *typed]
     started = subprocess.Popen(command, cwd=here, text=True, stdout=subprocess.PIPE)
     end = time.monotonic() + patience(120)
@@ -171,9 +171,9 @@ def test_real_tries_are_stopped_by_ctrl_c_and_continued(here: Path) -> None:
     again = subprocess.run(command, cwd=here, text=True, capture_output=True, env={**os.environ})
     assert again.returncode == 0, again.stderr
     runs = find_runs([here / "outputs"]).runs
-    assert sorted(run.flat["dataset.split"] for run in runs) == [TEST] * 6 + [VALID] * 4
-    done = [path for path in before if f"{path.stat().st_mtime_ns}" == str(before[path])]
-    assert done and again.stdout.count("On the test part: ") == 2
+    assert sorted(run.flat["dataset.split"] for run in runs) == [TEST] * 3 + [VALID] * 2
+    assert any(path.stat().st_mtime_ns == before[path] for path in before)
+    assert again.stdout.count("On the test part: ") == 1
 
     failing = [*command, "trainer.gpus=3", "exchange=hierarchical", "workers_per_node=2"]
     failed = subprocess.run(failing, cwd=here, text=True, capture_output=True)
