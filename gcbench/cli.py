@@ -167,6 +167,9 @@ SUBCOMMANDS = {
     "check": Subcommand(
         "check.command", "check", "whether a method of your own keeps what every method promises"
     ),
+    "tune": Subcommand(
+        "tune", "tune", "the best learning rate of each row, with the same number of tries for all"
+    ),
 }
 
 

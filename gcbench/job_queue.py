@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import IO
 
 from gcbench.launch.local import collect_signals
+from gcbench.records.schema import Result
+from gcbench.report.measures import main_score
 
 LOOK_SECONDS = 0.2  # between checks for commands that have ended
 STOP_SECONDS = 600.0  # from SIGINT, after which a run writes a checkpoint, to SIGKILL
@@ -57,6 +59,17 @@ class _Running:
         self._output.close()
         seconds = time.monotonic() - self.started
         return Ended(self.index, seconds, self.process.wait(), stopped, lines[-1] if lines else "")
+
+
+def describe_outcome(ended: Ended, result: Result | None) -> str:
+    """Return how a run ended: its score, when it was stopped, or why it failed."""
+    after = f"{ended.seconds / 60:.1f} min"
+    if ended.stopped and ended.code:
+        return f"stopped after {after}"
+    if ended.code or result is None:
+        return f"not done after {after}, and not tried again now: {ended.said}"
+    scored = main_score(result)
+    return "{} {:.4g}, ".format(*scored) + after if scored else after
 
 
 def run_commands(

@@ -24,6 +24,7 @@ from gcbench.config.compose import (
     help_of,
     method_node,
     open_nodes,
+    split_sweep,
 )
 from gcbench.config.directory import choices_in, conf_directory, read_yaml
 from gcbench.config.errors import (
@@ -80,6 +81,7 @@ __all__ = [
     "run_directory",
     "run_name",
     "sentence_of",
+    "split_sweep",
     "start_notice",
     "to_overrides",
 ]

@@ -95,6 +95,16 @@ def _open_conf() -> Iterator[None]:
         GlobalHydra.instance().hydra = outer
 
 
+def split_sweep(overrides: Sequence[str]) -> list[list[str]]:
+    """Return the overrides of every point of a sweep, as `gcbench -m` would run them in order."""
+    from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+
+    with _open_conf():
+        parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
+        parsed = parser.parse_overrides(list(overrides))
+        return [list(one) for one in BasicSweeper.split_arguments(parsed, None)[0]]
+
+
 def help_of(config: str) -> str:
     """Return the --help text of conf/<config>.yaml."""
     with _open_conf():

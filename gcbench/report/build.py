@@ -82,7 +82,9 @@ def _seeds(row: Row) -> str:
     done = ", ".join(_seed(run) for run in row.done)
     facts = [*([done] if done else []), *(f"{_seed(r)} {r.status}" for r in row.unfinished)]
     if row.grid and row.grid.chosen is not None:
-        facts.append(f"lr {row.grid.chosen:g}, the best of {len(row.grid.rates)}")
+        tries = f"the best of {len(row.grid.rates)} in {row.grid.tries} tries"
+        part = f" on {row.grid.split}" if row.grid.validated else ""
+        facts.append(f"lr {row.grid.chosen:g}, {tries}{part}")
     return "; ".join(facts) or "missing"
 
 

@@ -43,6 +43,11 @@ def compose(experiment: str, budget: str = PAPER, overrides: tuple[str, ...] = (
 def _compose_once(experiment: str, budget: str, overrides: tuple[str, ...]) -> Composition:
     stored = read_resolved().get(key_of(experiment, budget, overrides))
     config = compose_experiment(experiment, budget, overrides) if stored is None else stored
+    return composition_of(config)
+
+
+def composition_of(config: Config) -> Composition:
+    """Return a resolved configuration of plain values with what is derived from it."""
     return Composition(config, config["choices"], flatten_config(config), identify(config))
 
 

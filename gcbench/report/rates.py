@@ -1,4 +1,7 @@
-"""The learning rates that a row of a table was tried with, and which one is reported."""
+"""The learning rates that a row of a table was tried with, and which one is reported.
+
+`gcbench tune` chooses by the same functions, also among the values of another key.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +10,19 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import NamedTuple
 
-from gcbench.identity import Differences, flat_differences
+from gcbench.identity import Differences
 from gcbench.records.store import RecordedRun, newest
 from gcbench.report.configs import Composition
 from gcbench.report.measures import measure_by_seed
 from gcbench.report.tables import Column
 
 RATE = "optimizer.lr"
-SPLIT = "dataset.split"
+SPLIT = "dataset.split"  # the part of the data on which a run is tested
+VALID = "valid"
 
 
 class Rate(NamedTuple):
-    """One learning rate of a grid."""
+    """One learning rate of a grid, or one value of another key that `gcbench tune` tries."""
 
     lr: float
     scores: dict[int, float]  # by seed; empty unless every run was done and has a score
@@ -39,9 +43,14 @@ class Grid:
     validated: bool  # whether that data is not the data of the reported scores
     measure: str
     chosen: float | None  # None if no rate ended well with all its seeds
-    # One run per seed; empty if the chosen rate has not run on the test split.
+    # One run per seed; empty if the chosen rate has not run on the row's own split.
     reported: list[RecordedRun]
     duplicates: list[RecordedRun]  # older runs of the same seed and rate
+
+    @property
+    def tries(self) -> int:
+        """Return the number of runs among which the reported rate was chosen."""
+        return sum(len(rate.runs) for rate in self.rates)
 
     @property
     def runs(self) -> list[RecordedRun]:
@@ -52,36 +61,47 @@ class Grid:
         ]
 
 
-def is_swept(differs: Differences) -> bool:
-    """Return whether a run differs from a row only in its rate, its validation scores, or both."""
-    return set(differs) == {RATE} or (set(differs) <= {RATE, SPLIT} and _is_validation(differs))
+def is_swept(differs: Differences, key: str = RATE) -> bool:
+    """Return whether a run differs from a row only in its rate, the part it is tested on, or both.
+
+    On its test part a row also runs if its data set is by default tested on the validation part.
+    """
+    return bool(differs) and set(differs) <= {key, SPLIT}
 
 
 def find_grid(
-    exact: list[RecordedRun], swept: list[RecordedRun], expected: Composition, chooser: Column
+    exact: list[RecordedRun],
+    swept: list[RecordedRun],
+    expected: Composition,
+    chooser: Column,
+    key: str = RATE,
 ) -> Grid | None:
     """Return the grid of the learning rates that were tried; None if that was only one.
 
     `exact` are the row's own runs, `swept` those with another rate or split. If several rates have
-    validation scores, these choose the rate; otherwise the reported scores do.
+    validation scores, these choose the rate, and the runs on the test part are reported; if there
+    are none, those on the validation part, where that is the row's own. Otherwise the reported
+    scores choose.
     """
     by_rate: dict[tuple[bool, float], list[RecordedRun]] = {}
     for run in [*exact, *swept]:
-        validation = _is_validation(flat_differences(run.flat, expected.flat))
-        by_rate.setdefault((validation, run.flat[RATE]), []).append(run)
-    validated = len([lr for validation, lr in by_rate if validation]) > 1
-    if len([lr for validation, lr in by_rate if validation == validated]) < 2:
+        by_rate.setdefault((run.flat.get(SPLIT) == VALID, run.flat[key]), []).append(run)
+    on_valid = len([lr for validation, lr in by_rate if validation]) > 1
+    if len([lr for validation, lr in by_rate if validation == on_valid]) < 2:
         return None
-    kept = {key: newest(runs) for key, runs in by_rate.items()}
+    kept = {rate: newest(runs) for rate, runs in by_rate.items()}
     rates = [
         _rate(lr, runs, chooser)
         for (validation, lr), (runs, _) in sorted(kept.items())
-        if validation == validated
+        if validation == on_valid
     ]
     chosen = _best(rates, chooser.lower_is_better)
-    reported, _ = kept.get((False, expected.flat[RATE] if chosen is None else chosen), ([], []))
+    value = expected.flat[key] if chosen is None else chosen
+    tested, _ = kept.get((False, value), ([], []))
+    validated = on_valid and bool(tested or expected.flat.get(SPLIT) != VALID)
+    reported, _ = kept.get((on_valid and not validated, value), ([], []))
     duplicates = [run for _, older in kept.values() for run in older]
-    split = "valid" if validated else expected.flat.get(SPLIT, "test")
+    split = VALID if on_valid else expected.flat.get(SPLIT, "test")
     return Grid(rates, split, validated, str(chooser.measure), chosen, reported, duplicates)
 
 
@@ -110,8 +130,3 @@ def _gain(rate: Rate, reference: Rate) -> float:
     shared = rate.scores.keys() & reference.scores.keys()
     a, b = (fmean(one.scores[seed] for seed in shared or one.scores) for one in (rate, reference))
     return a - b
-
-
-def _is_validation(differs: Differences) -> bool:
-    """Return whether the run is scored on held-out training samples, unlike the row."""
-    return SPLIT in differs and differs[SPLIT][0] == "valid"

@@ -14,7 +14,7 @@ from gcbench.report.command_lines import command_of_runs, commands_of_missing
 from gcbench.report.deviations import deviations_of
 from gcbench.report.document import DIRTY, DIRTY_NOTE, Heading, Section, Summary, format_summary
 from gcbench.report.measures import DEFINITIONS, TIMES, is_infinite, measure
-from gcbench.report.rates import RATE, SPLIT, Rate
+from gcbench.report.rates import RATE, SPLIT, VALID, Rate
 from gcbench.report.rows import Row, RowsByBudget
 from gcbench.report.tables import Column, Table
 
@@ -83,7 +83,7 @@ def _grid(row: Row) -> str:
     assert grid is not None
     rates = ", ".join(_rate(rate) for rate in grid.rates)
     how = (
-        "by validation, on held-out training samples"
+        "by validation, on a part of the data that is not reported"
         if grid.validated
         else f"on the {grid.split} split, which is reported too"
     )
@@ -94,7 +94,8 @@ def _grid(row: Row) -> str:
         if grid.chosen is not None
         else "none ended well with all its seeds"
     )
-    return f"{_where(row)}: {grid.measure} for {RATE} = {rates}; {outcome}"
+    tries = f"{grid.tries} tries, {grid.measure} for {RATE} = {rates}"
+    return f"{_where(row)}: {tries}; {outcome}"
 
 
 def _rate(rate: Rate) -> str:
@@ -145,6 +146,7 @@ def _notes(table: Table, at_budget: Sequence[Row], rows: Sequence[Row]) -> Itera
     if table.seeds and table.seeds > 1:
         yield f"The paper averages over {table.seeds} seeds; n is the number of our seeds"
     runs = [run for row in at_budget for run in row.runs if run.done]
+    yield from _part_of_data(at_budget)
     measures = dict.fromkeys(str(column.measure) for column in table.columns)
     if table.study is None:
         yield from (DEFINITIONS[name] for name in measures if name in DEFINITIONS)
@@ -183,6 +185,20 @@ def _notes(table: Table, at_budget: Sequence[Row], rows: Sequence[Row]) -> Itera
             yield f"{where}: the run of {label}, whose configuration is the same"
 
 
+def _part_of_data(rows: Sequence[Row]) -> Iterator[str]:
+    """Yield which rows are scored on the validation part of the data, if any are."""
+    done = [row for row in rows if row.done]
+    labels = [row.spec.label for row in done if row.done[0].flat.get(SPLIT) == VALID]
+    if len(labels) == len(done) > 0:
+        yield f"All scores are of the validation part of the data ({SPLIT}={VALID})"
+    elif labels:
+        yield (
+            f"{', '.join(labels)}: scores are of the validation part of the data "
+            f"({SPLIT}={VALID}); those of the other rows are of the test part, and their rates "
+            "were chosen on the validation part"
+        )
+
+
 def _notes_on_errors(rows: Sequence[Row], measures: Iterable[str]) -> Iterator[str]:
     """Yield why rows have no error of compression, if it is in the table."""
     if not ERRORS & set(measures):
@@ -211,7 +227,7 @@ def _commands_of(row: Row) -> Iterator[str]:
         own.append((row.chosen, not_borrowed))
     own += [(other.overrides, other.runs) for other in row.others]
     if row.grid:
-        split = [f"{SPLIT}=valid"] if row.grid.validated else []
+        split = [f"{SPLIT}={VALID}"] if row.grid.validated else []
         for rate in row.grid.rates:
             if split or rate.runs != row.runs:
                 own.append(([f"{RATE}={format_value(rate.lr)}", *split], rate.runs))

@@ -30,7 +30,7 @@ from gcbench.report.configs import (
     settings_at,
 )
 from gcbench.report.measures import TIMES, measure_by_seed
-from gcbench.report.rates import RATE, Grid, find_grid, is_swept
+from gcbench.report.rates import RATE, SPLIT, Grid, find_grid, is_swept
 from gcbench.report.tables import Column, Table, TableRow, overrides_of
 
 
@@ -54,7 +54,8 @@ class Row:
     # Older runs of the same seed and configuration.
     duplicates: list[RecordedRun] = field(default_factory=list)
     typed: tuple[str, ...] = ()  # with=..., as far as the row has the keys
-    chosen: tuple[str, ...] = ()  # the learning rate that was chosen, if it is not the row's own
+    # The learning rate that was chosen, and the part of the data, if they are not the row's own.
+    chosen: tuple[str, ...] = ()
 
     @property
     def own_overrides(self) -> tuple[str, ...]:
@@ -254,10 +255,19 @@ def _fill_from_others(
 
 
 def _chosen_overrides(grid: Grid | None, expected: Composition) -> tuple[str, ...]:
-    """Return the override for the chosen learning rate; empty if it is the row's own."""
-    if grid is None or grid.chosen in (None, expected.config["optimizer"]["lr"]):
+    """Return the overrides that make the reported runs from the row; empty without a chosen rate.
+
+    A rate or a part of the data that is the row's own is left out.
+    """
+    if grid is None or grid.chosen is None:
         return ()
-    return (f"{RATE}={format_value(grid.chosen)}",)
+    parts = {run.flat.get(SPLIT) for run in grid.reported} or {expected.flat.get(SPLIT)}
+    chosen = {RATE: grid.chosen, SPLIT: parts.pop()}
+    return tuple(
+        f"{key}={format_value(value)}"
+        for key, value in chosen.items()
+        if value != expected.flat.get(key)
+    )
 
 
 def agrees(run: RecordedRun, settings: Mapping[str, Any]) -> bool:

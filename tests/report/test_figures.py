@@ -440,7 +440,7 @@ def test_scores_of_validation_are_called_so_and_share_no_panel_with_those_of_the
     assert label_of("accuracy", [validated]) == "Validation accuracy (%)"
     assert label_of("best_accuracy", [validated]) == "Best validation accuracy (%)"
     assert label_of("train_loss", [validated]) == "Training loss (nats)"
-    assert label_of("accuracy", [tested, validated]) == "Test accuracy (%)"
+    assert label_of("accuracy", [tested, validated]) == "Test or validation accuracy (%)"
     workloads = series_by_workload([*runs.values()])
     assert [workload.split for workload in workloads] == ["test", "valid"]
     assert len({workload.name for workload in workloads}) == 2

@@ -226,6 +226,43 @@ def test_the_best_learning_rate_of_a_grid(said, split: str) -> None:
         assert "9: diverged (n=1); 0.05 is reported, chosen on the test split" in grid
 
 
+def test_a_row_whose_own_part_is_the_validation_part_is_reported_on_the_test_part(
+    said, here
+) -> None:
+    path = here.parent / "table/small/one.yaml"
+    gpt, other = "modern/gpt/none", "modern/gpt/fp16"
+    path.write_text(path.read_text().replace(SGD, gpt).replace(RANK, other))
+    for rate, perplexity in ((0.001, 60.0), (0.002, 50.0), (0.004, 55.0)):
+        for seed in (1, 2):
+            tried = result_of(gpt, f"optimizer.lr={rate}", seed=seed, accuracy=perplexity + seed)
+            write(OUT / f"valid{rate}{seed}", tried)
+    text = said("table=small/one", "format=markdown")
+    row = rows(text)["No compression"]
+    assert (
+        row[-1] == "1, 2; lr 0.001, the best of 3 in 6 tries"
+        and row[0] == "61.5 [61.0, 62.0] (n=2)"
+    )
+    assert "- All scores are of the validation part of the data (dataset.split=valid)" in text
+
+    write(OUT / "other", result_of(other, accuracy=70))
+    for seed in (1, 2, 3):
+        own = ["optimizer.lr=0.001", "dataset.split=test"]
+        write(OUT / f"test{seed}", result_of(gpt, *own, seed=seed, accuracy=80))
+    text = said("table=small/one", "format=markdown")
+    row = rows(text)["No compression"]
+    assert row[-1] == "1, 2, 3; lr 0.001, the best of 3 in 6 tries on valid"
+    assert row[0] == "80.0 (n=3)"
+    assert (
+        "- medium: Rank_7: scores are of the validation part of the data (dataset.split=valid);"
+        in text
+    )
+    assert "+experiment/modern/gpt=none optimizer.lr=0.001 dataset.split=test seed=1,2,3`" in text
+    assert "+experiment/modern/gpt=none optimizer.lr=0.004 dataset.split=valid seed=1,2`" in text
+    grid = text.partition("## Learning rates")[2].partition("##")[0]
+    assert "6 tries, accuracy for optimizer.lr = 0.001: 61.5 (n=2)" in grid
+    assert "0.001 is reported, chosen by validation" in grid
+
+
 def test_runs_from_before_a_key_count_for_a_row_with_the_value_of_before(said, here) -> None:
     path = here.parent / "table/small/one.yaml"
     earlier = f"{SGD}, with: {{trainer.label_smoothing: 0.0}}"

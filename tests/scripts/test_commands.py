@@ -33,6 +33,7 @@ from gcbench.report.arguments import Claims, Page, Report, Runs, read_source
 from gcbench.report.figures.studies import STUDIES
 from gcbench.report.tables import tables_of
 from gcbench.studies.study import make_study
+from gcbench.tune import Tune
 
 ROOT = Path(__file__).parents[2]
 # The changelog is history; the commands in claims.md are those of tables, which other tests cover.
@@ -125,6 +126,10 @@ def _study(arguments: Sequence[str]) -> None:
         make_study(arguments[0], arguments[1:])
 
 
+def _tune(arguments: Sequence[str]) -> None:
+    resolve_overrides(one_point(read_arguments(Tune, arguments).others))
+
+
 READERS: dict[str, Callable[[Sequence[str]], object]] = {
     "report": _report,
     "runs": lambda arguments: read_source(Runs, arguments),
@@ -134,6 +139,7 @@ READERS: dict[str, Callable[[Sequence[str]], object]] = {
     "study": _study,
     "methods": lambda arguments: read_arguments(Methods, arguments),
     "check": lambda arguments: read_arguments(Check, arguments),
+    "tune": _tune,
 }
 
 
@@ -159,6 +165,7 @@ def test_every_subcommand_is_read_and_mistakes_are_seen() -> None:
         "bits=2,4 rank=3",
         "-m '+experiment/powersgd/table44=glob(*)'",
         "bench sizes=[ten]",
+        "tune tires=6",
         "predict pays netwrk=1gbit",
     ):
         with pytest.raises((ConfigError, ValueError)):

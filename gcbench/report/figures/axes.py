@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from gcbench.report.figures.series import Series, workload_of
 from gcbench.report.measures import MEASURES
+from gcbench.report.rates import VALID
 
 LABELS = {
     **{name: measure.label for name, measure in MEASURES.items()},
@@ -22,7 +23,7 @@ def label_of(name: str, series: Iterable[Series]) -> str:
     """Return the axis label of the measure `name` for these series.
 
     The loss of runs with an accuracy or a perplexity is a cross-entropy, in nats. The label says
-    so, and also if all runs were scored on validation data.
+    so, and also if all or some runs were scored on validation data.
     """
     runs = [run for one in series for run in one.runs]
     tests = [run.result.test or {} for run in runs]
@@ -30,6 +31,8 @@ def label_of(name: str, series: Iterable[Series]) -> str:
         name in LOSSES and tests and all({"accuracy", "perplexity"} & set(test) for test in tests)
     )
     label = LABELS[name] + (" (nats)" if entropy else "")
-    if runs and all(workload_of(run).split == "valid" for run in runs):
-        label = label.replace("Test ", "Validation ").replace(" test ", " validation ")
+    parts = {workload_of(run).split for run in runs}
+    if VALID in parts:
+        word = "test or validation" if len(parts) > 1 else "validation"
+        label = label.replace("Test ", f"{word.capitalize()} ").replace(" test ", f" {word} ")
     return label
