@@ -80,14 +80,16 @@ def _milliseconds(label: str, *phases: str) -> Measure:
 
 
 def _relative_error(result: Result) -> float | None:
-    return _rounded(result.compression_error and result.compression_error.relative)
+    error = result.compression_error
+    return _rounded(error.relative, ROUNDING) if error else None
 
 
 def _vnmse(result: Result) -> float | None:
-    return _rounded(result.compression_error and result.compression_error.vnmse, ROUNDING**2)
+    error = result.compression_error
+    return _rounded(error.vnmse, ROUNDING**2) if error else None
 
 
-def _rounded(error: float | None, rounding: float = ROUNDING) -> float | None:
+def _rounded(error: float | None, rounding: float) -> float | None:
     """Return an error, and 0 for one that is only the rounding of a mean in fp32."""
     return 0.0 if error is not None and error < rounding else error
 
