@@ -112,3 +112,5 @@ def run_commands(
             for one in running:
                 one.process.kill()
                 one.process.wait()
+    if received and kill_at == inf:  # it came when there was nothing more to stop here
+        signal.raise_signal(signal.Signals[received[0]])

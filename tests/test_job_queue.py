@@ -130,3 +130,9 @@ def test_commands_are_as_nice_as_the_queue() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.stdout.strip().endswith(f"nice {min(os.nice(0) + 7, 19)}"), done.stderr
+
+
+def test_a_signal_after_the_last_command_is_left_to_the_caller() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        for _ in run_commands([python("pass")], [{}]):
+            os.kill(os.getpid(), signal.SIGINT)
