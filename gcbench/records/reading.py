@@ -64,6 +64,9 @@ def read_json(path: Path) -> Any:
         raise ValueError(f"is not JSON ({error})") from error
 
 
+NUMBERS = (float, int, bool, type(None))  # most of what curves are made of, and nothing to escape
+
+
 def printable(value: Any, depth: int = 0) -> Any:
     """Return `value` with control characters, which a terminal would obey, escaped.
 
@@ -74,7 +77,12 @@ def printable(value: Any, depth: int = 0) -> Any:
     if isinstance(value, str):
         return escape(value)
     if isinstance(value, Mapping):  # W&B's tables are not dictionaries
-        return {printable(key): printable(item, depth + 1) for key, item in value.items()}
+        return {
+            escape(key) if isinstance(key, str) else key: (
+                item if type(item) in NUMBERS else printable(item, depth + 1)
+            )
+            for key, item in value.items()
+        }
     if isinstance(value, list):
         return [printable(item, depth + 1) for item in value]
     return value

@@ -48,25 +48,25 @@ class RecordedRun:
         renewed, read_renewed = renew_error(result, read_metrics)
         return RecordedRun(renewed, place, read_renewed)
 
-    @property
+    @cached_property
     def config(self) -> Config:
         return self.result.config
 
-    @property
+    @cached_property
     def experiment(self) -> str | None:
         """Return paper/table/row, or None if the run belongs to no experiment."""
         return self.result.experiment
 
-    @property
+    @cached_property
     def budget(self) -> str:
         return self.result.choices["budget"]
 
-    @property
+    @cached_property
     def seed(self) -> int:
         seed: int = self.config["seed"]
         return seed
 
-    @property
+    @cached_property
     def status(self) -> Status:
         return self.result.status
 

@@ -246,8 +246,8 @@ def _fill_from_others(
     """Return one run per seed, borrowed if the row has none that ended, and the runs left over."""
     exact, older = newest(own)
     ended = {run.seed for run in exact if run.status in ENDED}
-    missed = (run for run in others if run.seed not in ended and run.status in ENDED)
-    borrowed, _ = newest(run for run in missed if is_same(run, expected))
+    missed = (run for run in others if is_same(run, expected) and run.seed not in ended)
+    borrowed, _ = newest(run for run in missed if run.status in ENDED)
     seeds = {run.seed for run in borrowed}
     kept = [run for run in exact if run.seed not in seeds]
     older += [run for run in exact if run.seed in seeds]
