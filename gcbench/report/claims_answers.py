@@ -16,6 +16,7 @@ from gcbench.report.claims_evidence import (
     measure_study,
 )
 from gcbench.report.claims_relations import Judged, Margin, find_margins, judge
+from gcbench.report.measures import LOWER
 from gcbench.report.rows import Row
 from gcbench.report.significance import Noise
 from gcbench.report.verdicts import DECIDED, Verdict, combine
@@ -110,7 +111,9 @@ def _answer(claim: Claim, parts: list[Part], budget: str | None) -> Answer:
         verdict = Verdict.IN_PART
     if claim.input and verdict is Verdict.REPRODUCED:
         verdict = Verdict.CONSISTENT
-    bases = tuple(dict.fromkeys(part.basis for part in parts if part.basis))
+    bases = dict.fromkeys(part.basis for part in parts if part.basis)
+    if any(one.decided_by_loss for judged_part in of_parts for one in judged_part):
+        bases["by test loss"] = None
     not_asked = dict.fromkeys(
         f"{part.measure.replace('_', ' ')} is not asked at budget {budget}"
         for part in claim.check.rows
@@ -121,7 +124,7 @@ def _answer(claim: Claim, parts: list[Part], budget: str | None) -> Answer:
     if claim.input:
         evidence.append(f"the answer starts from {claim.input}")
     complete = all(n >= SEEDS for part in parts for m in part.margins for n in m.counts)
-    return Answer(verdict, budget, bases, evidence, claim.but, complete)
+    return Answer(verdict, budget, tuple(bases), evidence, claim.but, complete)
 
 
 def _parts_at_any_budget(claim: Claim, evidence: Evidence) -> Iterator[Part]:
@@ -168,6 +171,8 @@ def _compare_rows(part: RowRelations, budget: str, evidence: Evidence) -> Part:
     rows = {path: evidence.row(path, part.score, budget) for path in part.paths}
     part, repeated = _asked_once(part, rows)
     measured = {path: measure_row(rows[path], part.measure) for path in part.paths}
+    of_tables = evidence.measure_tables(part, budget, part.measure)
+    margins = _margins(part, measured, of_tables)
     beside = f" with {' '.join(evidence.overrides)}" if evidence.overrides else ""
     title = f"{part.measure.replace('_', ' ')} at budget {budget}{beside}"
     title += describe_stand_ins(rows.values())
@@ -179,9 +184,29 @@ def _compare_rows(part: RowRelations, budget: str, evidence: Evidence) -> Part:
         about += f"; see {', '.join(tables)}"
     return Part(
         f"budget {budget}" if any(m.value for m in measured.values()) else "",
-        _margins(part, measured, evidence.measure_tables(part, budget)),
+        _compare_losses(part, rows, budget, evidence, margins),
         lambda judged: describe(title, _label(part, measured), judged) + about,
     )
+
+
+def _compare_losses(
+    part: RowRelations,
+    rows: Mapping[str, Row],
+    budget: str,
+    evidence: Evidence,
+    margins: Sequence[Margin],
+) -> Sequence[Margin]:
+    """Return the margins, those of the order of two accuracies with that of their test losses."""
+    if part.measure not in ("accuracy", "error_rate"):
+        return margins
+    values = {p: v for p in part.paths if (v := measure_row(rows[p], "loss").value) is not None}
+    of_tables = evidence.measure_tables(part, budget, "loss")
+    noise = Noise([measured.value.by_seed for measured in of_tables if measured.value])
+    orders = [margin.relation for margin in margins if margin.known and margin.relation.orders]
+    same = part.measure in LOWER
+    of_losses = find_margins([one if same else one.swapped for one in orders], values, noise)
+    by_relation = dict(zip(map(id, orders), of_losses, strict=True))
+    return [margin._replace(of_loss=by_relation.get(id(margin.relation))) for margin in margins]
 
 
 def _asked_once(part: RowRelations, rows: Mapping[str, Row]) -> tuple[RowRelations, list[str]]:
