@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from gcbench.report.claims import BUDGETS, Claim, Related, RowRelations, StudyRelations
+from gcbench.report.claims import BUDGETS, STEPS, Claim, Related, RowRelations, StudyRelations
 from gcbench.report.claims_evidence import (
     Evidence,
     Measured,
@@ -43,11 +43,14 @@ class Answer(NamedTuple):
     evidence: list[str]
     but: str | None = None
     complete: bool = True  # whether all rows have at least three seeds
+    waits: bool = False  # whether a part of it is judged only after the paper's number of steps
 
     @property
     def short(self) -> str:
         """Return the verdict and what it rests on."""
         asked = self.bases if self.verdict is not Verdict.NOT_YET else ()
+        if self.waits and not asked:
+            asked = (f"recovery waits for budget {STEPS}",)
         return self.verdict.value + (f" ({', '.join(asked)})" if asked else "")
 
     @property
@@ -88,7 +91,7 @@ def answer_claim(claim: Claim, evidence: Evidence) -> AnsweredClaim:
     """
     fixed = list(_parts_at_any_budget(claim, evidence))
     answers = []
-    for budget in BUDGETS:
+    for budget in filter({run.budget for run in evidence.runs}.__contains__, BUDGETS):
         measured = [
             _compare_rows(p, budget, evidence) for p in claim.check.rows if budget in p.budgets
         ]
@@ -106,7 +109,12 @@ def _answer(claim: Claim, parts: list[Part], budget: str | None) -> Answer:
     judged = iter(judge([margin for part in parts for margin in part.margins]))
     of_parts = [[next(judged) for _ in part.margins] for part in parts]
     verdicts = [one.verdict for judged_part in of_parts for one in judged_part]
-    verdict = combine([*verdicts, *(part.verdict for part in parts if part.verdict)])
+    verdicts += [part.verdict for part in parts if part.verdict]
+    verdict = combine(verdicts)
+    waits = [one.so_far is not None for judged_part in of_parts for one in judged_part]
+    if any(waits):  # whatever they bring, what holds in part does
+        others = [v for v, wait in zip(verdicts, [*waits, *[False] * len(verdicts)]) if not wait]
+        verdict = Verdict.IN_PART if combine(others) is Verdict.IN_PART else verdict
     if claim.but and verdict in (Verdict.REPRODUCED, Verdict.COVERED):
         verdict = Verdict.IN_PART
     if claim.input and verdict is Verdict.REPRODUCED:
@@ -123,8 +131,12 @@ def _answer(claim: Claim, parts: list[Part], budget: str | None) -> Answer:
     evidence = [*texts, *not_asked]
     if claim.input:
         evidence.append(f"the answer starts from {claim.input}")
-    complete = all(n >= SEEDS for part in parts for m in part.margins for n in m.counts)
-    return Answer(verdict, budget, tuple(bases), evidence, claim.but, complete)
+    margins = [margin for part in parts for margin in part.margins]
+    complete = all(m.known and all(n >= SEEDS for n in m.counts) for m in margins)
+    waits_for_steps = any(waits) and not claim.machine
+    return Answer(
+        verdict, budget, tuple(bases), evidence, claim.but, complete, waits_for_steps
+    )
 
 
 def _parts_at_any_budget(claim: Claim, evidence: Evidence) -> Iterator[Part]:
@@ -172,7 +184,12 @@ def _compare_rows(part: RowRelations, budget: str, evidence: Evidence) -> Part:
     part, repeated = _asked_once(part, rows)
     measured = {path: measure_row(rows[path], part.measure) for path in part.paths}
     of_tables = evidence.measure_tables(part, budget, part.measure)
-    margins = _margins(part, measured, of_tables)
+    has_numbers = any(m.value and rows[path].budget == budget for path, m in measured.items())
+    late = waiting(part, budget, evidence)
+    margins = [
+        margin._replace(waits=margin.relation.text in late)
+        for margin in _margins(part, measured, of_tables)
+    ]
     beside = f" with {' '.join(evidence.overrides)}" if evidence.overrides else ""
     title = f"{part.measure.replace('_', ' ')} at budget {budget}{beside}"
     title += describe_stand_ins(rows.values())
@@ -183,10 +200,21 @@ def _compare_rows(part: RowRelations, budget: str, evidence: Evidence) -> Part:
     if tables := evidence.tables(part.paths):
         about += f"; see {', '.join(tables)}"
     return Part(
-        f"budget {budget}" if any(m.value for m in measured.values()) else "",
+        f"budget {budget}" if has_numbers else "",
         _compare_losses(part, rows, budget, evidence, margins),
         lambda judged: describe(title, _label(part, measured), judged) + about,
     )
+
+
+def waiting(part: RowRelations, budget: str, evidence: Evidence) -> set[str]:
+    """Return the relations about recovery whose rows have fewer steps here than in the paper."""
+    if part.score != part.measure or BUDGETS.index(budget) <= BUDGETS.index(STEPS):
+        return set()
+    return {
+        relation.text
+        for relation in part.relations
+        if relation.recovers and any(map(evidence.gains_steps, relation.names))
+    }
 
 
 def _compare_losses(

@@ -9,11 +9,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
+from gcbench.config import PAPER
 from gcbench.console import name_first
 from gcbench.records.store import RecordedRun
 from gcbench.report.borrowed import describe_sources
-from gcbench.report.claims import EARLY_LOSS, LEARNING_RATE, RowRelations
+from gcbench.report.claims import BUDGETS, EARLY_LOSS, LEARNING_RATE, STEPS, RowRelations
 from gcbench.report.claims_relations import Judged, Value
+from gcbench.report.configs import compose_row
 from gcbench.report.document import Heading, Summary, format_number, format_summary
 from gcbench.report.measures import LOWER, SCORES, is_infinite, measure
 from gcbench.report.rates import Rate
@@ -33,6 +35,13 @@ EXACT = {
     "parameters",
     LEARNING_RATE,
 }  # measures that are the same for all seeds
+
+
+def budget_of(row: TableRow, asked: str) -> str:
+    """Return the paper's budget, or else the smallest, with the row's configuration at `asked`."""
+    identity = compose_row(row, asked).identity
+    smaller = [PAPER, *reversed(BUDGETS[BUDGETS.index(asked) :])] if asked in BUDGETS else []
+    return next((b for b in smaller if compose_row(row, b).identity == identity), asked)
 
 
 class Measured(NamedTuple):
@@ -64,7 +73,15 @@ class Evidence:
         """Return the row that claims call <paper>/<table>/<name>, else one for this experiment."""
         return self._specs.get(path) or TableRow(path, experiment=path)
 
+    def gains_steps(self, path: str) -> bool:
+        """Return whether the row has more steps at budget=cpu_steps than at the smallest budget."""
+        spec = self.spec(path)
+        return spec.experiment is not None and budget_of(spec, STEPS) == STEPS
+
     def row(self, path: str, score: str, budget: str) -> Row:
+        """Return a row with its runs; without more steps at budget=cpu_steps, at the smallest."""
+        if budget == STEPS and not self.gains_steps(path):
+            budget = BUDGETS[-1]
         key = path, score, budget
         if key not in self._rows:
             chooser = Column(score, score, measure=score)
@@ -222,9 +239,16 @@ def describe(title: str, measured: Mapping[str, Measured], judged: Sequence[Judg
     against = [
         one
         for one in judged
-        if one.verdict in DECIDED and one.by_loss and one.by_loss is not one.verdict
+        if (one.so_far or one.verdict) in DECIDED
+        and one.by_loss not in (None, one.so_far or one.verdict)
     ]
-    lists = {**by_loss, **by_accuracy, "the test loss says the opposite": against}
+    waiting = {
+        f"about recovery, which budget {STEPS} decides; here {verdict.value}": [
+            one for one in judged if one.so_far is verdict
+        ]
+        for verdict in Verdict
+    }
+    lists = {**by_loss, **by_accuracy, **waiting, "the test loss says the opposite": against}
     facts += [
         f"{what}: {', '.join(one.text for one in relations)}"
         for what, relations in lists.items()

@@ -83,6 +83,15 @@ class Relation:
         )
 
     @property
+    def recovers(self) -> bool:
+        """Return whether rows that are equal satisfy it with a margin, as in a >= b - 0.3.
+
+        A method that recovers what another reaches may need the paper's number of steps for it.
+        """
+        equal = dict.fromkeys(self.names, 1.0)
+        return self.sign == "==" or (self.sign == ">=" and self.difference(equal) > 0)
+
+    @property
     def swapped(self) -> Relation:
         return replace(self, larger=self.smaller, smaller=self.larger)
 
@@ -103,6 +112,7 @@ class Margin(NamedTuple):
     error: Error | None = None  # of the mean; None if it is not known
     counts: tuple[int, ...] = ()  # the number of seeds of each row; empty if none depends on one
     of_loss: Margin | None = None  # that of the test losses, if it may decide
+    waits: bool = False  # for more steps, however it stands after these
 
     @property
     def p(self) -> float:
@@ -126,10 +136,11 @@ class Judged(NamedTuple):
     verdict: Verdict
     by_loss: Verdict | None = None  # what the test losses say, if they differ by more than noise
     decided_by_loss: bool = False
+    so_far: Verdict | None = None  # what would be the verdict if it did not wait for more steps
 
     @property
     def text(self) -> str:
-        relation, _, mean, error, counts, of_loss = self.margin
+        relation, _, mean, error, counts, of_loss, _ = self.margin
         if not counts:
             return f"{relation.text}: {mean:+.3g}"
         seeds = " and ".join(map(str, sorted(set(counts)))) + f" seed{'s' * (set(counts) != {1})}"
@@ -170,9 +181,15 @@ def judge(margins: Sequence[Margin]) -> list[Judged]:
     seeded = [test for test in tests if test.counts]
     adjusted = iter(holm([test.p for test in seeded]))
     p_values = iter([next(adjusted) if test.counts else 0.0 for test in tests])
-    return [
+    judged = [
         _judge(margin, next(p_values), next(p_values) if margin.of_loss else 1.0)
         for margin in margins
+    ]
+    return [
+        one._replace(verdict=Verdict.NOT_YET, so_far=one.verdict)
+        if one.margin.waits and one.margin.known
+        else one
+        for one in judged
     ]
 
 

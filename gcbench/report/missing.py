@@ -9,8 +9,8 @@ from statistics import median
 from gcbench.config import PAPER
 from gcbench.identity import Config
 from gcbench.report.claims import BUDGETS, Claim
-from gcbench.report.claims_answers import AnsweredClaim
-from gcbench.report.claims_evidence import EXACT, Evidence
+from gcbench.report.claims_answers import AnsweredClaim, waiting
+from gcbench.report.claims_evidence import EXACT, Evidence, budget_of
 from gcbench.report.claims_missing import (
     SEEDS,
     MissingRuns,
@@ -18,7 +18,7 @@ from gcbench.report.claims_missing import (
     missing_runs,
     planned_seeds,
 )
-from gcbench.report.configs import compose, compose_row, data_folder, experiment_override
+from gcbench.report.configs import compose, data_folder, experiment_override
 from gcbench.report.measures import TIMES
 from gcbench.report.tables import Table, TableRow
 
@@ -51,13 +51,6 @@ class Missing:
     runs: list[MissingRun]
     timed: list[str]  # tables of times, which runs at the same time would distort
     needing: dict[str, list[str]]  # rows by the special hardware or data that they need
-
-
-def budget_of(row: TableRow, asked: str) -> str:
-    """Return the paper's budget, or else the smallest, with the row's configuration at `asked`."""
-    identity = compose_row(row, asked).identity
-    smaller = [PAPER, *reversed(BUDGETS[BUDGETS.index(asked) :])] if asked in BUDGETS else []
-    return next((b for b in smaller if compose_row(row, b).identity == identity), asked)
 
 
 def find_missing(
@@ -135,6 +128,8 @@ class _Collected:
             for part in claim.check.rows
             if budget in part.budgets and part.measure not in TIMES
         ]
+        if any(waiting(part, budget, self._evidence) for part, _ in parts):
+            return []
         rows = [self._evidence.spec(path) for part, _ in parts for path in part.paths]
         if not all([self._is_within_reach(row) for row in rows]):
             return []
