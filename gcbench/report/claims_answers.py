@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from gcbench.records.store import RecordedRun, sort_by_age
 from gcbench.report.claims import BUDGETS, STEPS, Claim, Related, RowRelations, StudyRelations
 from gcbench.report.claims_evidence import (
     Evidence,
@@ -16,7 +17,9 @@ from gcbench.report.claims_evidence import (
     measure_study,
 )
 from gcbench.report.claims_relations import Judged, Margin, find_margins, judge
+from gcbench.report.document import DIRTY, marks_of
 from gcbench.report.measures import LOWER
+from gcbench.report.remarks import dirty_of, older_than
 from gcbench.report.rows import Row
 from gcbench.report.significance import Noise
 from gcbench.report.verdicts import DECIDED, Verdict, combine
@@ -32,6 +35,7 @@ class Part(NamedTuple):
     margins: Sequence[Margin]
     describe: Callable[[Sequence[Judged]], str]  # the evidence, given the verdicts on the margins
     verdict: Verdict | None = None  # without margins
+    runs: frozenset[RecordedRun] = frozenset()  # that it rests on
 
 
 class Answer(NamedTuple):
@@ -44,6 +48,7 @@ class Answer(NamedTuple):
     but: str | None = None
     complete: bool = True  # whether all rows have at least three seeds
     waits: bool = False  # whether a part of it is judged only after the paper's number of steps
+    marks: str = ""  # of runs from a checkout with changes, and of stale ones
 
     @property
     def short(self) -> str:
@@ -51,7 +56,8 @@ class Answer(NamedTuple):
         asked = self.bases if self.verdict is not Verdict.NOT_YET else ()
         if self.waits and not asked:
             asked = (f"recovery waits for budget {STEPS}",)
-        return self.verdict.value + (f" ({', '.join(asked)})" if asked else "")
+        basis = f" ({', '.join(asked)}){self.marks}" if asked else ""
+        return f"{self.verdict.value}{basis}"
 
     @property
     def text(self) -> str:
@@ -106,36 +112,44 @@ def answer_claim(claim: Claim, evidence: Evidence) -> AnsweredClaim:
 
 
 def _answer(claim: Claim, parts: list[Part], budget: str | None) -> Answer:
-    judged = iter(judge([margin for part in parts for margin in part.margins]))
-    of_parts = [[next(judged) for _ in part.margins] for part in parts]
-    verdicts = [one.verdict for judged_part in of_parts for one in judged_part]
-    verdicts += [part.verdict for part in parts if part.verdict]
-    verdict = combine(verdicts)
-    waits = [one.so_far is not None for judged_part in of_parts for one in judged_part]
-    if any(waits):  # whatever they bring, what holds in part does
-        others = [v for v, wait in zip(verdicts, [*waits, *[False] * len(verdicts)]) if not wait]
-        verdict = Verdict.IN_PART if combine(others) is Verdict.IN_PART else verdict
+    judged = judge([margin for part in parts for margin in part.margins])
+    of_parts = iter(judged)
+    texts = [part.describe([next(of_parts) for _ in part.margins]) for part in parts]
+    others = [part.verdict for part in parts if part.verdict]
+    verdict = combine([*others, *(one.verdict for one in judged)])
+    waits = any(one.so_far for one in judged)
+    so_far = combine([*others, *(one.verdict for one in judged if not one.so_far)])
+    if waits and so_far is Verdict.IN_PART:  # whatever the others bring
+        verdict = so_far
     if claim.but and verdict in (Verdict.REPRODUCED, Verdict.COVERED):
         verdict = Verdict.IN_PART
     if claim.input and verdict is Verdict.REPRODUCED:
         verdict = Verdict.CONSISTENT
     bases = dict.fromkeys(part.basis for part in parts if part.basis)
-    if any(one.decided_by_loss for judged_part in of_parts for one in judged_part):
+    if any(one.decided_by_loss for one in judged):
         bases["by test loss"] = None
     not_asked = dict.fromkeys(
         f"{part.measure.replace('_', ' ')} is not asked at budget {budget}"
         for part in claim.check.rows
         if budget and budget not in part.budgets
     )
-    texts = [part.describe(of_part) for part, of_part in zip(parts, of_parts, strict=True)]
     evidence = [*texts, *not_asked]
     if claim.input:
         evidence.append(f"the answer starts from {claim.input}")
-    margins = [margin for part in parts for margin in part.margins]
-    complete = all(m.known and all(n >= SEEDS for n in m.counts) for m in margins)
-    waits_for_steps = any(waits) and not claim.machine
+    complete = all(
+        one.margin.known and all(n >= SEEDS for n in one.margin.counts) for one in judged
+    )
+    runs = sort_by_age({run for part in parts for run in part.runs})
+    evidence += [*dirty_of([run.result for run in runs], f"{DIRTY} "), *older_than(runs)]
     return Answer(
-        verdict, budget, tuple(bases), evidence, claim.but, complete, waits_for_steps
+        verdict,
+        budget,
+        tuple(bases),
+        evidence,
+        claim.but,
+        complete,
+        waits and not claim.machine,
+        marks_of(runs),
     )
 
 
@@ -203,6 +217,7 @@ def _compare_rows(part: RowRelations, budget: str, evidence: Evidence) -> Part:
         f"budget {budget}" if has_numbers else "",
         _compare_losses(part, rows, budget, evidence, margins),
         lambda judged: describe(title, _label(part, measured), judged) + about,
+        runs=frozenset(run for row in rows.values() for run in row.done),
     )
 
 

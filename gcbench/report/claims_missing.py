@@ -104,8 +104,9 @@ def _lacking(
 
 
 def lacking_seeds(runs: Iterable[RecordedRun], seeds: Iterable[int]) -> tuple[int, ...]:
-    """Return the seeds with which none of these runs has ended."""
-    return tuple(sorted({*seeds} - {run.seed for run in runs if run.status in ENDED}))
+    """Return the seeds with which none of these runs has ended, but for stale ones."""
+    ended = {run.seed for run in runs if run.status in ENDED and not run.outdated_by}
+    return tuple(sorted({*seeds} - ended))
 
 
 def steps_of(answered: AnsweredClaim, evidence: Evidence) -> list[NextCommands]:

@@ -207,9 +207,7 @@ def _judge(margin: Margin, p: float, p_of_loss: float) -> Judged:
     if by_loss and of_loss and mean * of_loss.mean >= 0:
         return Judged(margin, by_loss, by_loss, decided_by_loss=True)
     equal = sign == ">=" and margin.error is not None and not math.isnan(mean)
-    return Judged(
-        margin, Verdict.WITHIN_NOISE if holds or equal else Verdict.NOT_DECIDED, by_loss
-    )
+    return Judged(margin, Verdict.WITHIN_NOISE if holds or equal else Verdict.NOT_DECIDED, by_loss)
 
 
 def read_relations(text: str, folder: str = "") -> list[Relation]:

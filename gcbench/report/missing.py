@@ -34,6 +34,7 @@ class MissingRun:
     budget: str
     seed: int
     seconds: float | None  # on one core; None if nothing like it has run
+    stale: bool = False  # whether it has run before a change of its numbers
     claims: list[str] = field(default_factory=list)
     tables: list[str] = field(default_factory=list)
 
@@ -63,11 +64,12 @@ def find_missing(
 ) -> Missing:
     """Return the runs that tables and undecided claims lack at a budget.
 
-    First come the runs that undecided claims lack. The next claim is always the cheapest to decide,
-    given the runs of the claims before it, whose rows it may share. Then comes one run of every row
-    that has none, then further seeds: `seeds`, by default the planned ones. A row counts at a
-    smaller budget if it has the same configuration there (speech has no recipe of its own at
-    cpu_medium), and at the paper's budget if no budget makes it smaller.
+    First come the runs that a change has made stale, then those that undecided claims lack. The
+    next claim is always the cheapest to decide, given the runs of the claims before it, whose rows
+    it may share. Then comes one run of every row that has none, then further seeds: `seeds`, by
+    default the planned ones. A row counts at a smaller budget if it has the same configuration
+    there (speech has no recipe of its own at cpu_medium), and at the paper's budget if no budget
+    makes it smaller.
     """
     collected = _Collected(evidence, budget, seconds)
     by_claim = {claim.claim.id: collected.of_claim(claim, seeds) for claim in claims}
@@ -93,7 +95,7 @@ def find_missing(
                 rest.append((has_runs or run.seed != (seeds or SEEDS)[0], run.seed, run))
     rest.sort(key=lambda one: one[:2])
     unique = dict.fromkeys([*first, *(run for _, _, run in rest)])
-    return Missing(list(unique), timed, collected.needing)
+    return Missing(sorted(unique, key=lambda run: not run.stale), timed, collected.needing)
 
 
 def _measures(table: Table, budget: str) -> set[str | None]:
@@ -116,6 +118,8 @@ class _Collected:
         self.needing: dict[str, list[str]] = {}
         self._evidence, self._budget, self._seconds = evidence, budget, seconds
         self._runs: dict[tuple[str, str, int], MissingRun] = {}
+        stale = [run for run in evidence.runs if run.outdated_by]
+        self._stale = {(run.budget, run.result.identity, run.seed) for run in stale}
 
     def of_claim(self, answered: AnsweredClaim, seeds: Sequence[int]) -> list[MissingRun]:
         """Return the runs that an undecided claim lacks; none if they would not decide it."""
@@ -186,7 +190,7 @@ class _Collected:
                 if key not in self._runs:
                     seconds = self._seconds(composition.config)
                     self._runs[key] = MissingRun(
-                        one.experiment, one.overrides, one.budget, seed, seconds
+                        one.experiment, one.overrides, one.budget, seed, seconds, key in self._stale
                     )
                 runs.append(self._runs[key])
         return runs

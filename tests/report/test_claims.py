@@ -349,13 +349,28 @@ def test_rows_that_gain_no_steps_do_not_wait(said, asked) -> None:
             result = result_of(f"qsgd/mnist/{row}", budget="cpu", seed=seed, accuracy=accuracy)
             write(OUT / f"{row}-{seed}", result)
     runs("powersgd/table3_cifar10/sgd", 60.0, budget="cpu_steps")
-    assert [(row["answer"], row["basis"]) for row in answers(said)] == [("reproduced", "budget cpu")]
+    assert [(row["answer"], row["basis"]) for row in answers(said)] == [
+        ("reproduced", "budget cpu")
+    ]
     part = "      - {measure: accuracy, of: powersgd/table4, hold: ['rank_7 >= sgd - 1']}\n"
     asked(mnist + part)
     for experiment in (SGD, RANK):
         runs(experiment, 60.0, 60.1, 60.2, budget="cpu_steps")
     assert answers(said)[0]["basis"] == "budget cpu_steps"
     assert answers(said)[0]["answer"] == "reproduced"
+
+
+def test_an_answer_says_that_it_rests_on_stale_or_dirty_runs(said, asked) -> None:
+    asked(near())
+    for experiment in (SGD, RANK):
+        for seed, accuracy in enumerate((94.0, 94.2, 94.4), 1):
+            result = result_of(experiment, seed=seed, accuracy=accuracy)
+            result["git"] |= {"date": "2026-11-21T00:00:00+00:00", "dirty": seed == 1}
+            write(OUT / f"{experiment}-{seed}", result)
+    text = said("claims", "format=markdown")
+    assert "| reproduced (budget paper)†§ |" in text
+    assert "Evidence: † 2 of 6 runs come from a checkout with uncommitted changes" in text
+    assert "Evidence: § 3 of 6 runs are older than 84f5a540: random numbers come" in text
 
 
 def test_measures_of_one_budget_leave_the_answer_at_another_to_the_rest(said, asked) -> None:

@@ -137,6 +137,22 @@ def test_short_runs_are_not_asked_for_where_they_decide_nothing(lacking) -> None
     assert {run.budget for run in runs} == {"cpu_steps"} and len(runs) == 9
 
 
+def test_stale_runs_come_before_all_others(lacking) -> None:
+    """A run again counts in their place, as it is newer."""
+    dates = {1: "2026-11-21T00:00:00+00:00", 2: "2026-11-30T00:00:00+00:00"}
+    for seed in (1, 2, 3):
+        for experiment in (SGD, RANK):
+            result = result_of(experiment, budget="cpu", seed=seed)
+            result["git"]["date"] = dates.get(seed, dates[1])
+            write(OUT / f"{experiment}-{seed}", result)
+    runs = lacking("small/one", relations=("rank_2 > sgd",)).runs
+    assert names(runs)[:2] == [("rank_7", 1), ("rank_7", 3)]
+    assert [run.stale for run in runs] == [True] * 2 + [False] * 3
+    again = result_of(RANK, budget="cpu", seed=1, finished="2026-11-30T00:00:00+00:00")
+    write(OUT / "again", again)
+    assert names(lacking("small/one").runs) == [("rank_7", 3)]
+
+
 def test_diverged_runs_are_not_asked_for_again_and_failed_ones_are(lacking) -> None:
     has(SGD, 1, status="diverged")
     has(SGD, 2, status="failed")
