@@ -22,6 +22,7 @@ from gcbench.report.measures import LOWER
 from gcbench.report.remarks import dirty_of, older_than
 from gcbench.report.rows import Row
 from gcbench.report.significance import Noise
+from gcbench.report.study import setting_of
 from gcbench.report.verdicts import DECIDED, Verdict, combine
 
 SEEDS = 3  # of each row, before a budget counts against one that is further from the paper
@@ -187,7 +188,7 @@ def _compare_study(part: StudyRelations, evidence: Evidence) -> Part:
     if len(measured) > MANY and all(m.value for m in measured.values()):
         title, labelled = f"{title} of {len(measured)} rows", {}
     return Part(
-        "a study" if study else "",
+        setting_of(study) if study else "",
         _margins(part, measured, every),
         lambda judged: describe(title, labelled, judged),
     )
