@@ -75,7 +75,7 @@ def find_link_table(name: str, folders: Sequence[str | Path]) -> KeptStudy | Non
 
 
 def setting_of(study: StudyResult) -> str:
-    """Return where a table of scripts/steps was measured, or that it is a study."""
+    """Return the hosts and links of a table of scripts/steps, or that it is a study."""
     parts = [part for part in study.get("parts") or [study] if "hosts" in part]
     hosts, links = ({str(part[key]): None for part in parts} for key in ("hosts", "link"))
     return f"{' and '.join(hosts)} hosts at {' and '.join(links)}" if parts else "a study"

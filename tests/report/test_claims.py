@@ -560,6 +560,28 @@ def test_rows_of_a_study_of_several_tables(said, asked) -> None:
     assert "one/Rank 2, W=4 1.5, two/Rank 2, W=4 3; 1 of 2 relations hold" in row["evidence"]
 
 
+def test_an_answer_from_links_names_them(said, asked) -> None:
+    """A table of several links has rows of each, called by hosts and link."""
+    asked(
+        STUDIED.replace("name: speed, column: time", "name: links/speed, column: seconds")
+        .replace('Rank 2, W=4" < 2', '4 x 1gbit, low rank: powersgd" < "2 x 1gbit, dense"')
+        .replace("  but: ", "  caution: null\n  input: ")
+        .replace("  caution: null\n", "", 1)
+    )
+    record_tests(something="passed")
+    (OUT / "links").mkdir()
+    parts = [
+        {"hosts": hosts, "link": "1gbit", "rows": [{"method": method, "seconds": seconds}]}
+        for hosts, method, seconds in ((2, "dense", 1.5), (4, "low rank: powersgd", 0.5))
+    ]
+    (OUT / "links/speed.json").write_text(json.dumps({"parts": parts}))
+    (row,) = answers(said)
+    assert row["basis"] == "tests at abc1234; 2 and 4 hosts at 1gbit"
+    assert "2 x 1gbit, dense 1.5; 1 of 1 relations hold" in row["evidence"]
+    (OUT / "links/speed.json").write_text(json.dumps({**parts[1], "rows": []}))
+    assert answers(said)[0]["basis"] == "tests at abc1234; 4 hosts at 1gbit"
+
+
 def test_evidence_says_whose_run_it_is(said, asked) -> None:
     asked(near())
     runs("powersgd/table3_cifar10/sgd", 94.0)
