@@ -511,7 +511,7 @@ def test_stale_runs_are_marked_where_they_stand(said) -> None:
     assert "- § 2 of 4 runs are older than 84f5a540: a warm-up starts at exactly" in text
     listed = said("runs").splitlines()
     assert sum("done§" in line for line in listed) == 2
-    assert listed[-1] == "§ older than a change after which it would have other scores"
+    assert listed[-1] == "§ older than a change that alters their scores"
 
 
 def test_runs_of_a_dirty_checkout_are_marked_where_they_stand(said) -> None:
