@@ -60,10 +60,11 @@ def checked_out() -> Git:
     An installed gcbench is in no checkout; then it is that of the working directory, if any.
     """
     for directory in (Path(__file__).resolve().parent, Path.cwd()):
-        commit = _git_says(directory, "rev-parse", "HEAD")
-        if commit is not None:
+        said = _git_says(directory, "rev-list", "--max-count=1", "--format=%cI", "HEAD")
+        if said:
+            _, commit, date = said.split()  # after the word "commit"
             changes = _changes_of(directory)
-            return Git(commit=commit, dirty=None if changes is None else bool(changes))
+            return Git(commit=commit, dirty=None if changes is None else bool(changes), date=date)
     return Git(commit=None, dirty=None)
 
 

@@ -1,16 +1,61 @@
-"""Results of an older gcbench, whose compression error was measured by something else."""
+"""Results of an older gcbench, some of whose numbers would be others today: conf/changes.yaml."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from datetime import datetime
+from fnmatch import fnmatchcase
+from functools import cache
 from statistics import fmean
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict
+
+from gcbench.config import conf_directory, read_yaml
+from gcbench.config.checked import build_checked
+from gcbench.identity import flatten_config
 from gcbench.records.schema import Result
 
 Lines = list[dict[str, Any]]  # of metrics.jsonl
 
-CHANGES_GOAL = ("clip_norm", "clip_sigma", "momentum")  # keys of a compressor
+
+class Change(BaseModel):
+    """A change after which some configurations give other numbers."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    commit: str
+    date: datetime
+    where: list[dict[str, bool | str | list[str]]]
+    error_only: bool = False  # whether only the compression error is another
+    text: str
+
+    def covers(self, flat: Mapping[str, Any]) -> bool:
+        return any(
+            all(_has(flat, key, wanted) for key, wanted in one.items()) for one in self.where
+        )
+
+
+def _has(flat: Mapping[str, Any], key: str, wanted: bool | str | list[str]) -> bool:
+    values = [value for name, value in flat.items() if fnmatchcase(name, key) and value]
+    if isinstance(wanted, bool):
+        return bool(values) is wanted
+    patterns = [wanted] if isinstance(wanted, str) else wanted
+    return any(fnmatchcase(str(value), pattern) for value in values for pattern in patterns)
+
+
+@cache
+def read_changes() -> list[Change]:
+    """Return all changes. Raises ConfigError if an entry is invalid."""
+    path = conf_directory() / "changes.yaml"
+    return [build_checked(Change, node, path) for node in read_yaml(path)]
+
+
+def changes_since(result: Result) -> list[Change]:
+    """Return the changes of this result's numbers that its commit did not have."""
+    made = datetime.fromisoformat((result.git and result.git.date) or result.started)
+    later = [change for change in read_changes() if made < change.date]
+    flat = flatten_config(result.config) if later else {}
+    return [change for change in later if change.covers(flat)]
 
 
 def renew_error(
@@ -18,18 +63,19 @@ def renew_error(
 ) -> tuple[Result, Callable[[], Lines]]:
     """Return a result and its curves with the compression error that a run has today, or none.
 
-    An older result has no `vnmse`, which follows from its samples. Its error was measured by the
-    workers' gradients, also where clipped gradients or momenta were coded, and in other exchanges
-    of 0/1 Adam. Such errors are left out, as nothing that was kept says what they would be.
+    An older result has no `vnmse`, which follows from its samples. Errors that would be others are
+    left out, as nothing that was kept says what they would be.
     """
     error = result.compression_error
-    if error is None or "vnmse" in error.model_fields_set:
+    if error is None:
         return result, read_metrics
-    if not _coded_gradients(result.config):
+    if _has_other_error(result):
         return result.model_copy(update={"compression_error": None}), lambda: [
             {k: v for k, v in line.items() if k not in ("relative", "cosine")}
             for line in read_metrics()
         ]
+    if "vnmse" in error.model_fields_set:
+        return result, read_metrics
     values = [line.get("relative") for line in read_metrics()]
     squares = [value**2 for value in values if isinstance(value, int | float)]
     vnmse = fmean(squares) if len(squares) == error.samples else None
@@ -40,13 +86,8 @@ def renew_error(
 def lost_error(result: Result) -> bool:
     """Return whether `renew_error` has left out the error of this result."""
     sampled = result.status == "done" and result.config["trainer"].get("error_every") is not None
-    return sampled and result.compression_error is None and not _coded_gradients(result.config)
+    return sampled and result.compression_error is None and _has_other_error(result)
 
 
-def _coded_gradients(config: Mapping[str, Any]) -> bool:
-    """Return whether gradients themselves were coded, in exchanges that would be sampled today."""
-    compressor = config["compressor"]
-    method = compressor.get("method")
-    parts = [compressor, *([method] if isinstance(method, Mapping) else [])]
-    changed = any(part.get(key) is not None for part in parts for key in CHANGES_GOAL)
-    return not changed and "zero_one_adam" not in str(config.get("estimator"))
+def _has_other_error(result: Result) -> bool:
+    return any(change.error_only for change in changes_since(result))

@@ -105,6 +105,7 @@ class Begun(NamedTuple):
             git = Git(
                 commit=first.commit,
                 dirty=first.dirty or git.dirty,
+                date=first.date,
                 later_commits=list(dict.fromkeys(others)),
             )
         # A start that was killed has recorded the same extension already.

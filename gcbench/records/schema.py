@@ -99,6 +99,7 @@ class Git(Record):
 
     commit: str | None
     dirty: bool | None  # whether there were uncommitted changes at any start
+    date: str | None = None  # of the commit; None where an older gcbench recorded none
     later_commits: list[str] = []  # other commits with which the run was continued
 
 

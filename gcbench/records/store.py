@@ -23,7 +23,7 @@ from gcbench.identity import (
     flatten_config,
 )
 from gcbench.records.files import RunFiles, replace_file
-from gcbench.records.older import renew_error
+from gcbench.records.older import Change, changes_since, renew_error
 from gcbench.records.reading import limit_lines, printable, read_json, refuse_pipe
 from gcbench.records.schema import Result, Status
 
@@ -78,6 +78,12 @@ class RecordedRun:
     def dirty(self) -> bool:
         """Return whether it ran from a checkout with uncommitted changes."""
         return bool(self.result.git and self.result.git.dirty)
+
+    @cached_property
+    def outdated_by(self) -> list[Change]:
+        """Return the changes that its commit did not have, after which it would score otherwise."""
+        changes = changes_since(self.result) if self.result.test else []
+        return [change for change in changes if not change.error_only]
 
     @property
     def title(self) -> str:

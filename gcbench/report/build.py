@@ -11,7 +11,6 @@ from gcbench.identity import flat_differences, format_value
 from gcbench.records.store import RecordedRun
 from gcbench.report.configs import compose_row
 from gcbench.report.document import (
-    DIRTY,
     EMPTY,
     OTHER_BUDGET,
     Cell,
@@ -19,6 +18,7 @@ from gcbench.report.document import (
     Line,
     Summary,
     heading_of,
+    marks_of,
 )
 from gcbench.report.measures import TIMES
 from gcbench.report.rates import RATE
@@ -99,7 +99,7 @@ def _stand_in_ratio(row: Row) -> float | None:
 
 
 def _seed(run: RecordedRun) -> str:
-    return f"{run.seed}{DIRTY * run.dirty}"
+    return f"{run.seed}{marks_of([run])}"
 
 
 def _about_budgets(

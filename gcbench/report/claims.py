@@ -27,7 +27,8 @@ Needs = Literal[
     "short",  # real training
     "paper",  # the paper's full setting, or hardware and data that not everybody has
 ]
-BUDGETS = (PAPER, "cpu_long", "cpu_medium", "cpu")  # those closest to the paper first
+STEPS = "cpu_steps"  # has the papers' number of steps
+BUDGETS = (PAPER, STEPS, "cpu_long", "cpu_medium", "cpu")  # those closest to the paper first
 LEARNING_RATE = "learning_rate"  # the best learning rate of a sweep
 EARLY_LOSS = "early_loss"  # the mean training loss over the first tenth of the steps
 

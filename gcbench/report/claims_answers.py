@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from gcbench.report.claims import BUDGETS, Claim, Related, RowRelations, StudyRelations
+from gcbench.records.store import RecordedRun, sort_by_age
+from gcbench.report.claims import BUDGETS, STEPS, Claim, Related, RowRelations, StudyRelations
 from gcbench.report.claims_evidence import (
     Evidence,
     Measured,
@@ -16,8 +17,12 @@ from gcbench.report.claims_evidence import (
     measure_study,
 )
 from gcbench.report.claims_relations import Judged, Margin, find_margins, judge
+from gcbench.report.document import DIRTY, marks_of
+from gcbench.report.measures import LOWER
+from gcbench.report.remarks import dirty_of, older_than
 from gcbench.report.rows import Row
 from gcbench.report.significance import Noise
+from gcbench.report.study import setting_of
 from gcbench.report.verdicts import DECIDED, Verdict, combine
 
 SEEDS = 3  # of each row, before a budget counts against one that is further from the paper
@@ -31,6 +36,7 @@ class Part(NamedTuple):
     margins: Sequence[Margin]
     describe: Callable[[Sequence[Judged]], str]  # the evidence, given the verdicts on the margins
     verdict: Verdict | None = None  # without margins
+    runs: frozenset[RecordedRun] = frozenset()  # that it rests on
 
 
 class Answer(NamedTuple):
@@ -42,12 +48,17 @@ class Answer(NamedTuple):
     evidence: list[str]
     but: str | None = None
     complete: bool = True  # whether all rows have at least three seeds
+    waits: bool = False  # whether a part of it is judged only after the paper's number of steps
+    marks: str = ""  # of runs from a checkout with changes, and of stale ones
 
     @property
     def short(self) -> str:
         """Return the verdict and what it rests on."""
         asked = self.bases if self.verdict is not Verdict.NOT_YET else ()
-        return self.verdict.value + (f" ({', '.join(asked)})" if asked else "")
+        if self.waits and not asked:
+            asked = (f"recovery waits for budget {STEPS}",)
+        basis = f" ({', '.join(asked)}){self.marks}" if asked else ""
+        return f"{self.verdict.value}{basis}"
 
     @property
     def text(self) -> str:
@@ -87,7 +98,7 @@ def answer_claim(claim: Claim, evidence: Evidence) -> AnsweredClaim:
     """
     fixed = list(_parts_at_any_budget(claim, evidence))
     answers = []
-    for budget in BUDGETS:
+    for budget in filter({run.budget for run in evidence.runs}.__contains__, BUDGETS):
         measured = [
             _compare_rows(p, budget, evidence) for p in claim.check.rows if budget in p.budgets
         ]
@@ -102,26 +113,45 @@ def answer_claim(claim: Claim, evidence: Evidence) -> AnsweredClaim:
 
 
 def _answer(claim: Claim, parts: list[Part], budget: str | None) -> Answer:
-    judged = iter(judge([margin for part in parts for margin in part.margins]))
-    of_parts = [[next(judged) for _ in part.margins] for part in parts]
-    verdicts = [one.verdict for judged_part in of_parts for one in judged_part]
-    verdict = combine([*verdicts, *(part.verdict for part in parts if part.verdict)])
+    judged = judge([margin for part in parts for margin in part.margins])
+    of_parts = iter(judged)
+    texts = [part.describe([next(of_parts) for _ in part.margins]) for part in parts]
+    others = [part.verdict for part in parts if part.verdict]
+    verdict = combine([*others, *(one.verdict for one in judged)])
+    waits = any(one.so_far for one in judged)
+    so_far = combine([*others, *(one.verdict for one in judged if not one.so_far)])
+    if waits and so_far is Verdict.IN_PART:  # whatever the others bring
+        verdict = so_far
     if claim.but and verdict in (Verdict.REPRODUCED, Verdict.COVERED):
         verdict = Verdict.IN_PART
     if claim.input and verdict is Verdict.REPRODUCED:
         verdict = Verdict.CONSISTENT
-    bases = tuple(dict.fromkeys(part.basis for part in parts if part.basis))
+    bases = dict.fromkeys(part.basis for part in parts if part.basis)
+    if any(one.decided_by_loss for one in judged):
+        bases["by test loss"] = None
     not_asked = dict.fromkeys(
         f"{part.measure.replace('_', ' ')} is not asked at budget {budget}"
         for part in claim.check.rows
         if budget and budget not in part.budgets
     )
-    texts = [part.describe(of_part) for part, of_part in zip(parts, of_parts, strict=True)]
     evidence = [*texts, *not_asked]
     if claim.input:
         evidence.append(f"the answer starts from {claim.input}")
-    complete = all(n >= SEEDS for part in parts for m in part.margins for n in m.counts)
-    return Answer(verdict, budget, bases, evidence, claim.but, complete)
+    complete = all(
+        one.margin.known and all(n >= SEEDS for n in one.margin.counts) for one in judged
+    )
+    runs = sort_by_age({run for part in parts for run in part.runs})
+    evidence += [*dirty_of([run.result for run in runs], f"{DIRTY} "), *older_than(runs)]
+    return Answer(
+        verdict,
+        budget,
+        tuple(bases),
+        evidence,
+        claim.but,
+        complete,
+        waits and not claim.machine,
+        marks_of(runs),
+    )
 
 
 def _parts_at_any_budget(claim: Claim, evidence: Evidence) -> Iterator[Part]:
@@ -158,7 +188,7 @@ def _compare_study(part: StudyRelations, evidence: Evidence) -> Part:
     if len(measured) > MANY and all(m.value for m in measured.values()):
         title, labelled = f"{title} of {len(measured)} rows", {}
     return Part(
-        "a study" if study else "",
+        setting_of(study) if study else "",
         _margins(part, measured, every),
         lambda judged: describe(title, labelled, judged),
     )
@@ -168,6 +198,13 @@ def _compare_rows(part: RowRelations, budget: str, evidence: Evidence) -> Part:
     rows = {path: evidence.row(path, part.score, budget) for path in part.paths}
     part, repeated = _asked_once(part, rows)
     measured = {path: measure_row(rows[path], part.measure) for path in part.paths}
+    of_tables = evidence.measure_tables(part, budget, part.measure)
+    has_numbers = any(m.value and rows[path].budget == budget for path, m in measured.items())
+    late = waiting(part, budget, evidence)
+    margins = [
+        margin._replace(waits=margin.relation.text in late)
+        for margin in _margins(part, measured, of_tables)
+    ]
     beside = f" with {' '.join(evidence.overrides)}" if evidence.overrides else ""
     title = f"{part.measure.replace('_', ' ')} at budget {budget}{beside}"
     title += describe_stand_ins(rows.values())
@@ -178,10 +215,42 @@ def _compare_rows(part: RowRelations, budget: str, evidence: Evidence) -> Part:
     if tables := evidence.tables(part.paths):
         about += f"; see {', '.join(tables)}"
     return Part(
-        f"budget {budget}" if any(m.value for m in measured.values()) else "",
-        _margins(part, measured, evidence.measure_tables(part, budget)),
+        f"budget {budget}" if has_numbers else "",
+        _compare_losses(part, rows, budget, evidence, margins),
         lambda judged: describe(title, _label(part, measured), judged) + about,
+        runs=frozenset(run for row in rows.values() for run in row.done),
     )
+
+
+def waiting(part: RowRelations, budget: str, evidence: Evidence) -> set[str]:
+    """Return the relations about recovery whose rows have fewer steps here than in the paper."""
+    if part.score != part.measure or BUDGETS.index(budget) <= BUDGETS.index(STEPS):
+        return set()
+    return {
+        relation.text
+        for relation in part.relations
+        if relation.recovers and any(map(evidence.gains_steps, relation.names))
+    }
+
+
+def _compare_losses(
+    part: RowRelations,
+    rows: Mapping[str, Row],
+    budget: str,
+    evidence: Evidence,
+    margins: Sequence[Margin],
+) -> Sequence[Margin]:
+    """Return the margins, those of the order of two accuracies with that of their test losses."""
+    if part.measure not in ("accuracy", "error_rate"):
+        return margins
+    values = {p: v for p in part.paths if (v := measure_row(rows[p], "loss").value) is not None}
+    of_tables = evidence.measure_tables(part, budget, "loss")
+    noise = Noise([measured.value.by_seed for measured in of_tables if measured.value])
+    orders = [margin.relation for margin in margins if margin.known and margin.relation.orders]
+    same = part.measure in LOWER
+    of_losses = find_margins([one if same else one.swapped for one in orders], values, noise)
+    by_relation = dict(zip(map(id, orders), of_losses, strict=True))
+    return [margin._replace(of_loss=by_relation.get(id(margin.relation))) for margin in margins]
 
 
 def _asked_once(part: RowRelations, rows: Mapping[str, Row]) -> tuple[RowRelations, list[str]]:

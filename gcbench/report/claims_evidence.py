@@ -9,11 +9,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
+from gcbench.config import PAPER
 from gcbench.console import name_first
 from gcbench.records.store import RecordedRun
 from gcbench.report.borrowed import describe_sources
-from gcbench.report.claims import EARLY_LOSS, LEARNING_RATE, RowRelations
+from gcbench.report.claims import BUDGETS, EARLY_LOSS, LEARNING_RATE, STEPS, RowRelations
 from gcbench.report.claims_relations import Judged, Value
+from gcbench.report.configs import compose_row
 from gcbench.report.document import Heading, Summary, format_number, format_summary
 from gcbench.report.measures import LOWER, SCORES, is_infinite, measure
 from gcbench.report.rates import Rate
@@ -21,7 +23,7 @@ from gcbench.report.rows import Row, find_row
 from gcbench.report.study import KeptStudy, StudyResult, find_link_table, find_study
 from gcbench.report.tables import Column, TableRow, read_table, table_names
 from gcbench.report.tests_record import find_tests
-from gcbench.report.verdicts import Verdict
+from gcbench.report.verdicts import DECIDED, Verdict
 
 RATES = (0.25, 1, 4)  # multiples of a row's learning rate that a claim on the best rate compares
 EXACT = {
@@ -33,6 +35,13 @@ EXACT = {
     "parameters",
     LEARNING_RATE,
 }  # measures that are the same for all seeds
+
+
+def budget_of(row: TableRow, asked: str) -> str:
+    """Return the paper's budget, or else the smallest, with the row's configuration at `asked`."""
+    identity = compose_row(row, asked).identity
+    smaller = [PAPER, *reversed(BUDGETS[BUDGETS.index(asked) :])] if asked in BUDGETS else []
+    return next((b for b in smaller if compose_row(row, b).identity == identity), asked)
 
 
 class Measured(NamedTuple):
@@ -64,7 +73,15 @@ class Evidence:
         """Return the row that claims call <paper>/<table>/<name>, else one for this experiment."""
         return self._specs.get(path) or TableRow(path, experiment=path)
 
+    def gains_steps(self, path: str) -> bool:
+        """Return whether the row has more steps at budget=cpu_steps than at the smallest budget."""
+        spec = self.spec(path)
+        return spec.experiment is not None and budget_of(spec, STEPS) == STEPS
+
     def row(self, path: str, score: str, budget: str) -> Row:
+        """Return a row with its runs; without more steps at budget=cpu_steps, at the smallest."""
+        if budget == STEPS and not self.gains_steps(path):
+            budget = BUDGETS[-1]
         key = path, score, budget
         if key not in self._rows:
             chooser = Column(score, score, measure=score)
@@ -92,17 +109,17 @@ class Evidence:
         others = {other for table in tables for other in self._tables[table] if other}
         return [path, *sorted(others - {path})]
 
-    def measure_tables(self, part: RowRelations, budget: str) -> list[Measured]:
-        """Return the measure of all rows of the tables that the part's rows are in, each run once.
+    def measure_tables(self, part: RowRelations, budget: str, name: str) -> list[Measured]:
+        """Return a measure of all rows of the tables that the part's rows are in, each run once.
 
         The best rates of a sweep are known of the part's own rows only.
         """
         paths = part.paths
-        if part.measure != LEARNING_RATE:
+        if name != LEARNING_RATE:
             paths = list(dict.fromkeys(p for path in paths for p in self.rows_beside(path)))
         rows = [self.row(path, part.score, budget) for path in paths]
         distinct = {frozenset(row.runs): row for row in rows if row.runs}
-        return [measure_row(row, part.measure) for row in distinct.values()]
+        return [measure_row(row, name) for row in distinct.values()]
 
     def tables(self, paths: Sequence[str]) -> list[str]:
         """Return the tables that contain all of these rows, or else those named in their paths."""
@@ -209,7 +226,32 @@ def describe(title: str, measured: Mapping[str, Measured], judged: Sequence[Judg
     asked = len(judged) - counts[Verdict.NOT_YET]
     facts = [known, *(f"{why}: {name_first(names, 2)}" for why, names in missing.items())]
     facts += [f"{counts[Verdict.REPRODUCED]} of {asked} relations hold"] if asked else []
-    for verdict in (Verdict.CONTRARY, Verdict.NOT_DECIDED, Verdict.WITHIN_NOISE):
-        if texts := [one.text for one in judged if one.verdict is verdict]:
-            facts.append(f"{verdict.value}: {', '.join(texts)}")
+    by_loss = {
+        f"{verdict.value} by the test loss": [
+            one for one in judged if one.decided_by_loss and one.verdict is verdict
+        ]
+        for verdict in (Verdict.REPRODUCED, Verdict.CONTRARY)
+    }
+    by_accuracy = {
+        verdict.value: [one for one in judged if one.verdict is verdict and not one.decided_by_loss]
+        for verdict in (Verdict.CONTRARY, Verdict.NOT_DECIDED, Verdict.WITHIN_NOISE)
+    }
+    against = [
+        one
+        for one in judged
+        if (one.so_far or one.verdict) in DECIDED
+        and one.by_loss not in (None, one.so_far or one.verdict)
+    ]
+    waiting = {
+        f"about recovery, which budget {STEPS} decides; here {verdict.value}": [
+            one for one in judged if one.so_far is verdict
+        ]
+        for verdict in Verdict
+    }
+    lists = {**by_loss, **by_accuracy, **waiting, "the test loss says the opposite": against}
+    facts += [
+        f"{what}: {', '.join(one.text for one in relations)}"
+        for what, relations in lists.items()
+        if relations
+    ]
     return f"{title}: {'; '.join(fact for fact in facts if fact)}"

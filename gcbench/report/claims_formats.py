@@ -13,22 +13,31 @@ from gcbench import console
 from gcbench.console import TextTable
 from gcbench.report.claims import PAPERS
 from gcbench.report.claims_answers import AnsweredClaim
+from gcbench.report.document import DIRTY, DIRTY_NOTE, STALE, STALE_NOTE
 from gcbench.report.verdicts import DECIDED, Verdict
 
 TITLE = "Claims of the papers"
 TO_RUN = "What would decide the others, and its cost"
 UNDER = [
     "A relation between means of rows holds, or its opposite does, if a two-sided t test at 5 % "
-    "says so, after Holm's correction for all relations of the claim; that means differ by at most "
-    "a bound, if two one-sided tests do. +- is half of the 95 % interval, before that correction. "
+    "says so, after Holm's correction for all tests of the claim; that means differ by at most a "
+    "bound, if two one-sided tests do. +- is half of the 95 % interval, before that correction. "
     "The standard deviation is pooled over the rows of the table, unless Bartlett's test finds "
-    "that theirs differ; rows are compared seed by seed only where they have good and bad seeds in "
-    "common. The seeds are planned: three, or six for all rows of a table. A run that diverged is "
-    "worse than any number.",
+    "that theirs differ; rows are compared seed by seed only where they have good and bad seeds "
+    "in common. The seeds are planned: three, or six for all rows of a table. A run that diverged "
+    "is worse than any number.",
+    "The order of two accuracies has a second test, that of the test losses of the same runs. It "
+    "decides where the accuracies differ by less than noise and point the same way. Sizes, such "
+    "as one point below, are decided by accuracy alone.",
     "Each budget is judged separately. Of those at which all rows have three seeds, the one that "
-    "is closest to the paper's counts, whatever it says: at cpu, cpu_medium and cpu_long the model "
-    "is smaller, and epochs are fewer. Costs come from kept runs of the same table; for runs that "
-    "need a special machine they are estimates.",
+    "is closest to the paper's counts, whatever it says: at the others the model is smaller, with "
+    "as many steps at cpu_steps, and with fewer at cpu_long, cpu_medium and cpu. That a method "
+    "recovers something (an equality within a bound, or a bound on what is lost) is judged from "
+    "cpu_steps on, where that budget has more steps; the evidence tells how it stands with fewer. "
+    "Costs come from kept runs of the same table; for runs that need a special machine they are "
+    "estimates.",
+    f"{DIRTY}: some of its runs are {DIRTY_NOTE}. {STALE}: some are {STALE_NOTE} "
+    "(conf/changes.yaml).",
 ]
 
 

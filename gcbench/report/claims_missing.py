@@ -9,8 +9,8 @@ from typing import NamedTuple
 from gcbench.config import PAPER
 from gcbench.records.files import ENDED
 from gcbench.records.store import RecordedRun
-from gcbench.report.claims import BUDGETS, LEARNING_RATE, Claim, RowRelations
-from gcbench.report.claims_answers import AnsweredClaim, NextCommands
+from gcbench.report.claims import BUDGETS, LEARNING_RATE, STEPS, Claim, RowRelations
+from gcbench.report.claims_answers import AnsweredClaim, NextCommands, waiting
 from gcbench.report.claims_evidence import RATES, Evidence
 from gcbench.report.command_lines import command_lines
 from gcbench.report.configs import compose, compose_row
@@ -64,16 +64,18 @@ def _missing_of(answered: AnsweredClaim, evidence: Evidence) -> list[MissingRuns
     """Return the rows and seeds that a claim lacks.
 
     A claim that needs a special machine is completed at the paper's budget, any other claim at the
-    budget that already has runs, or else at the smallest one.
+    budget that already has runs, or else at the smallest one, unless it waits for more steps.
     """
-    parts = [(part, _budget(answered, part)) for part in answered.claim.check.rows]
+    parts = [(part, _budget(answered, part, evidence)) for part in answered.claim.check.rows]
     return missing_runs(parts, evidence)
 
 
-def _budget(answered: AnsweredClaim, part: RowRelations) -> str:
+def _budget(answered: AnsweredClaim, part: RowRelations, evidence: Evidence) -> str:
     if answered.claim.machine:
         return PAPER
     budget = answered.answer.budget or BUDGETS[-1]
+    if any(waiting(part, budget, evidence) for part in answered.claim.check.rows):
+        budget = STEPS
     return budget if budget in part.budgets else part.budgets[0]
 
 
@@ -98,12 +100,13 @@ def _lacking(
         for typed, runs in variants:
             planned = seeds or planned_seeds(path, part.score, budget, evidence)
             if lacking := lacking_seeds(runs, planned):
-                yield MissingRuns(experiment, typed, budget, lacking)
+                yield MissingRuns(experiment, typed, row.budget, lacking)
 
 
 def lacking_seeds(runs: Iterable[RecordedRun], seeds: Iterable[int]) -> tuple[int, ...]:
-    """Return the seeds with which none of these runs has ended."""
-    return tuple(sorted({*seeds} - {run.seed for run in runs if run.status in ENDED}))
+    """Return the seeds with which none of these runs has ended, but for stale ones."""
+    ended = {run.seed for run in runs if run.status in ENDED and not run.outdated_by}
+    return tuple(sorted({*seeds} - ended))
 
 
 def steps_of(answered: AnsweredClaim, evidence: Evidence) -> list[NextCommands]:

@@ -9,8 +9,11 @@ A relation is a Python comparison of names, numbers, `+`, `-` and `*`. A slash j
 row, as in vgg16/sgd, and names that Python does not accept are quoted: "4bit" > "Rank 2, W=4".
 
 A relation holds, or its opposite does, if a two-sided test at 5 % says so, after Holm's correction
-for all relations of the claim; that means differ by at most a bound, if two one-sided tests do. The
+for all tests of the claim; that means differ by at most a bound, if two one-sided tests do. The
 error of a mean follows from the runs of all rows of the table (`significance.py`).
+
+The order of two accuracies has a second test, that of the test losses of the same runs. It decides
+where the accuracies differ by less than noise and point the same way.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ import ast
 import math
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise, product
 from statistics import fmean
@@ -70,6 +73,28 @@ class Relation:
         constant = self.difference(nothing)
         return {name: self.difference(nothing | {name: 1.0}) - constant for name in self.names}
 
+    @property
+    def orders(self) -> bool:
+        """Return whether it only says which of two rows is larger, not by how much."""
+        return (
+            self.sign != "=="
+            and sorted(self.weights.values()) == [-1.0, 1.0]
+            and self.difference(dict.fromkeys(self.names, 0.0)) == 0
+        )
+
+    @property
+    def recovers(self) -> bool:
+        """Return whether rows that are equal satisfy it with a margin, as in a >= b - 0.3.
+
+        A method that recovers what another reaches may need the paper's number of steps for it.
+        """
+        equal = dict.fromkeys(self.names, 1.0)
+        return self.sign == "==" or (self.sign == ">=" and self.difference(equal) > 0)
+
+    @property
+    def swapped(self) -> Relation:
+        return replace(self, larger=self.smaller, smaller=self.larger)
+
     def difference(self, numbers: Mapping[str, float]) -> float:
         return _evaluate(self.larger, numbers) - _evaluate(self.smaller, numbers)
 
@@ -86,6 +111,8 @@ class Margin(NamedTuple):
     mean: float = math.nan  # by how much the relation holds; negative if it is violated
     error: Error | None = None  # of the mean; None if it is not known
     counts: tuple[int, ...] = ()  # the number of seeds of each row; empty if none depends on one
+    of_loss: Margin | None = None  # that of the test losses, if it may decide
+    waits: bool = False  # for more steps, however it stands after these
 
     @property
     def p(self) -> float:
@@ -107,13 +134,18 @@ class Judged(NamedTuple):
 
     margin: Margin
     verdict: Verdict
+    by_loss: Verdict | None = None  # what the test losses say, if they differ by more than noise
+    decided_by_loss: bool = False
+    so_far: Verdict | None = None  # what would be the verdict if it did not wait for more steps
 
     @property
     def text(self) -> str:
-        relation, _, mean, error, counts = self.margin
+        relation, _, mean, error, counts, of_loss, _ = self.margin
         if not counts:
             return f"{relation.text}: {mean:+.3g}"
         seeds = " and ".join(map(str, sorted(set(counts)))) + f" seed{'s' * (set(counts) != {1})}"
+        if of_loss and of_loss.error and math.isfinite(of_loss.mean):
+            seeds = f"test loss {of_loss.mean:+.3g} +- {of_loss.error.half_width():.2g}, {seeds}"
         if error is None:
             return f"{relation.text}: {mean:+.3g} (error not known, {seeds})"
         if not math.isfinite(mean):
@@ -145,22 +177,37 @@ def _margin(relation: Relation, values: Mapping[str, Value], noise: Noise) -> Ma
 
 def judge(margins: Sequence[Margin]) -> list[Judged]:
     """Return the verdicts on all relations of a claim."""
-    adjusted = iter(holm([margin.p for margin in margins if margin.counts]))
-    return [
-        Judged(margin, _verdict(margin, next(adjusted) if margin.counts else 0.0))
+    tests = [test for margin in margins for test in (margin, margin.of_loss) if test]
+    seeded = [test for test in tests if test.counts]
+    adjusted = iter(holm([test.p for test in seeded]))
+    p_values = iter([next(adjusted) if test.counts else 0.0 for test in tests])
+    judged = [
+        _judge(margin, next(p_values), next(p_values) if margin.of_loss else 1.0)
         for margin in margins
+    ]
+    return [
+        one._replace(verdict=Verdict.NOT_YET, so_far=one.verdict)
+        if one.margin.waits and one.margin.known
+        else one
+        for one in judged
     ]
 
 
-def _verdict(margin: Margin, p: float) -> Verdict:
+def _judge(margin: Margin, p: float, p_of_loss: float) -> Judged:
+    of_loss, mean = margin.of_loss, margin.mean
+    by_loss = None
+    if of_loss and of_loss.mean and p_of_loss < LEVEL:
+        by_loss = Verdict.REPRODUCED if of_loss.mean > 0 else Verdict.CONTRARY
     if not margin.known:
-        return Verdict.NOT_YET
-    sign, mean = margin.relation.sign, margin.mean
+        return Judged(margin, Verdict.NOT_YET)
+    sign = margin.relation.sign
     holds = mean > 0 or (mean == 0 and sign != ">")
     if p < LEVEL:
-        return Verdict.REPRODUCED if holds else Verdict.CONTRARY
+        return Judged(margin, Verdict.REPRODUCED if holds else Verdict.CONTRARY, by_loss)
+    if by_loss and of_loss and mean * of_loss.mean >= 0:
+        return Judged(margin, by_loss, by_loss, decided_by_loss=True)
     equal = sign == ">=" and margin.error is not None and not math.isnan(mean)
-    return Verdict.WITHIN_NOISE if holds or equal else Verdict.NOT_DECIDED
+    return Judged(margin, Verdict.WITHIN_NOISE if holds or equal else Verdict.NOT_DECIDED, by_loss)
 
 
 def read_relations(text: str, folder: str = "") -> list[Relation]:

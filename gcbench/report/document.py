@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from statistics import fmean, stdev
 from typing import NamedTuple
 
 from gcbench.console import UNFOLDED, TextTable, width_of
+from gcbench.records.store import RecordedRun
 from gcbench.report.tables import Column, Table
 
 EMPTY = "-"
 DIRTY = "\N{DAGGER}"  # marks runs from a checkout with uncommitted changes
 DIRTY_NOTE = "from a checkout with uncommitted changes"
+STALE = "\N{SECTION SIGN}"  # marks runs that are older than a change of their numbers
+STALE_NOTE = "older than a change that alters their scores"
 OTHER_BUDGET = "\N{DOUBLE DAGGER}"  # marks columns whose budget is not the report's
 ARROWS = {"higher": "\N{UPWARDS ARROW}", "lower": "\N{DOWNWARDS ARROW}"}
 Published = float | str | None
+
+
+def marks_of(runs: Iterable[RecordedRun]) -> str:
+    """Return the marks of runs from a checkout with changes, and of runs that are stale."""
+    every = list(runs)
+    return DIRTY * any(run.dirty for run in every) + STALE * any(run.outdated_by for run in every)
 
 
 class Summary(NamedTuple):

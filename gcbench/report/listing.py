@@ -10,7 +10,15 @@ from gcbench.config import budget_names
 from gcbench.console import TextTable
 from gcbench.identity import all_knobs, drop_copies, tell_apart
 from gcbench.records.store import RecordedRun
-from gcbench.report.document import DIRTY, DIRTY_NOTE, EMPTY, format_number
+from gcbench.report.document import (
+    DIRTY,
+    DIRTY_NOTE,
+    EMPTY,
+    STALE,
+    STALE_NOTE,
+    format_number,
+    marks_of,
+)
 from gcbench.report.measures import MEASURES, main_score, measure
 from gcbench.report.rows import group_runs
 from gcbench.report.study import find_study
@@ -53,7 +61,8 @@ def list_runs(runs: Sequence[RecordedRun]) -> TextTable:
     ]
     overrides = overrides_by_run({run: run.title for run in runs})
     rows = [_texts(run, overrides[run]) for run in runs]
-    notes = [f"{DIRTY} {DIRTY_NOTE}"] if any(run.dirty for run in runs) else []
+    marks, explained = marks_of(runs), {DIRTY: DIRTY_NOTE, STALE: STALE_NOTE}
+    notes = [f"{mark} {explained[mark]}" for mark in marks]
     notes += [
         f"{run.place}: {run.status}: {run.result.reason}" for run in runs if run.result.reason
     ]
@@ -92,7 +101,7 @@ def _texts(run: RecordedRun, overrides: Sequence[str]) -> list[str]:
         what,
         run.budget,
         str(run.seed),
-        run.status + DIRTY * run.dirty,
+        run.status + marks_of([run]),
         f"{scored[0]} {_text(scored[1])}" if scored else EMPTY,
         _text(measure("ratio", result)),
         _text(measure("received_ratio", result)),

@@ -9,8 +9,8 @@ from statistics import median
 from gcbench.config import PAPER
 from gcbench.identity import Config
 from gcbench.report.claims import BUDGETS, Claim
-from gcbench.report.claims_answers import AnsweredClaim
-from gcbench.report.claims_evidence import EXACT, Evidence
+from gcbench.report.claims_answers import AnsweredClaim, waiting
+from gcbench.report.claims_evidence import EXACT, Evidence, budget_of
 from gcbench.report.claims_missing import (
     SEEDS,
     MissingRuns,
@@ -18,7 +18,7 @@ from gcbench.report.claims_missing import (
     missing_runs,
     planned_seeds,
 )
-from gcbench.report.configs import compose, compose_row, data_folder, experiment_override
+from gcbench.report.configs import compose, data_folder, experiment_override
 from gcbench.report.measures import TIMES
 from gcbench.report.tables import Table, TableRow
 
@@ -34,6 +34,7 @@ class MissingRun:
     budget: str
     seed: int
     seconds: float | None  # on one core; None if nothing like it has run
+    stale: bool = False  # whether it has run before a change of its numbers
     claims: list[str] = field(default_factory=list)
     tables: list[str] = field(default_factory=list)
 
@@ -53,13 +54,6 @@ class Missing:
     needing: dict[str, list[str]]  # rows by the special hardware or data that they need
 
 
-def budget_of(row: TableRow, asked: str) -> str:
-    """Return the paper's budget, or else the smallest, with the row's configuration at `asked`."""
-    identity = compose_row(row, asked).identity
-    smaller = [PAPER, *reversed(BUDGETS[BUDGETS.index(asked) :])] if asked in BUDGETS else []
-    return next((b for b in smaller if compose_row(row, b).identity == identity), asked)
-
-
 def find_missing(
     tables: Sequence[Table],
     claims: Collection[AnsweredClaim],
@@ -70,11 +64,12 @@ def find_missing(
 ) -> Missing:
     """Return the runs that tables and undecided claims lack at a budget.
 
-    First come the runs that undecided claims lack. The next claim is always the cheapest to decide,
-    given the runs of the claims before it, whose rows it may share. Then comes one run of every row
-    that has none, then further seeds: `seeds`, by default the planned ones. A row counts at a
-    smaller budget if it has the same configuration there (speech has no recipe of its own at
-    cpu_medium), and at the paper's budget if no budget makes it smaller.
+    First come the runs that a change has made stale, then those that undecided claims lack. The
+    next claim is always the cheapest to decide, given the runs of the claims before it, whose rows
+    it may share. Then comes one run of every row that has none, then further seeds: `seeds`, by
+    default the planned ones. A row counts at a smaller budget if it has the same configuration
+    there (speech has no recipe of its own at cpu_medium), and at the paper's budget if no budget
+    makes it smaller.
     """
     collected = _Collected(evidence, budget, seconds)
     by_claim = {claim.claim.id: collected.of_claim(claim, seeds) for claim in claims}
@@ -100,7 +95,7 @@ def find_missing(
                 rest.append((has_runs or run.seed != (seeds or SEEDS)[0], run.seed, run))
     rest.sort(key=lambda one: one[:2])
     unique = dict.fromkeys([*first, *(run for _, _, run in rest)])
-    return Missing(list(unique), timed, collected.needing)
+    return Missing(sorted(unique, key=lambda run: not run.stale), timed, collected.needing)
 
 
 def _measures(table: Table, budget: str) -> set[str | None]:
@@ -123,6 +118,8 @@ class _Collected:
         self.needing: dict[str, list[str]] = {}
         self._evidence, self._budget, self._seconds = evidence, budget, seconds
         self._runs: dict[tuple[str, str, int], MissingRun] = {}
+        stale = [run for run in evidence.runs if run.outdated_by]
+        self._stale = {(run.budget, run.result.identity, run.seed) for run in stale}
 
     def of_claim(self, answered: AnsweredClaim, seeds: Sequence[int]) -> list[MissingRun]:
         """Return the runs that an undecided claim lacks; none if they would not decide it."""
@@ -135,6 +132,8 @@ class _Collected:
             for part in claim.check.rows
             if budget in part.budgets and part.measure not in TIMES
         ]
+        if any(waiting(part, budget, self._evidence) for part, _ in parts):
+            return []
         rows = [self._evidence.spec(path) for part, _ in parts for path in part.paths]
         if not all([self._is_within_reach(row) for row in rows]):
             return []
@@ -191,7 +190,7 @@ class _Collected:
                 if key not in self._runs:
                     seconds = self._seconds(composition.config)
                     self._runs[key] = MissingRun(
-                        one.experiment, one.overrides, one.budget, seed, seconds
+                        one.experiment, one.overrides, one.budget, seed, seconds, key in self._stale
                     )
                 runs.append(self._runs[key])
         return runs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from gcbench.config import PAPER
@@ -12,7 +13,15 @@ from gcbench.records.store import RecordedRun
 from gcbench.report.borrowed import group_by_label, overrides_of_run
 from gcbench.report.command_lines import command_of_runs, commands_of_missing
 from gcbench.report.deviations import deviations_of
-from gcbench.report.document import DIRTY, DIRTY_NOTE, Heading, Section, Summary, format_summary
+from gcbench.report.document import (
+    DIRTY,
+    DIRTY_NOTE,
+    STALE,
+    Heading,
+    Section,
+    Summary,
+    format_summary,
+)
 from gcbench.report.measures import DEFINITIONS, TIMES, is_infinite, measure
 from gcbench.report.rates import RATE, SPLIT, VALID, Rate
 from gcbench.report.rows import Row, RowsByBudget
@@ -39,7 +48,7 @@ def sections(table: Table, groups: RowsByBudget, budget: str) -> list[Section]:
             "Commands that made the rows",
             list(dict.fromkeys(line for row in rows for line in _commands_of(row))),
         ),
-        Section("Made by", made_by([run.result for row in rows for run in row.runs], f"{DIRTY} ")),
+        Section("Made by", _made_by([run for row in rows for run in row.runs])),
     ]
     return [section for section in every if section.lines]
 
@@ -236,6 +245,19 @@ def _commands_of(row: Row) -> Iterator[str]:
         yield command_of_runs(str(row.spec.experiment), runs, every)
 
 
+def _made_by(runs: Sequence[RecordedRun]) -> list[str]:
+    return made_by([run.result for run in runs], f"{DIRTY} ") + older_than(runs)
+
+
+def older_than(runs: Sequence[RecordedRun]) -> list[str]:
+    """Return how many runs are older than each change of their numbers."""
+    counts = Counter(f"{one.commit}: {one.text}" for run in runs for one in run.outdated_by)
+    return [
+        f"{STALE} {count} of {len(runs)} runs {'are' if count > 1 else 'is'} older than {change}"
+        for change, count in counts.items()
+    ]
+
+
 def made_by(environments: Sequence[Environment], mark: str = "") -> list[str]:
     """Return versions, commits, machines and days, one line each.
 
@@ -243,7 +265,6 @@ def made_by(environments: Sequence[Environment], mark: str = "") -> list[str]:
     """
     if not environments:
         return []
-    dirty = sum(bool(one.git and one.git.dirty) for one in environments)
     days = sorted({one.finished[:10] for one in environments})
     lines = [
         _several("gcbench", [_version(one, "gcbench") for one in environments]),
@@ -252,9 +273,13 @@ def made_by(environments: Sequence[Environment], mark: str = "") -> list[str]:
         _several("machine", [_machine(one) for one in environments]),
         f"finished: {' to '.join(dict.fromkeys([days[0], days[-1]]))}",
     ]
-    if dirty:
-        lines.append(f"{mark}{dirty} of {len(environments)} runs come {DIRTY_NOTE}")
-    return lines
+    return lines + dirty_of(environments, mark)
+
+
+def dirty_of(environments: Sequence[Environment], mark: str) -> list[str]:
+    """Return how many come from a checkout with uncommitted changes, in one line or none."""
+    dirty = sum(bool(one.git and one.git.dirty) for one in environments)
+    return [f"{mark}{dirty} of {len(environments)} runs come {DIRTY_NOTE}"] if dirty else []
 
 
 def _several(label: str, values: Sequence[str]) -> str:

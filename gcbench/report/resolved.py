@@ -24,6 +24,7 @@ log = logging.getLogger("gcbench")
 # Files and folders of conf/ that no stored configuration comes from.
 NO_PART = {
     "bench.yaml",
+    "changes.yaml",
     "claims.yaml",
     "deviations.yaml",
     "devices",

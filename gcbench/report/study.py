@@ -54,16 +54,35 @@ def find_study(name: str, folders: Sequence[str | Path]) -> KeptStudy | None:
 
 
 def find_link_table(name: str, folders: Sequence[str | Path]) -> KeptStudy | None:
-    """Return the newest table of scripts/steps in `<folder>/**/<name>.json`, methods as rows."""
+    """Return the newest table of scripts/steps in `<folder>/**/<name>.json`, methods as rows.
+
+    Where it has several links, a row is called `4 x 100mbit, dense`, for example.
+    """
     tables = []
     for path in _files(name, folders):
         try:
             content = read_json(path)
-            rows = [{"row": row["method"], **row} for row in content["rows"]]
+            parts = content.get("parts")
+            rows = [
+                {"row": (f"{_place(part)}, " if parts else "") + row["method"], **row}
+                for part in parts or [content]
+                for row in part["rows"]
+            ]
             tables.append(KeptStudy(path, {**content, "study": name, "rows": rows}))
         except (OSError, ValueError, TypeError, KeyError) as error:
             log.warning("not read: %s: not a table of scripts/steps (%s)", path, error)
     return _newest(tables)
+
+
+def setting_of(study: StudyResult) -> str:
+    """Return the hosts and links of a table of scripts/steps, or that it is a study."""
+    parts = [part for part in study.get("parts") or [study] if "hosts" in part]
+    hosts, links = ({str(part[key]): None for part in parts} for key in ("hosts", "link"))
+    return f"{' and '.join(hosts)} hosts at {' and '.join(links)}" if parts else "a study"
+
+
+def _place(part: Mapping[str, Any]) -> str:
+    return f"{part['hosts']} x {part['link']}"
 
 
 def _files(name: str, folders: Sequence[str | Path]) -> list[Path]:

@@ -63,7 +63,8 @@ def test_commit_and_changes_of_a_checkout(checkout: Path) -> None:
     (checkout / "file").write_text("1")
     git(checkout, "add", "file")
     git(checkout, "commit", "-m", "first")
-    assert checked_out() == Git(commit=git(checkout, "rev-parse", "HEAD"), dirty=False)
+    commit, date = git(checkout, "log", "--format=%H %cI").split()
+    assert checked_out() == Git(commit=commit, dirty=False, date=date)
     (checkout / "file").write_text("2")
     assert checked_out().dirty is True
 
@@ -104,13 +105,14 @@ def test_a_run_names_the_commit_of_its_start_and_those_it_was_continued_with(
     first = Begun.here()
     (checkout / "file").write_text("2")
     continued = Begun.here(first.as_json({}))
-    assert first.git == Git(commit=git(checkout, "rev-parse", "HEAD"), dirty=False)
-    assert continued.git == Git(commit=first.git.commit, dirty=True)
+    commit, date = git(checkout, "log", "--format=%H %cI").split()
+    assert first.git == Git(commit=commit, dirty=False, date=date)
+    assert continued.git == Git(commit=commit, dirty=True, date=date)
     git(checkout, "commit", "-am", "second")
     where = Extended(from_step=3, from_epoch=1.5)
     other = Begun.here(continued.as_json({}), where)
     later = git(checkout, "rev-parse", "HEAD")
-    assert other.git == Git(commit=first.git.commit, dirty=True, later_commits=[later])
+    assert other.git == Git(commit=commit, dirty=True, date=date, later_commits=[later])
     assert other.extended == [where]
     config = {"experiment": None, "choices": {}, **CONFIG}
     assert make_result(config, first, "failed", "why").git == first.git, (

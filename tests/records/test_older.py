@@ -1,4 +1,4 @@
-"""Results of an older gcbench: which of their errors still mean what they say."""
+"""Results of an older gcbench: which of their numbers still mean what they say."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 from results import CONFIG, plain_result
 
-from gcbench.records.older import lost_error
+from gcbench.config import ConfigError, conf_directory
+from gcbench.records import older
+from gcbench.records.older import lost_error, read_changes
 from gcbench.records.store import RecordedRun, find_runs
 
 LINES = [
@@ -18,12 +20,19 @@ LINES = [
     for step, relative in ((1, 0.1), (51, 0.3))
 ]
 OLD = {"relative": 0.2, "cosine": 0.9, "samples": 2}
+TODAY = {**OLD, "vnmse": 0.06, "direction": False}
+CHANGED = "2026-11-22T16:47:25+00:00"  # when random numbers changed
+BEFORE, AFTER = "2026-11-22T17:47:24+01:00", "2026-11-22T15:47:25-01:00"  # by a second, and not
 
 
-def kept(path: Path, error: dict[str, Any], **parts: Any) -> RecordedRun:
+def kept(
+    path: Path, error: dict[str, Any], date: str | None = None, started: str = BEFORE, **parts: Any
+) -> RecordedRun:
     """Return a run that was kept with this error, and with other parts of a configuration."""
     config = {**CONFIG, **parts, "trainer": {**CONFIG["trainer"], "error_every": 50}}
     result = plain_result(config=config).model_dump() | {"compression_error": error}
+    git = {"commit": "c" * 40, "dirty": False, "date": date}
+    result |= {"git": git, "started": started, "test": {"accuracy": 9.0}}
     line = {"name": "run", "result": result, "metrics": LINES}
     path.with_suffix(".jsonl.xz").write_bytes(lzma.compress(json.dumps(line).encode()))
     found = find_runs([path.with_suffix(".jsonl.xz")])
@@ -57,7 +66,58 @@ def test_an_older_error_of_anything_else_is_left_out_with_its_curve(tmp_path: Pa
 
 
 def test_an_error_of_today_stays_as_it_is(tmp_path: Path) -> None:
-    today = {**OLD, "vnmse": 0.06, "direction": False}
-    run = kept(tmp_path / "run", today, compressor={"clip_norm": 1.0})
+    today = "2026-11-27T15:00:00+00:00"
+    run = kept(tmp_path / "run", TODAY, today, compressor={"clip_norm": 1.0})
     assert run.result.compression_error is not None and not lost_error(run.result)
-    assert run.result.compression_error.model_dump() == today and run.read_metrics() == LINES
+    assert run.result.compression_error.model_dump() == TODAY and run.read_metrics() == LINES
+
+
+def test_a_result_is_stale_if_its_commit_is_older_than_a_change_that_touches_it(
+    tmp_path: Path,
+) -> None:
+    """No repository is asked: dates of commits are enough, and where there is none, the start's."""
+    random = {"compressor": {"method": {"_target_": "gcbench.compressors.qsgd.QSGD", "bits": 4}}}
+    fixed = {"compressor": {"method": {"_target_": "gcbench.compressors.top_k.TopK"}}}
+    for date, started, parts, stale in (
+        (BEFORE, AFTER, random, True),  # from a checkout of before
+        (AFTER, AFTER, random, False),
+        (None, BEFORE, random, True),
+        (None, AFTER, random, False),
+        (BEFORE, BEFORE, fixed, False),
+    ):
+        run = kept(tmp_path / "run", TODAY, date, started, **parts)
+        commits = [change.commit for change in run.outdated_by]
+        assert commits == ["84f5a540"] * stale, (date, started, parts)
+
+
+def test_all_keys_of_a_change_have_to_agree(tmp_path: Path) -> None:
+    for schedule, stale in (
+        ({"scale_by_workers": True, "warmup_epochs": 5.0}, True),
+        ({"scale_by_workers": True, "warmup_epochs": 0.0}, False),
+        ({"scale_by_workers": False, "warmup_epochs": 5.0}, False),
+        ({"scale_by_workers": True}, False),
+    ):
+        run = kept(tmp_path / "run", TODAY, BEFORE, schedule=schedule)
+        assert bool(run.outdated_by) == stale, schedule
+
+
+def test_an_error_alone_makes_no_score_stale_and_without_a_score_nothing_is(tmp_path: Path) -> None:
+    clipped = {"compressor": {"clip_norm": 1.0}}
+    assert kept(tmp_path / "run", OLD, AFTER, **clipped).outdated_by == []
+    run = kept(tmp_path / "run", OLD, BEFORE, compressor={"clip_sigma": 2.5})
+    assert len(run.outdated_by) == 1
+    # As at budget=bits, whose messages have the sizes that they have today.
+    run.result = run.result.model_copy(update={"test": None})
+    del run.outdated_by
+    assert run.outdated_by == []
+
+
+def test_changes_are_of_commits_and_mistakes_in_their_file_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert all(change.date.tzinfo and change.where for change in read_changes())
+    text = (conf_directory() / "changes.yaml").read_text().replace("  text:", "  txet:", 1)
+    (tmp_path / "changes.yaml").write_text(text)
+    monkeypatch.setattr(older, "conf_directory", lambda: tmp_path)
+    with pytest.raises(ConfigError, match="txet: no such key; type text"):
+        read_changes.__wrapped__()

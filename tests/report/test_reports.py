@@ -447,7 +447,9 @@ def test_a_table_says_what_its_errors_and_ratios_mean_and_why_some_are_empty(
     wire = count_bits([3000.0] * 2, 10, 10, 600.0).model_dump()
     write(OUT / "plain", {**result_of(SGD), "bits_wire": wire})
     old = {"relative": 0.5, "cosine": 0.9, "samples": 1}
-    write(OUT / "older", {**result_of(SGD, "clip_norm=1.0"), "compression_error": old})
+    git = {"commit": "a" * 40, "dirty": False, "date": "2026-11-27T00:00:00+00:00"}
+    older = result_of(SGD, "clip_norm=1.0")
+    write(OUT / "older", {**older, "compression_error": old, "git": git})
     signs = {"relative": None, "vnmse": None, "cosine": 0.7, "samples": 1, "direction": True}
     write(OUT / "signs", {**result_of(RANK), "compression_error": signs})
     page = said("table=small/errors", "format=markdown")
@@ -533,10 +535,27 @@ def test_dirty_checkouts_and_several_commits_are_said(said) -> None:
     )
 
 
+def test_stale_runs_are_marked_where_they_stand(said) -> None:
+    """Both warm up to the rate of 16 workers, and PowerSGD starts from random factors."""
+    for seed, day in ((1, "21"), (2, "23")):
+        for experiment in (SGD, RANK):
+            result = result_of(experiment, seed=seed)
+            result["git"]["date"] = f"2026-11-{day}T00:00:00+00:00"
+            write(OUT / f"{experiment}-{seed}", result)
+    text = said("table=small/one", "format=markdown")
+    assert [row[-1] for row in rows(text).values()].count("1§, 2") == 2
+    assert "- § 1 of 4 runs is older than 84f5a540: random numbers come from another hash" in text
+    assert "- § 2 of 4 runs are older than 84f5a540: a warm-up starts at exactly" in text
+    listed = said("runs").splitlines()
+    assert sum("done§" in line for line in listed) == 2
+    assert listed[-1] == "§ older than a change that alters their scores"
+
+
 def test_runs_of_a_dirty_checkout_are_marked_where_they_stand(said) -> None:
     for seed in (1, 2):
         result = result_of(SGD, seed=seed)
-        write(OUT / f"{seed}", {**result, "git": {"commit": "a" * 40, "dirty": seed == 2}})
+        git = {**result["git"], "dirty": seed == 2}
+        write(OUT / f"{seed}", {**result, "git": git})
     text = said("table=small/one", "format=markdown")
     assert rows(text)["No compression"][-1] == "1, 2\N{DAGGER}"
     assert "- \N{DAGGER} 1 of 2 runs come from a checkout with uncommitted changes" in text

@@ -13,7 +13,9 @@ from gcbench.records.schema import PHASES, SCHEMA_VERSION, Git, Result, Status
 from gcbench.report.configs import compose
 
 PARAMETERS = 1000
-BEGUN = Begun("2026-01-01T00:00:00+00:00", Git(commit="c" * 40, dirty=False), [], "abcd1234")
+# A commit of after all changes of numbers, so that no result is stale.
+GIT = Git(commit="c" * 40, dirty=False, date="2099-01-01T00:00:00+00:00")
+BEGUN = Begun("2026-01-01T00:00:00+00:00", GIT, [], "abcd1234")
 
 
 CONFIG: dict[str, Any] = {
