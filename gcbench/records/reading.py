@@ -64,7 +64,7 @@ def read_json(path: Path) -> Any:
         raise ValueError(f"is not JSON ({error})") from error
 
 
-NUMBERS = (float, int, bool, type(None))  # most of what curves are made of, and nothing to escape
+PLAIN = (float, int, bool, type(None))  # most of what curves are made of, and nothing to escape
 
 
 def printable(value: Any, depth: int = 0) -> Any:
@@ -79,7 +79,7 @@ def printable(value: Any, depth: int = 0) -> Any:
     if isinstance(value, Mapping):  # W&B's tables are not dictionaries
         return {
             escape(key) if isinstance(key, str) else key: (
-                item if type(item) in NUMBERS else printable(item, depth + 1)
+                item if type(item) in PLAIN else printable(item, depth + 1)
             )
             for key, item in value.items()
         }

@@ -32,18 +32,18 @@ MOST = 4  # overrides of a run that are shown; more would make its line hard to 
 
 def list_tables(runs: Sequence[RecordedRun], folders: Sequence[str | Path]) -> TextTable:
     """Return one line per table, with how many of its rows have a run that is done, by budget."""
-    budgets = budget_names()
+    by_budget = {name: [run for run in runs if run.budget == name] for name in budget_names()}
     lines = []
     for name in table_names():
         table = read_table(name)
         if table.study:
             study = "study" if find_study(table.study, folders) else "study, not run"
-            counts = [study, *([EMPTY] * (len(budgets) - 1))]
+            counts = [study, *([EMPTY] * (len(by_budget) - 1))]
         else:
-            groups = (group_runs(table, runs, budget) for budget in budgets)
+            groups = (group_runs(table, some, budget) for budget, some in by_budget.items())
             counts = [str(sum(bool(row.done) for row in rows)) for rows in groups]
         lines.append([name, table.title, str(len(table.rows)), *counts])
-    return TextTable(["table", "title", "rows", *budgets], lines, left=(0, 1))
+    return TextTable(["table", "title", "rows", *by_budget], lines, left=(0, 1))
 
 
 def list_runs(runs: Sequence[RecordedRun]) -> TextTable:

@@ -204,12 +204,17 @@ def find_row(
     Overrides whose key the row's configuration lacks are ignored. If several learning rates were
     tried, the score `chooser` decides which one is reported.
     """
-    candidates = [run for run in runs if run.budget == budget]
+    at_budget = [run for run in runs if run.budget == budget]
     if spec.experiment and overrides:
         overrides = overrides_for(spec.experiment, budget, overrides)
-    if spec.experiment is None or not candidates:
+    if spec.experiment is None or not at_budget:
         return Row(spec, budget, typed=overrides)
     expected = compose_row(spec, budget, overrides)
+    candidates = [
+        run
+        for run in at_budget
+        if run.experiment == spec.experiment or run.result.identity == expected.identity
+    ]
     settings = {key: read_key(expected.config, key) for key in spec.settings}
     of_experiment = {
         run for run in candidates if run.experiment == spec.experiment and agrees(run, settings)

@@ -577,7 +577,7 @@ def test_an_answer_from_links_names_them(said, asked) -> None:
     (OUT / "links/speed.json").write_text(json.dumps({"parts": parts}))
     (row,) = answers(said)
     assert row["basis"] == "tests at abc1234; 2 and 4 hosts at 1gbit"
-    assert "2 x 1gbit, dense 1.5; 1 of 1 relations hold" in row["evidence"]
+    assert "dense 1.5, 4 x 1gbit, low rank: powersgd 0.5; 1 of 1 relations hold" in row["evidence"]
     (OUT / "links/speed.json").write_text(json.dumps({**parts[1], "rows": []}))
     assert answers(said)[0]["basis"] == "tests at abc1234; 4 hosts at 1gbit"
 
