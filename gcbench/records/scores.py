@@ -28,7 +28,7 @@ def where_reached(
             if before is not None:
                 share = (target - before[score]) / (value - before[score])
                 ends = zip((before.get(key) for key in keys), here, strict=True)
-                here = [None if None in (a, b) else a + share * (b - a) for a, b in ends]
+                here = [None if a is None or b is None else a + share * (b - a) for a, b in ends]
             return dict(zip(keys, here, strict=True))
         before = test
     return None
