@@ -42,13 +42,15 @@ def read_link(key: str, name: str, latency: str | None = None) -> Link:
         ) from None
 
 
+def ethernets() -> list[tuple[float, float]]:
+    """Return the rates and the latencies of the Ethernets of conf/links.yaml, the slowest first."""
+    presets = [preset for name, preset in read_presets().items() if name.endswith("gbit")]
+    return [(float(p["bits_per_second"]) / PAYLOAD, float(p["latency_seconds"])) for p in presets]
+
+
 def ethernet_latency(rate: float) -> float:
     """Return the latency at a rate, interpolated over log rates between known Ethernets."""
-    presets = [preset for name, preset in read_presets().items() if name.endswith("gbit")]
-    rates, latencies = zip(
-        *((float(p["bits_per_second"]) / PAYLOAD, float(p["latency_seconds"])) for p in presets),
-        strict=True,
-    )
+    rates, latencies = zip(*ethernets(), strict=True)
     return float(np.interp(np.log(rate), np.log(rates), latencies))
 
 

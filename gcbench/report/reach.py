@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import Any, NamedTuple
 
 from gcbench.comm.network import Link
-from gcbench.config import ConfigError
 from gcbench.identity import CHOICE_GROUPS
 from gcbench.launch.instantiate import make_compressor
 from gcbench.predict.devices import Device, read_device
 from gcbench.predict.links import ethernet_latency, read_link
 from gcbench.predict.model import Cluster, Compute, Method, Prediction, predict
 from gcbench.predict.subject import facts_of, make_method, shapes_of_model
-from gcbench.predict.target import epochs_to
+from gcbench.predict.target import First, epochs_to, first_of
 from gcbench.predict.units import format_seconds
 from gcbench.records.schema import BITS_PER_MIB
 from gcbench.records.store import RecordedRun
 from gcbench.report.configs import compose_row
 from gcbench.report.document import Cell, Document, Heading, Line, Summary
+from gcbench.report.links import INSTANT
 from gcbench.report.rows import Row
 from gcbench.report.tables import Reach, Table
 
@@ -28,6 +28,7 @@ EXCHANGES = ("gather", "scatter", "scatter_coded", "sum")
 WHOLE = ("none", "fp16", "bf16")  # methods that DDP has, too, with overlap
 OVERLAPPED = ", overlapped"
 NEVER = "never"
+Step = tuple[str, Prediction]  # the exchange that it is for
 # Of a map: rates in bits per second, of which 95 % carry payload, and numbers of workers.
 RATES = [10 ** (7.5 + i / 16) for i in range(60)]
 WORKERS = (2, 4, 8, 16, 32, 64, 128)
@@ -41,28 +42,11 @@ class Contender:
     runs: Sequence[RecordedRun]
     steps: Mapping[float, list[float]]  # by target and seed; none unless every seed reaches it
     forms: Mapping[str, Method]  # by exchange; the first is that of the runs
-    overlap: bool = False
+    overlap: tuple[bool, int] = (False, 0)  # and the bytes of a bucket
 
     @property
     def own(self) -> Method:
         return next(iter(self.forms.values()))
-
-
-class Step(NamedTuple):
-    """A predicted step, and the exchange that it is for."""
-
-    exchange: str
-    prediction: Prediction
-
-
-class First(NamedTuple):
-    """The contender that reaches a target first on a link."""
-
-    label: str
-    seconds: float
-    margin: float  # the next contender's mean time over its own
-    next_label: str
-    sure: bool  # whether its slowest seed is faster than any seed of the others
 
 
 @dataclass(frozen=True)
@@ -86,40 +70,38 @@ class Race:
 
         Unlike ours, it clips sums, so that clipping is no reason to wait for all gradients.
         """
+        overlap = True, self.settings.bucket_mib * 2**20
         return [
-            replace(
-                one,
-                label=one.label + OVERLAPPED,
-                forms={"": replace(one.own, in_buckets=True)},
-                overlap=True,
-            )
+            replace(one, label=one.label + OVERLAPPED, forms={"": form}, overlap=overlap)
             for one in self.contenders
             if one.own.family in WHOLE and one.own.every == 1
+            for form in [replace(one.own, in_buckets=True)]
         ]
 
+    @property
+    def baselines(self) -> list[Contender]:
+        """Return whole gradients in fp32, in 16 bits, and in 16 bits with overlap, if they ran."""
+        by_family = {one.own.family: one for one in (*self.overlapped, *self.contenders[::-1])}
+        under = [one for one in self.overlapped if one.own.family != "none"][:1]
+        found = [by_family.get("none"), by_family.get("fp16"), *under]
+        return [one for one in found if one]
+
     def step(self, one: Contender, workers: int, link: Link, best: bool = True) -> Step:
-        """Return a step with the best exchange for these workers, or with that of the runs."""
-        cluster, whole = Cluster(link, link), self.settings.bucket_mib * 2**20
+        """Return the best exchange for these workers, or that of the runs, and its step."""
         steps = [
-            Step(exchange, predict(method, workers, cluster, self.compute, one.overlap, whole))
+            (exchange, predict(method, workers, Cluster(link, link), self.compute, *one.overlap))
             for exchange, method in one.forms.items()
         ]
-        return min(steps, key=lambda step: step.prediction.step_seconds) if best else steps[0]
+        return min(steps, key=lambda step: step[1].step_seconds) if best else steps[0]
 
     def first(self, target: float, workers: int, link: Link) -> First | None:
         """Return who reaches a target first; None if nobody does."""
-        ranked = []
+        times = {}
         for one in (*self.contenders, *self.overlapped):
             if steps := one.steps[target]:
-                each = self.step(one, workers, link).prediction.step_seconds
-                ranked.append((each * fmean(steps), one.label, each, steps))
-        ranked.sort(key=lambda entry: entry[0])
-        if not ranked:
-            return None
-        (mean, label, each, steps), *others = ranked
-        fastest = min((e * min(s) for _, _, e, s in others), default=float("inf"))
-        after = others[0] if others else (float("inf"), "", 0.0, [])
-        return First(label, mean, after[0] / mean, after[1], each * max(steps) < fastest)
+                seconds = self.step(one, workers, link)[1].step_seconds
+                times[one.label] = [each * seconds for each in steps]
+        return first_of(times)
 
 
 def race_of(table: Table, rows: Sequence[Row]) -> Race | None:
@@ -128,23 +110,12 @@ def race_of(table: Table, rows: Sequence[Row]) -> Race | None:
         return None
     device = read_device(table.reach.device)
     score, targets = str(table.chooser.measure), table.reach.targets[rows[0].budget]
-    contenders = [
-        Contender(
-            row.spec.title,
-            row.done,
-            {
-                target: [
-                    epochs * (row.done[0].result.steps_per_epoch or 0)
-                    for epochs in epochs_to(row.done, score, target)
-                ]
-                for target in targets
-            },
-            _forms(row, device),
-        )
-        for row in rows
-        if row.done
-    ]
-    return Race(table.reach, score, targets, contenders, device)
+    contenders = []
+    for row in (row for row in rows if row.done):
+        each = row.done[0].result.steps_per_epoch or 0
+        steps = {t: [each * e for e in epochs_to(row.done, score, t)] for t in targets}
+        contenders.append(Contender(row.spec.title, row.done, steps, _forms(row, device)))
+    return Race(table.reach, score, targets, contenders, device) if contenders else None
 
 
 def _forms(row: Row, device: Device) -> dict[str, Method]:
@@ -183,15 +154,10 @@ def with_reach(document: Document, race: Race) -> Document:
     ]
     seeds = {line.title: line.seeds for line in document.lines}
     lines = [
-        Line(
-            f"{target:g}: {one.label}",
-            None,
-            None,
-            _cells(race, one, target, kinds),
-            seeds[one.label],
-        )
+        Line(f"{target:g}: {one.label}", None, None, cells, seeds[one.label])
         for target in race.targets
         for one in race.contenders
+        for cells in [_cells(race, one, target, kinds)]
     ]
     return replace(document, headings=headings, lines=lines)
 
@@ -199,44 +165,30 @@ def with_reach(document: Document, race: Race) -> Document:
 def _cells(
     race: Race, one: Contender, target: float, kinds: Sequence[tuple[int, bool, str]]
 ) -> list[Cell]:
-    steps = one.steps[target]
+    steps, result = one.steps[target], one.runs[0].result
     if not steps:
         return [Cell(None, None, NEVER)] * (2 + len(kinds))
-    result = one.runs[0].result
-    received = race.step(one, result.workers or 1, Link(1.0), best=False).prediction.received_bits
+    received = race.step(one, result.workers or 1, INSTANT, best=False)[1].received_bits
     return [
         Cell(Summary.of([s / (result.steps_per_epoch or 1) for s in steps])),
         Cell(Summary.of([s * received / BITS_PER_MIB for s in steps])),
-        *(
-            Cell(None, None, _time(race, one, target, workers, read_link("network", network), best))
-            for workers, best, network in kinds
-        ),
+        *(Cell(None, None, _time(race, one, target, *kind)) for kind in kinds),
     ]
 
 
-def _time(race: Race, one: Contender, target: float, workers: int, link: Link, best: bool) -> str:
+def _time(race: Race, one: Contender, target: float, workers: int, best: bool, network: str) -> str:
     """Return seconds to a target and how many times faster that is than whole gradients."""
+    link = read_link("network", network)
     exchange, step = race.step(one, workers, link, best)
     if best and exchange == next(iter(one.forms)):
         return "-"
     ours = fmean(one.steps[target]) * step.step_seconds
-    faster = ", ".join(
-        f"{fmean(base.steps[target]) * whole.prediction.step_seconds / ours:.2f}"
-        if base.steps[target]
-        else NEVER
-        for base in baselines(race)
-        for whole in [race.step(base, workers, link)]
+    whole = (
+        fmean(base.steps[target] or [math.nan]) * race.step(base, workers, link)[1].step_seconds
+        for base in race.baselines
     )
+    faster = ", ".join(f"{seconds / ours:.2f}" for seconds in whole)
     return f"{exchange + ' ' if best else ''}{format_seconds(ours)}: {faster}"
-
-
-def baselines(race: Race) -> list[Contender]:
-    """Return whole gradients in fp32, in 16 bits, and in 16 bits with overlap."""
-    families = {one.own.family: one for one in race.overlapped}
-    half = families.get("bf16") or families.get("fp16")
-    if "none" not in families or half is None:
-        raise ConfigError("a table of times to a score needs rows without compression and fp16")
-    return [*(replace(one, overlap=False) for one in (families["none"], half)), half]
 
 
 def link_at(rate: float) -> Link:
@@ -247,59 +199,3 @@ def link_at(rate: float) -> Link:
 def map_of(race: Race, target: float) -> list[list[First | None]]:
     """Return who reaches the target first, by number of workers and rate."""
     return [[race.first(target, w, link_at(rate)) for rate in RATES] for w in WORKERS]
-
-
-def as_json(race: Race, cells: Mapping[float, list[list[First | None]]]) -> dict[str, Any]:
-    """Return all that the page and the map show."""
-    return {
-        "score": race.score,
-        "compute_seconds": race.settings.compute_seconds,
-        "device": race.settings.device,
-        "methods": list(_entries(race)),
-        "rates": [_round(rate) for rate in RATES],
-        "workers": WORKERS,
-        "maps": {  # by target, number of workers and rate
-            f"{target:g}": [
-                [
-                    cell and (cell.label, _round(cell.margin), cell.next_label, cell.sure)
-                    for cell in r
-                ]
-                for r in rows
-            ]
-            for target, rows in cells.items()
-        },
-    }
-
-
-def _entries(race: Race) -> Iterator[dict[str, Any]]:
-    """Yield each method's steps by target and seed, and the steps that are predicted."""
-    for one in race.contenders:
-        steps = [
-            (network, workers, best, race.step(one, workers, read_link("network", network), best))
-            for network in race.settings.networks
-            for workers in race.settings.workers
-            for best in (False, True)
-        ]
-        yield {
-            "method": one.label,
-            "steps": {
-                f"{target:g}": [*map(_round, by_seed)] for target, by_seed in one.steps.items()
-            },
-            "links": [
-                {
-                    "network": network,
-                    "workers": workers,
-                    "exchange": step.exchange,
-                    "best": best,
-                    "step_seconds": _round(step.prediction.step_seconds),
-                    "exchange_seconds": _round(step.prediction.exchange_seconds),
-                    "codec_seconds": _round(step.prediction.codec_seconds),
-                    "received_bits": _round(step.prediction.received_bits),
-                }
-                for network, workers, best, step in steps
-            ],
-        }
-
-
-def _round(value: float) -> float:
-    return float(f"{value:.5g}")

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from urllib.parse import urlencode
 
 import numpy as np
 import pytest
+from browser import browser
 from results import result_of
 
 from gcbench.comm.network import Link
@@ -16,7 +19,7 @@ from gcbench.records.schema import Result
 from gcbench.records.store import RecordedRun, write_kept
 from gcbench.report.build import groups_of
 from gcbench.report.figures.firsts import measured_links
-from gcbench.report.reach import Race, link_at, race_of
+from gcbench.report.reach import RATES, WORKERS, Race, link_at, race_of
 from gcbench.report.tables import read_table
 
 TABLE = """
@@ -121,17 +124,17 @@ def test_many_workers_have_another_exchange(race: Race) -> None:
     qsgd = next(one for one in race.contenders if one.label == "QSGD")
     link = link_at(1e9)
     own, best = (race.step(qsgd, 64, link, best) for best in (False, True))
-    assert (own.exchange, best.exchange) == ("gather", "scatter_coded")
-    assert own.prediction.step_seconds > 5 * best.prediction.step_seconds
-    dense = race.step(race.contenders[0], 64, link).prediction
-    assert own.prediction.exchange_seconds > dense.exchange_seconds  # its ratio of 7 is no gain
+    assert (own[0], best[0]) == ("gather", "scatter_coded")
+    assert own[1].step_seconds > 5 * best[1].step_seconds
+    dense = race.step(race.contenders[0], 64, link)[1]
+    assert own[1].exchange_seconds > dense.exchange_seconds  # its ratio of 7 is no gain
 
 
 def test_the_first_is_sure_only_where_no_seeds_overlap(race: Race) -> None:
     slow = race.first(40, 4, link_at(1e7))
     assert slow and slow.sure and slow.margin > 1.1
     times = {
-        one.label: [s * race.step(one, 4, link_at(1e7)).prediction.step_seconds for s in steps]
+        one.label: [s * race.step(one, 4, link_at(1e7))[1].step_seconds for s in steps]
         for one in (*race.contenders, *race.overlapped)
         if (steps := one.steps[40])
     }
@@ -157,5 +160,55 @@ def test_the_map_is_drawn_and_written_as_json(
     first = race.first(40, 4, link_at(content["rates"][place]))
     cell = content["maps"]["40"][content["workers"].index(4)][place]
     assert first and cell[0] == first.label and cell[1] == pytest.approx(first.margin, rel=1e-3)
-    assert content["methods"][0]["steps"]["20"] == []
+    qsgd = next(method for method in content["methods"] if method["label"] == "QSGD")
+    assert [curve[1] for curve in qsgd["curves"]] == [list(scores) for scores in CURVES["qsgd"]]
     assert said("figure=small/reach", "budget=bits").startswith("small/reach/map: no run of")
+
+
+def test_the_page_draws_the_same_map_for_any_computation(
+    kept: list[RecordedRun], race: Race, said: Callable[..., str], tmp_path: Path
+) -> None:
+    said("html")
+    page_file = Path("outputs/report.html").resolve().as_uri()
+    rate = 10 ** (7.5 + 8 / 16)
+    with browser(tmp_path / "chromium") as page:
+        for compute in (0.02, 0.2):
+            at = {
+                "map-target": 40,
+                "map-compute": 1e3 * compute,
+                "map-link": rate,
+                "map-workers": 64,
+            }
+            page.open("about:blank")
+            page.open(f"{page_file}#{urlencode(at)}")
+            settings = replace(race.settings, compute_seconds=compute)
+            ours = replace(race, settings=settings)
+            cells = "[...document.querySelectorAll('#map .cell')].map(c => c.dataset.method)"
+            names = page.value(cells)
+            expected = []
+            for workers in WORKERS:
+                for here in RATES[:57]:
+                    first = ours.first(40, workers, link_at(here))
+                    assert first
+                    expected.append(first.label if first.sure else "seeds overlap")
+            assert names == expected and len(set(names)) > 1
+            order = "[...document.querySelectorAll('#map-order li')].map(li => li.textContent)"
+            first = ours.first(40, 64, link_at(rate))
+            assert first and page.value(order)[0].split(" (")[0].split(":")[0] == first.label
+            assert "scatter_coded" in " ".join(page.value(order))
+        page.value(
+            "const slide = document.getElementById('map-target'); slide.value = 20.5;"
+            "slide.dispatchEvent(new Event('input'))"
+        )
+        assert "map-target=" in page.value("location.hash")
+        assert (
+            page.value(
+                "new Set([...document.querySelectorAll('#map .cell')]"
+                ".map(c => c.dataset.method)).size"
+            )
+            == 1
+        )
+        assert "Never there in every seed: Dense" in page.value(
+            "document.getElementById('map-note').textContent"
+        )
+        assert page.problems == []

@@ -21,7 +21,8 @@ from gcbench.report.figures.scaling import draw_scaling
 from gcbench.report.figures.series import Drawn, series_by_task, series_by_workload, series_of_rows
 from gcbench.report.figures.studies import STUDIES, TABLE_STUDIES
 from gcbench.report.figures.tradeoff import Panel, draw_accuracy_ratio, draw_tradeoff, score_of
-from gcbench.report.reach import as_json, map_of, race_of
+from gcbench.report.reach import map_of, race_of
+from gcbench.report.reach_data import as_json
 from gcbench.report.rows import Row, group_runs
 from gcbench.report.study import StudyResult, find_study
 from gcbench.report.tables import Table, read_table, tables_of

@@ -14,9 +14,10 @@ from matplotlib.figure import Figure
 
 from gcbench.drawing import BLACK, BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILLION, finish, panels
 from gcbench.predict.links import PAYLOAD, read_link
+from gcbench.predict.target import First
 from gcbench.predict.units import format_rate, format_seconds
 from gcbench.records.reading import read_json
-from gcbench.report.reach import RATES, WORKERS, First, Race
+from gcbench.report.reach import RATES, WORKERS, Race
 
 PALETTE = (PURPLE, GREEN, VERMILLION, BLUE, ORANGE, SKY, BLACK)  # and gray: eight in all
 TIED, TIED_LABEL = "#dcdcdc", "seeds overlap"
