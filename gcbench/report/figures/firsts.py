@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
 from math import log10
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from gcbench.report.reach import RATES, WORKERS, Race
 
 PALETTE = (PURPLE, GREEN, VERMILLION, BLUE, ORANGE, SKY, BLACK)  # and gray: eight in all
 TIED, TIED_LABEL = "#dcdcdc", "seeds overlap"
-LABELED = (8, 32, 128)  # workers of the rows that have names, beside those with margins
+LABELED, NARROWEST = (8, 32, 128), 3  # workers of the rows for names, which need so many cells
 PLAIN, STRONG = 0.35, 1.3  # share of the color at a margin of 1, and the margin of the full color
 CELLS = dict[float, list[list[First | None]]]  # by target, number of workers and rate
 
@@ -75,19 +76,12 @@ def _panel(
     extent = (x[0] - half, x[-1] + half, -0.5, len(WORKERS) - 0.5)
     ax.imshow(image, origin="lower", aspect="auto", extent=extent, interpolation="nearest")
     ax.grid(visible=False)
-    places: dict[str, list[tuple[float, int]]] = {}
-    for j, row in enumerate(rows):
-        for i, cell in enumerate(row):
-            name = TIED_LABEL if not cell or not cell.sure else cell.label
-            places.setdefault(name, []).append((float(x[i]), j))
-    for name, spots in places.items():
-        lengths = Counter(j for _, j in spots if WORKERS[j] in LABELED)
-        if lengths and len(spots) >= len(x):  # room for a label, in the middle of its longest row
-            longest = max(lengths, key=lambda j: (j < len(WORKERS) - 1, lengths[j]))
-            rates = [rate for rate, j in spots if j == longest]
-            text = tied_label(rows) if name == TIED_LABEL else name.split(",")[0]
-            at = (min(rates) + max(rates)) / 2, longest
-            ax.text(*at, text, fontsize=7, weight="bold", ha="center", va="center")
+    for name, (i, j, width) in _widest(rows).items():
+        text = tied_label(rows) if name == TIED_LABEL else name.split(",")[0]
+        size = 7 if width > len(x) / 4 else 5
+        ax.text(
+            x[0] + 2 * half * i, j, text, fontsize=size, weight="bold", ha="center", va="center"
+        )
     inside = [(rate, WORKERS.index(w)) for rate, w in dots if rate >= extent[0] and w in WORKERS]
     if inside:
         ax.plot(*zip(*inside, strict=True), "o", color="white", markeredgecolor="black", ms=3)
@@ -96,6 +90,26 @@ def _panel(
     )
     ax.set_yticks(range(len(WORKERS)), [str(workers) for workers in WORKERS])
     ax.set_xlabel("Link (bit/s)")
+
+
+def _widest(rows: Sequence[Sequence[First | None]]) -> dict[str, tuple[float, int, int]]:
+    """Return the middle of the widest stretch of each name, its row, and its width in cells.
+
+    Rows with margins are avoided where another has the name, too.
+    """
+    best: dict[str, tuple[bool, int]] = {}
+    places: dict[str, tuple[float, int, int]] = {}
+    for j, row in enumerate(rows):
+        names = [cell.label if cell and cell.sure else TIED_LABEL for cell in row]
+        at = 0
+        for name, stretch in groupby(names):
+            width = len(list(stretch))
+            # Several lines have no room at the top.
+            rank = WORKERS[j] in LABELED and (name != TIED_LABEL or row is not rows[-1]), width
+            if width >= NARROWEST and rank > best.get(name, (False, 0)):
+                best[name], places[name] = rank, (at + (width - 1) / 2, j, width)
+            at += width
+    return places
 
 
 def tied_label(rows: Sequence[Sequence[First | None]]) -> str:
