@@ -35,6 +35,7 @@ BOOKKEEPING = {
     "timeout_seconds",
     "drift_every",
     "tta",
+    "target",
 }
 LENGTH = {"epochs", "max_steps"}  # keys of `trainer` that change when a run is extended
 # Top-level keys that say where results go and what they are called.

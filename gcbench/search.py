@@ -14,6 +14,7 @@ from omegaconf import DictConfig
 
 from gcbench.config import Config, ConfigError
 from gcbench.records.schema import BITS_PER_MIB, Result
+from gcbench.records.scores import MAIN_SCORES
 
 WORST = 1e30  # finite, as from two infinite objectives Optuna's TPE computes NaN
 
@@ -72,7 +73,7 @@ def objectives(result: Result | None) -> list[float]:
     Both are WORST without a result, as for a run that has diverged, and the error of a score that
     is infinite.
     """
-    from gcbench.report.measures import LOWER, MAIN_SCORES, measure  # imports pandas
+    from gcbench.report.measures import LOWER, measure  # imports pandas
 
     if result is None or result.bits_sent is None:
         return [WORST, WORST]

@@ -55,7 +55,7 @@ def check(config: Config, plan: Plan, data: Data, directory: Path) -> None:
         use_own_compiler_cache()
     _check_restarts(config["trainer"]["max_restarts"], plan)
     _check_samples(config["trainer"], data)
-    _check_augmented_test(config, data)
+    _check_tests(config, data)
     _check_label_smoothing(config, data)
     compressor = make_compressor(config["compressor"])
     estimator = make(config["estimator"], "estimator")
@@ -173,7 +173,13 @@ def _check_restarts(asked: int, plan: Plan) -> None:
         )
 
 
-def _check_augmented_test(config: Config, data: Data) -> None:
+def _check_tests(config: Config, data: Data) -> None:
+    target = config["trainer"]["target"]
+    if target is not None and config["trainer"]["eval_every"] is None:
+        raise ConfigError(
+            f"trainer.target={target:g} trainer.eval_every=null: there is no test to reach it; "
+            "type trainer.target=null, or a number of epochs"
+        )
     if not config["trainer"]["tta"]:
         return
     if data.task != "classification" or data.kind != "image":

@@ -16,6 +16,7 @@ from gcbench.records.result import (
     Begun,
     count_bits,
     count_bits_between_nodes,
+    find_target,
     make_result,
     summarize_tests,
 )
@@ -79,6 +80,7 @@ def make_outcome(
         epochs=progress.step / run.steps_per_epoch,
         steps_per_epoch=run.steps_per_epoch,
         test=summarize_tests(progress.tests),
+        target=find_target(progress.tests, run.settings.target),
         **counts,
         shannon_bits_per_step=_shannon_bits(run, progress),
         analytic_ratio=analytic_ratio(run.compressor),

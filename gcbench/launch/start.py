@@ -30,7 +30,7 @@ from gcbench.launch.same import find_same_run
 from gcbench.launch.worker import work
 from gcbench.records import RunFiles, print_summary
 from gcbench.records.files import ENDED, WriteError
-from gcbench.records.result import Begun, make_result
+from gcbench.records.result import Begun, find_target, make_result
 from gcbench.records.schema import Result
 from gcbench.train.writing import CheckpointError
 
@@ -124,6 +124,9 @@ def _finished(config: Config, files: RunFiles, say: bool) -> Result | None:
         )
     if result is None or result.status != "done" or extends(config, result):
         return None
+    if (target := config["trainer"]["target"]) is not None:
+        tests = [line for line in files.read_metrics() if line["event"] == "test"]
+        result = result.model_copy(update={"target": find_target(tests, target)})
     if say:
         print_summary(result, files.directory, console())
         log.info(

@@ -15,7 +15,7 @@ SCENARIO = set(
 )
 READS = {  # the keys that each command reads
     "": SCENARIO | {"samples"},
-    "pays": SCENARIO | {"picture"},
+    "pays": SCENARIO | {"picture", "target", "results"},
     "measure": {"device", "title", "format"},
     "compare": {"network", "latency", "own", "format"},
     "links": {"format"},
@@ -34,6 +34,7 @@ class Predict(Arguments):
 gcbench predict model=resnet18 compressor=powersgd rank=2 network=10gbit workers=2,4,8,16
 gcbench predict model=resnet50_imagenet compressor=all network=25gbit workers=64 workers_per_node=8
 gcbench predict pays model=resnet18 compressor=all network=1gbit,10gbit every=1,8    what to take
+gcbench predict pays target=27 model=gpt_tiny seconds=0.07 batch_size=16 network=1gbit    to a score
 gcbench predict model=resnet18 compressor=none,qsgd every=1,8,32 network=1gbit    local steps
 gcbench predict shapes=mine.yaml compressor=powersgd rank=1,2,4     a model without its code
 gcbench predict measure outputs device=mine.yaml     a device, from what ran below a folder
@@ -79,6 +80,12 @@ gcbench predict compare outputs/RUN network=1gbit    a run's times beside the pr
     picture: str | None = key(
         None, "a file without its ending: pays draws picture=NAME.svg and NAME.png"
     )
+    target: float | None = key(
+        None, "with pays: a score; who reaches it first, by the kept curves of the nearest model"
+    )
+    results: tuple[str, ...] = key(
+        ("outputs",), "with target=: folders or files of kept runs, separated by commas"
+    )
     own: tuple[str, ...] = key(
         (),
         "with compare: your own classes that a run's model or method may be, separated by commas",
@@ -119,6 +126,16 @@ def read_predict(typed: Sequence[str]) -> Predict:
     if arguments.seconds is not None and arguments.batch_size is None and arguments.shapes is None:
         raise ConfigError(
             f"seconds={arguments.seconds:g}: type batch_size=N too, the batch that takes so long"
+        )
+    if "results" in arguments.given and arguments.target is None:
+        raise ConfigError(
+            f"results={','.join(arguments.results)}: kept curves are read for a target; type "
+            "target=27 too, or leave it out"
+        )
+    if arguments.target is not None and arguments.picture:
+        raise ConfigError(
+            f"target={arguments.target:g} picture={arguments.picture}: the picture shows steps "
+            "only; leave one of them out"
         )
     if arguments.overlap and max(arguments.every) > 1:
         raise ConfigError(

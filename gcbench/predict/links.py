@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from gcbench.comm.network import Link
 from gcbench.config import ConfigError, conf_directory, emulated_link, near, read_yaml
 
@@ -38,6 +40,18 @@ def read_link(key: str, name: str, latency: str | None = None) -> Link:
         raise ConfigError(
             f"{key}={name}: type a rate as in {key}=10gbit, or one of {names}"
         ) from None
+
+
+def ethernets() -> list[tuple[float, float]]:
+    """Return the rates and the latencies of the Ethernets of conf/links.yaml, the slowest first."""
+    presets = [preset for name, preset in read_presets().items() if name.endswith("gbit")]
+    return [(float(p["bits_per_second"]) / PAYLOAD, float(p["latency_seconds"])) for p in presets]
+
+
+def ethernet_latency(rate: float) -> float:
+    """Return the latency at a rate, interpolated over log rates between known Ethernets."""
+    rates, latencies = zip(*ethernets(), strict=True)
+    return float(np.interp(np.log(rate), np.log(rates), latencies))
 
 
 def _ethernet(rate: str, latency: str) -> Link:

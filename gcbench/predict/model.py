@@ -115,7 +115,12 @@ class Prediction:
 
 
 def predict(
-    method: Method, workers: int, cluster: Cluster, compute: Compute, overlap: bool = False
+    method: Method,
+    workers: int,
+    cluster: Cluster,
+    compute: Compute,
+    overlap: bool = False,
+    bucket_bytes: int = BUCKET_BYTES,
 ) -> Prediction:
     """Return a step's times; with `overlap`, buckets are exchanged during the backward pass.
 
@@ -125,7 +130,7 @@ def predict(
     messages = method.messages(workers) if workers > 1 else []
     network = cluster.network(workers)
     exchange = exchange_seconds(messages, network)
-    buckets = math.ceil(method.dense_bytes / BUCKET_BYTES) if overlap and method.in_buckets else 1
+    buckets = math.ceil(method.dense_bytes / bucket_bytes) if overlap and method.in_buckets else 1
     codec = codec_seconds(method.codec, messages, network) if workers > 1 else 0.0
     return Prediction(
         method=method.title,

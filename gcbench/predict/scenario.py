@@ -37,6 +37,7 @@ class Scenario(NamedTuple):
     clusters: dict[str, Cluster]  # by network
     compute: Compute
     samples: int
+    dataset: str | None  # None: that of shapes=FILE, which names none
     left_out: dict[str, str]  # with compressor=all: methods that cannot run there, and why
     untimed: list[str]  # with compressor=all: methods for which the device has no codec seconds
     guessed: list[str]  # methods with the codec seconds of the device for any other method
@@ -92,6 +93,7 @@ def build_scenario(arguments: Predict) -> Scenario:
         clusters=clusters,
         compute=model.compute,
         samples=model.samples,
+        dataset=None if arguments.shapes else arguments.dataset or dataset_of(arguments.model),
         left_out=left_out,
         untimed=untimed,
         guessed=sorted({m.family for m in single} - {*device.codecs, "none"}),

@@ -17,6 +17,7 @@ from gcbench.predict.measure import measure_device, write_device
 from gcbench.predict.notes import notes_of
 from gcbench.predict.pays import FASTEST, SLOWEST, MethodVerdict, RateRange, find_verdicts
 from gcbench.predict.scenario import ASSUMED_SAMPLES, Scenario, build_scenario, predictions
+from gcbench.predict.target import rank_by_target
 from gcbench.predict.units import format_megabytes, format_rate, format_seconds
 
 log = logging.getLogger("gcbench")
@@ -107,6 +108,9 @@ def _rank_methods(arguments: Predict) -> TextTable:
             f"type workers={several}"
         )
     scenario = build_scenario(arguments)
+    if arguments.target is not None:
+        title, notes = _title(arguments, scenario), notes_of(arguments, scenario)
+        return rank_by_target(arguments, scenario, title, notes)
     clusters, compute, dense = scenario.clusters, scenario.compute, scenario.dense
     others = [m for m in scenario.methods if m is not dense]
     (bound,) = find_verdicts([dense], dense, workers, clusters, compute, arguments.overlap)

@@ -1,8 +1,8 @@
 """The names of a run's numbers in W&B, TensorBoard and metrics.csv, such as `train/loss`.
 
-`bits/sent` and `time/elapsed` are what the run has spent so far: bits that a worker sent, and
-seconds of training steps. Other `bits/...` and `time/...` describe the whole run and are logged
-once, at its end.
+`bits/sent`, `bits/received` and `time/elapsed` are what the run has spent so far: bits that a
+worker sent and got from others, and seconds of training steps. Other `bits/...` and `time/...`, and
+`target/...`, describe the whole run and are logged once, at its end.
 """
 
 from __future__ import annotations
@@ -15,7 +15,12 @@ from gcbench.records.schema import Result
 EVENTS = ("compression", "train", "test")  # in their order within a step
 STEP = "step"
 EPOCH, BITS, SECONDS = "epoch", "bits/sent", "time/elapsed"
-AXES = {"epoch": EPOCH, "bits_sent_per_worker": BITS, "seconds": SECONDS}  # by metrics.jsonl's keys
+AXES = {  # by metrics.jsonl's keys
+    "epoch": EPOCH,
+    "bits_sent_per_worker": BITS,
+    "bits_received_per_worker": "bits/received",
+    "seconds": SECONDS,
+}
 
 Line = dict[str, Any]  # a line of metrics.jsonl
 
@@ -40,7 +45,7 @@ def split_events(row: Line, step: int) -> Iterator[Line]:
 
 
 def totals(result: Result) -> dict[str, float]:
-    """Return a finished run's bits and, if it was timed, the seconds per step of each phase."""
+    """Return a finished run's bits, its seconds per step of each phase, and where its target is."""
     seconds = {f"time/{phase}": value.mean for phase, value in (result.seconds or {}).items()}
     bits: dict[str, float | None] = {
         "shannon_per_step": result.shannon_bits_per_step,
@@ -51,4 +56,11 @@ def totals(result: Result) -> dict[str, float]:
         bits["ratio"] = result.bits_sent.ratio
         bits["received_per_step"] = result.bits_wire.per_step
         bits["received_ratio"] = result.bits_wire.ratio
-    return seconds | {f"bits/{name}": value for name, value in bits.items() if value is not None}
+    spent = result.target.model_dump(exclude={"score", "value"}) if result.target else {}
+    every = {"bits": bits, "target": spent}
+    return seconds | {
+        f"{group}/{name}": value
+        for group, values in every.items()
+        for name, value in values.items()
+        if value is not None
+    }

@@ -20,11 +20,13 @@ from gcbench.records.schema import (
     Resharded,
     Result,
     Status,
+    Target,
 )
+from gcbench.records.scores import BETTER_HIGH, MAIN_SCORES, where_reached
 
-BETTER_HIGH = {"accuracy", "top5_accuracy", "tta_accuracy", "tta_top5_accuracy"}
 # Keys of a line of metrics.jsonl that say when it was written and what was spent until then.
-PLACE = ("event", "step", "epoch", "bits_sent_per_worker", "seconds")
+SPENT = ("step", "epoch", "bits_received_per_worker", "seconds")
+PLACE = ("event", "bits_sent_per_worker", *SPENT)
 
 
 def count_bits(per_worker: Sequence[float], steps: int, steps_per_epoch: int, dense: float) -> Bits:
@@ -68,6 +70,18 @@ def summarize_tests(tests: Sequence[dict[str, Any]]) -> dict[str, float | None] 
         if all(name in test for test in tests)
     }
     return {**last, **best}
+
+
+def find_target(tests: Sequence[dict[str, Any]], target: float | None) -> Target | None:
+    """Return when the main score of these tests first reached `target`; None without a target."""
+    if target is None or not tests:
+        return None
+    score = next(name for name in MAIN_SCORES if name in tests[-1])
+    spent = where_reached(tests, score, target, SPENT) or dict.fromkeys(SPENT)
+    step, epoch, bits, seconds = spent.values()
+    return Target(
+        score=score, value=target, step=step, epoch=epoch, received_bits=bits, seconds=seconds
+    )
 
 
 class Begun(NamedTuple):

@@ -76,6 +76,17 @@ class Phase(Record):
     max: float  # of the slowest process
 
 
+class Target(Record):
+    """What a run had spent when its tests first reached trainer.target, between two tests."""
+
+    score: str
+    value: float
+    step: Number = None  # None: never reached
+    epoch: Number = None
+    received_bits: Number = None  # by a worker from others, as in bits_wire
+    seconds: Number = None  # None: not timed, too
+
+
 class CompressionError(Record):
     """Distance of what workers got, y, from the mean x of what they coded; over sampled steps."""
 
@@ -228,6 +239,7 @@ class Result(Environment):
     epochs: float | None = None
     steps_per_epoch: int | None = None
     test: dict[str, Number] | None = None  # last scores, and the best
+    target: Target | None = None  # None: no trainer.target
     bits_sent: Bits | None = None  # the payload that a worker hands to collectives
     bits_wire: Bits | None = None  # what it receives for that, and in the mean sends or passes on
     bits_between_nodes: BitsBetweenNodes | None = None

@@ -13,7 +13,15 @@ from rich.text import Text
 from gcbench.console import TextTable, print_table
 from gcbench.identity import describe_choices
 from gcbench.reasons import escape
-from gcbench.records.schema import BITS_PER_MIB, Bits, CompressionError, Logged, Phase, Result
+from gcbench.records.schema import (
+    BITS_PER_MIB,
+    Bits,
+    CompressionError,
+    Logged,
+    Phase,
+    Result,
+    Target,
+)
 
 SHOWN_SCORES = ("accuracy", "top5_accuracy", "perplexity", "distance", "loss")  # in this order
 
@@ -81,6 +89,7 @@ def _facts(result: Result) -> list[tuple[str, str]]:
         ("run", _title(result)),
         ("status", result.status + reason),
         *_scores(result),
+        *_target(result.target),
     ]
     for extended in result.extended:
         where = f"from step {extended.from_step} (epoch {extended.from_epoch:.4g})"
@@ -185,6 +194,19 @@ def _scores(result: Result) -> list[tuple[str, str]]:
     test = result.test or {}
     split = "validation" if result.config["dataset"].get("split") == "valid" else "test"
     return [(f"{split} {name}", _score(name, test)) for name in SHOWN_SCORES if name in test]
+
+
+def _target(target: Target | None) -> list[tuple[str, str]]:
+    if target is None:
+        return []
+    what = f"{target.score} {target.value:g}"
+    if target.epoch is None:
+        return [("target", f"{what} never reached")]
+    spent = [f"epoch {target.epoch:.4g}", f"step {target.step:,.0f}"]
+    if target.received_bits is not None:
+        spent.append(f"{target.received_bits / BITS_PER_MIB:,.4g} MiB received")
+    spent += [f"{target.seconds:,.4g} s"] if target.seconds is not None else []
+    return [("target", f"{what} first reached at {', '.join(spent)}")]
 
 
 def _score(name: str, test: dict[str, float | None]) -> str:

@@ -99,8 +99,9 @@ gcbench report diff A B                        two runs or trees: configuration,
 
 @dataclass
 class Page(Source):
-    """Write everything that ran as one HTML page: curves, trade-offs, time to a goal on a link, and
-    a table of runs. It needs no server and no network; its URL keeps the choices made on it.
+    """Write everything that ran as one HTML page: curves, trade-offs, time to a goal on a link, a
+    map of who reaches a score first, and a table of runs. It needs no server and no network; its
+    URL keeps the choices made on it.
     """
 
     usage = "gcbench report html [key=value ...]"

@@ -35,7 +35,7 @@ def build(
     `groups` are the table's rows, grouped with the same budget and overrides.
     """
     rows = groups[budget]
-    return Document(
+    document = Document(
         name=table.name,
         title=table.title,
         under=[f"Source: {table.source}.", *_about_budgets(table, groups, budget, overrides)],
@@ -43,6 +43,12 @@ def build(
         lines=[_line(table, groups, i, row) for i, row in enumerate(rows)],
         sections=sections(table, groups, budget),
     )
+    if table.reach is None:
+        return document
+    from gcbench.report.reach import race_of, with_reach  # imports torch
+
+    race = race_of(table, rows)
+    return with_reach(document, race) if race else document
 
 
 def groups_of(

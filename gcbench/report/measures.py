@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from gcbench.records.schema import BITS_PER_MIB, Result
+from gcbench.records.scores import MAIN_SCORES
 from gcbench.records.store import RecordedRun
 
 COMMUNICATION = ("encode", "exchange", "wait", "decode")
@@ -172,7 +173,6 @@ DEFINITIONS = {
 SCORES = {name for name, measure in MEASURES.items() if measure.score}
 TIMES = {name for name, measure in MEASURES.items() if measure.timed}
 LOWER = {name for name, measure in MEASURES.items() if measure.lower}
-MAIN_SCORES = ("accuracy", "perplexity", "loss")  # a run's main score: the first that it has
 
 
 def measure(name: str, result: Result, **settings: Any) -> float | None:

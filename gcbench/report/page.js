@@ -473,12 +473,24 @@ function stepSecondsOf(setting) {
   };
 }
 
-/* The step of each run's first test at the goal; null unless every run that is done got there. */
+/* Where a curve first reaches a goal, interpolated between two tests; null if it never does. */
+function placeOf(xs, ys, goal, low) {
+  let before = -1;
+  for (let i = 0; i < ys.length; i += 1) {
+    if (ys[i] === null) continue;
+    if (low ? ys[i] <= goal : ys[i] >= goal) {
+      return before < 0 ? xs[i] : xs[before] + (xs[i] - xs[before]) * (goal - ys[before]) / (ys[i] - ys[before]);
+    }
+    before = i;
+  }
+  return null;
+}
+
+/* The step at which each run reached the goal; null unless every run that is done got there. */
 function stepsTo(method, name, goal) {
   const reached = method.runs.filter((run) => run.status === "done").map((run) => {
     const curve = run.curves[name];
-    const at = curve?.y.findIndex((y) => y !== null && (lowerIsBetter.has(name) ? y <= goal : y >= goal)) ?? -1;
-    return at < 0 ? null : curve.step[at];
+    return curve ? placeOf(curve.step, curve.y, goal, lowerIsBetter.has(name)) : null;
   });
   return reached.length && reached.every((step) => step !== null) ? reached : null;
 }
@@ -543,6 +555,101 @@ function renderGoal(setting, methods, look, stepSeconds) {
     element("thead", {}, element("tr", {}, ...heads.map((head) => element("th", { scope: "col" }, head || element("span", { "aria-label": "bar" }))))),
     element("tbody", {}, ...body),
   );
+}
+
+// ---- The map: who reaches a target first -----------------------------------------------------------
+
+const MAP_RATES = Array.from({ length: 57 }, (_, i) => 10 ** (7.5 + i / 16));
+const TIES = "seeds overlap";
+
+const racesOf = () => data.races.map((race) => ({ ...race, id: `${race.table}, budget=${race.budget}` }));
+
+/* The latency of an Ethernet at a rate, interpolated over log rates between the known ones. */
+function latencyAt(rate) {
+  const known = data.ethernets;
+  const next = known.findIndex(([other]) => other >= rate);
+  if (next <= 0) return known[next < 0 ? known.length - 1 : 0][1];
+  const [[low, from], [high, to]] = [known[next - 1], known[next]];
+  return from + (to - from) * Math.log(rate / low) / Math.log(high / low);
+}
+
+/* Methods by their mean time to a target on a link, each with its best exchange; the fastest first. */
+function rank(race, steps, workers, rate, compute) {
+  const [latency, payload] = [latencyAt(rate), 0.95 * rate];
+  return race.methods.map((method, i) => {
+    if (!steps[i]) return null;
+    const forms = Object.entries(method.costs).map(([exchange, costs]) => {
+      const [messages, bits, coding] = costs[workers];
+      const whole = messages * latency + bits / payload;
+      const hidden = (1 - 1 / method.buckets) * race.backward_share * compute;
+      return [compute + coding + Math.max(whole - hidden, whole / method.buckets), exchange];
+    });
+    const [step, exchange] = forms.reduce((a, b) => (b[0] < a[0] ? b : a));
+    const times = steps[i].map((count) => count * step);
+    return { method, exchange, times, time: mean(times) };
+  }).filter(Boolean).sort((a, b) => a.time - b.time);
+}
+
+/* Whether the slowest seed of the first is faster than any seed of the others. */
+const isSure = ([first, ...others]) => Math.max(...first.times) < Math.min(...others.flatMap(({ times }) => times));
+
+function renderMap() {
+  const races = racesOf();
+  byId("map").closest("section").hidden = !races.length;
+  if (!races.length) return;
+  const race = races.find(({ id }) => id === get("race")) ?? races[0];
+  options(byId("race"), races.map(({ id }) => [id, id]), race.id);
+  const [low, high] = [Math.min(...race.targets), Math.max(...race.targets)];
+  const sliders = {
+    "map-target": [typed("map-target", race.targets[1] ?? low), 0.9 * low, 1.2 * high, (value) => number(value)],
+    "map-compute": [Math.log10(typed("map-compute", race.compute_seconds * 1e3)), 0, 4, (value) => duration(10 ** value / 1e3)],
+    "map-link": [Math.log10(typed("map-link", 1e9)), 7.5, 11, (value) => `${number(10 ** value / 1e9)} Gbit/s`],
+    "map-workers": [race.workers.indexOf(typed("map-workers", 16)), 0, race.workers.length - 1, (value) => String(race.workers[value])],
+  };
+  for (const [id, [value, min, max, text]] of Object.entries(sliders)) {
+    Object.assign(byId(id), { min, max });
+    if (document.activeElement !== byId(id)) byId(id).value = value;
+    byId(`${id}-is`).textContent = text(value);
+  }
+  const target = sliders["map-target"][0];
+  const compute = 10 ** sliders["map-compute"][0] / 1e3;
+  const steps = race.methods.map((method) => {
+    const reached = method.curves.map(([xs, ys]) => placeOf(xs, ys, target, lowerIsBetter.has(race.score)));
+    return reached.every((step) => step !== null) ? reached : null;
+  });
+  const cells = race.workers.flatMap((workers, j) => MAP_RATES.map((rate, i) => {
+    const ranked = rank(race, steps, workers, rate, compute);
+    const name = !ranked.length ? "nobody" : ranked.length > 1 && !isSure(ranked) ? TIES : ranked[0].method.label;
+    return { i, j, name, margin: ranked.length > 1 ? ranked[1].time / ranked[0].time : Infinity };
+  }));
+  const area = (name) => cells.filter((cell) => cell.name === name).length;
+  const names = [...new Set(cells.map(({ name }) => name))].filter((name) => name !== TIES && name !== "nobody").sort((a, b) => area(b) - area(a)).slice(0, COLORS - 1);
+  const { svg, x, y } = frame([MAP_RATES[0] / 1e9, MAP_RATES.at(-1) / 1e9], [-0.5, race.workers.length - 0.5], true, false, "Link, Gbit/s", "Workers", `Who reaches ${race.score} ${number(target)} first, by link and workers`);
+  svg.querySelectorAll(".tick[text-anchor=end]").forEach((tick) => { tick.textContent = race.workers[Number(tick.textContent)] ?? ""; });
+  const [width, height] = [x.at(MAP_RATES[1]) - x.at(MAP_RATES[0]), y.at(0) - y.at(1)];
+  for (const { i, j, name, margin } of cells) {
+    const place = names.indexOf(name);
+    svg.append(shape("rect", {
+      class: `cell ${place < 0 ? "other" : `s${place + 1}`}`, "data-method": name, "data-margin": margin,
+      x: x.at(MAP_RATES[i] / 1e9) - width / 2, y: y.at(j) - height / 2, width: width + 0.3, height: height + 0.3,
+      "fill-opacity": place < 0 ? 1 : 0.35 + 0.65 * Math.min(1, (margin - 1) / 0.3),
+    }));
+  }
+  for (const name of [...names, TIES, "nobody"]) {
+    const [longest] = race.workers.map((_, j) => cells.filter((cell) => cell.j === j && cell.name === name)).sort((a, b) => b.length - a.length);
+    if (longest.length < 6) continue;
+    const at = (x.at(MAP_RATES[longest[0].i] / 1e9) + x.at(MAP_RATES[longest.at(-1).i] / 1e9)) / 2;
+    svg.append(shape("text", { class: "direct", x: at, y: y.at(longest[0].j) + 4, "text-anchor": "middle" }, name));
+  }
+  const chosen = [10 ** sliders["map-link"][0], sliders["map-workers"][0]];
+  svg.append(shape("circle", { class: "here", cx: x.at(chosen[0] / 1e9), cy: y.at(chosen[1]), r: 7 }));
+  const ranked = rank(race, steps, race.workers[chosen[1]], chosen[0], compute);
+  const dense = ranked.find(({ method }) => method.dense);
+  const said = ranked.map(({ method, exchange, time }) => element("li", { "data-method": method.label }, `${method.label}${exchange ? ` (${exchange})` : ""}: ${duration(time)}${dense ? `, ${number(Number((dense.time / time).toPrecision(3)))} x` : ""}`));
+  const late = race.methods.filter((_, i) => !steps[i]).map(({ label }) => label);
+  byId("map").replaceChildren(svg);
+  byId("map-order").replaceChildren(...said);
+  byId("map-note").textContent = `At the circle${ranked.length > 1 && !isSure(ranked) ? ", where the seeds of the first overlap with others" : ""}; x: times sooner than no compression.${late.length ? ` Never there in every seed: ${late.join(", ")}.` : ""}`;
 }
 
 // ---- The table of runs ---------------------------------------------------------------------------
@@ -641,6 +748,7 @@ function render() {
     ? `${count.toLocaleString("en")} runs of ${shown.length} settings. Scores of different settings cannot be compared: choose one for curves.`
     : setting ? `${title(setting)}: ${methodsOf(setting).length} methods, ${count} runs.` : "No run is left by these filters.";
   renderRuns(shown, everySetting);
+  renderMap();
   if (everySetting || !setting) return;
   const methods = methodsOf(setting);
   const scores = scoresOf(setting);
@@ -675,6 +783,11 @@ byId("coding").onchange = (event) => set({ coding: event.target.value });
 for (const id of ["logx", "logy"]) byId(id).onchange = (event) => set({ [id]: event.target.checked ? "1" : "0" });
 for (const id of ["goal", "rate", "latency", "compute"]) byId(id).oninput = (event) => set({ [id]: event.target.value || null });
 byId("goal-score").onchange = (event) => set({ goalscore: event.target.value, goal: null });
+byId("race").onchange = (event) => set({ race: event.target.value, "map-target": null, "map-compute": null });
+for (const [id, value] of Object.entries({
+  "map-target": (typedIn) => typedIn, "map-compute": (power) => 10 ** power, "map-link": (power) => 10 ** power,
+  "map-workers": (place) => (racesOf().find((race) => race.id === get("race")) ?? racesOf()[0]).workers[place],
+})) byId(id).oninput = (event) => set({ [id]: value(Number(event.target.value)) });
 byId("link").onchange = (event) => set({ link: event.target.value, rate: null, latency: null });
 for (const form of document.forms) form.onsubmit = (event) => event.preventDefault();
 window.onhashchange = () => {

@@ -18,7 +18,7 @@ from gcbench.comm.network import Link
 from gcbench.config import ConfigError
 from gcbench.identity import digest, format_value
 from gcbench.predict.devices import Device, device_names, read_device
-from gcbench.predict.links import read_presets
+from gcbench.predict.links import ethernets, read_presets
 from gcbench.predict.measure import COMPUTATION
 from gcbench.predict.model import codec_seconds, exchange_seconds
 from gcbench.predict.subject import has_timed_samples
@@ -39,6 +39,7 @@ from gcbench.report.figures.tracks import track
 from gcbench.report.links import INSTANT, messages_of, network_of
 from gcbench.report.listing import knobs_of
 from gcbench.report.measures import LOWER, MEASURES, measure, seconds
+from gcbench.report.reach_data import races
 from gcbench.report.tables import Table, read_table, table_names
 
 CURVES = (*SHOWN_SCORES, "train_loss", "relative_error")
@@ -97,6 +98,8 @@ def collect(runs: Sequence[RecordedRun]) -> dict[str, Any]:
             }
             for name, preset in read_presets().items()
         ],
+        "ethernets": ethernets(),
+        "races": list(races(runs)),
         "devices": {device.name: device.title for device in devices},
         "settings": list(_settings(runs, devices)),
     }

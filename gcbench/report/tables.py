@@ -114,6 +114,18 @@ class TableFigure:
 
 
 @dataclass(frozen=True, config=CHECKED)
+class Reach:
+    """The targets of a table's score, and the clusters for which the time to them is computed."""
+
+    targets: Mapping[str, tuple[float, ...]]  # by budget, the easiest first
+    networks: Texts
+    workers: tuple[int, ...]
+    compute_seconds: float  # of a step, whatever the number of workers
+    device: str  # whose codecs' seconds count
+    bucket_mib: int = 1  # of whole gradients with overlap
+
+
+@dataclass(frozen=True, config=CHECKED)
 class Table:
     """One table or figure of a paper."""
 
@@ -126,6 +138,7 @@ class Table:
     seeds: int | None = None  # number of seeds that the paper averages over
     notes: tuple[str, ...] = ()
     figure: TableFigure = TableFigure()
+    reach: Reach | None = None  # the page shows times to targets in place of the columns
     study: str | None = None  # the study with the numbers, if not from training runs
 
     @property

@@ -203,6 +203,16 @@ class TrainerSettings:
             source="Jordan, arXiv:2404.00498",
         ),
     ] = False
+    target: Annotated[
+        float | None,
+        Knob(
+            "accuracy or, without one, perplexity or loss: the result says at which epoch, step, "
+            "received bits and seconds tests first reached it, interpolated between two tests; the "
+            "run goes on; null: none",
+            unit="a score",
+            example=95,
+        ),
+    ] = None
     error_every: Annotated[
         int | None,
         Knob(

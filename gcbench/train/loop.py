@@ -6,6 +6,8 @@ import math
 import time
 from collections.abc import Callable
 from functools import partial
+from itertools import chain
+from statistics import fmean
 from typing import Any, Literal
 
 import torch
@@ -198,11 +200,12 @@ def _spend(run: Run, progress: Progress) -> dict[str, float | None]:
 
     Seconds are None for virtual workers.
     """
-    local = run.comm.meter.sent_bits, run.clock.take()
-    sent, laps = zip(*run.control.gather(local), strict=True)
+    meter = run.comm.meter
+    local = meter.sent_bits, meter.wire_bits, run.clock.take()
+    sent, received, laps = zip(*run.control.gather(local), strict=True)
     progress.ledger.add(list(laps))
-    bits = [b for part in sent for b in part]
     return {
-        "bits_sent_per_worker": sum(bits) / len(bits),
+        "bits_sent_per_worker": fmean(chain.from_iterable(sent)),
+        "bits_received_per_worker": fmean(chain.from_iterable(received)),
         "seconds": progress.ledger.elapsed(),
     }

@@ -111,6 +111,10 @@ from gcbench.records.summary import _facts
             "trainer.tta=true trainer.eval_every=null",
             "trainer.tta=true trainer.eval_every=null: there is no test to augment",
         ),
+        (
+            "trainer.target=90 trainer.eval_every=null",
+            "trainer.target=90 trainer.eval_every=null: there is no test to reach it",
+        ),
     ],
 )
 def test_refusals(tmp_path: Path, sentence: str, says: str) -> None:

@@ -42,6 +42,12 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["network=nvlnk2"], "network=nvlnk2: type a rate as in network=10gbit, or one of nvlink2"),
         (["latency=50"], "latency=50: type a time with its unit"),
         (["device=k8"], "device=k8: there is no such device; type one of"),
+        (["pays", "results=outputs"], "results=outputs: kept curves are read for a target"),
+        (
+            ["pays", "target=27", "picture=map"],
+            "target=27 picture=map: the picture shows steps only",
+        ),
+        (["target=27"], "target=27: "),
         (["model=resnet20"], "device=v100 has no seconds of model=resnet20"),
         (["seconds=0.1"], "type batch_size=N too"),
         (["model=resnet18", "dataset=imagenet"], "of cifar10, whose samples have another shape"),

@@ -240,6 +240,7 @@ def test_csv_has_a_row_for_every_step_with_a_line_and_a_column_for_every_metric(
     assert [int(row["step"]) for row in rows] == sorted({line["step"] for line in lines})
     at = {int(row["step"]): row for row in rows}
     spent = {"bits_sent_per_worker": "bits/sent", "seconds": "time/elapsed", "epoch": "epoch"}
+    spent["bits_received_per_worker"] = "bits/received"
     for line in lines:
         for key, value in line.items():
             if value is not None and key not in ("event", "step"):

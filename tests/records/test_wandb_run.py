@@ -29,6 +29,7 @@ from gcbench.report.wandb_runs import load_wandb
 DASHBOARDS = runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "dashboards"))
 OVERRIDES = (
     *("bits=3", "min_size=0", "optimizer.lr=0.02", "name=tiny", "logger.mode=offline"),
+    "trainer.target=0",
     *("trainer.gpus=1", "trainer.max_steps=10", "trainer.log_every=2", "trainer.error_every=3"),
 )
 
@@ -107,6 +108,7 @@ def test_phases_and_bits_stand_in_the_summary_by_keys_of_their_own(logged: Logge
         k: value["mean"] for k, value in result["seconds"].items()
     }
     assert summary["bits/ratio"] == result["bits_sent"]["ratio"]
+    assert summary["target/step"] == result["target"]["step"] == 10
 
 
 def test_a_run_that_was_killed_keeps_its_lines(tmp_path: Path) -> None:

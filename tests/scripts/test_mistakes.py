@@ -26,9 +26,9 @@ def mistake(script: str, *arguments: str, **env: str) -> str:
     return done.stderr.splitlines()[-1]
 
 
-@pytest.mark.parametrize("script", ["steps", "sharded", "validate", "virtual_workers"])
+@pytest.mark.parametrize("script", ["steps", "sharded", "validate", "reach", "virtual_workers"])
 def test_no_rounds_have_no_median(script: str) -> None:
-    overrides = [] if script in ("sharded", "validate") else ["model=mlp"]
+    overrides = [] if script in ("sharded", "validate", "reach") else ["model=mlp"]
     assert "argument --rounds: 0: type a number of turns" in mistake(
         script, *overrides, "--rounds", "0"
     )

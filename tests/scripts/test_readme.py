@@ -14,9 +14,14 @@ from typing import Any
 import pytest
 from needed import patience
 
-from gcbench.config import budget_names
+from gcbench.config import budget_names, compose_overrides, resolve
 from gcbench.console import PAGE_WIDTH
+from gcbench.records.store import find_runs
 from gcbench.report.command import report
+from gcbench.report.configs import compose_row
+from gcbench.report.reach import race_of
+from gcbench.report.rows import group_runs
+from gcbench.report.tables import read_table
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = runpy.run_path(str(ROOT / "scripts/readme"))
@@ -158,6 +163,7 @@ def test_the_kept_results_are_few_and_small() -> None:
 LINKS = {Path(kept).stem: kept for kept in KEPT if "/links/" in kept}
 PAGE_OF = {  # tables that are not by scripts/steps, and the script that makes them
     "predictions": "validate",
+    "reach": "reach",
     "sharded-100mbit-2": "sharded",
     "sharded-1gbit-2": "sharded",
 }
@@ -179,10 +185,41 @@ def test_a_kept_table_of_steps_follows_from_its_measurements(name: str) -> None:
     assert steps["page"](facts) == (ROOT / LINKS[name]).read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("name", PAGE_OF)
+@pytest.mark.parametrize("name", sorted(PAGE_OF.keys() & LINKS))
 def test_a_kept_table_follows_from_its_measurements(name: str) -> None:
     page = runpy.run_path(str(ROOT / "scripts" / PAGE_OF[name]))["page"]
     assert page(measured(name)) == (ROOT / LINKS[name]).read_text(encoding="utf-8")
+
+
+def test_a_winner_is_right_only_if_it_is_first_in_both() -> None:
+    def part(first: float, then: float) -> dict[str, Any]:
+        rows = [
+            {"method": name, "exchange": "", "steps": [10, 12], "step_seconds": 1.0 + i}
+            | {"measured_step_seconds": seconds}
+            for i, (name, seconds) in enumerate((("One, 4 bits", first), ("Two", then)))
+        ]
+        return {"link": "1gbit", "hosts": 2, "windows": 8, "target": 27.0, "rows": rows}
+
+    page = runpy.run_path(str(ROOT / "scripts/reach"))["page"]
+    text = page({"parts": [part(1.1, 2.0), part(1.1, 1.0), part(2.0, 2.2)]})
+    assert "right in 2 of 3 configurations, and 4 of 6 steps are" in " ".join(text.split())
+    assert "| 1gbit, 2 x 8, 27              | One    |    1000.0 |   1100.0 |  1.10 |" in text
+    assert "first: 12" in text and all(len(line) <= PAGE_WIDTH for line in text.split("\n")[:9])
+
+
+@pytest.mark.slow  # composes every row twice
+def test_the_map_is_measured_with_the_methods_of_its_rows() -> None:
+    script = runpy.run_path(str(ROOT / "scripts/reach"))
+    table = read_table(script["TABLE"])
+    rows = group_runs(table, find_runs([ROOT / "outputs"]).runs, script["BUDGET"])
+    race = race_of(table, rows)
+    assert race is not None and len(race.contenders) == len(rows)
+    for row, one in zip(rows, race.contenders, strict=True):
+        typed = script["overrides"](one, next(iter(one.forms)))
+        config = resolve(compose_overrides([*script["MODEL"], *typed]))
+        expected = compose_row(row.spec, row.budget).config
+        for part in ("model", "compressor", "estimator"):
+            assert config[part] == expected[part], row.spec.title
 
 
 def test_a_page_of_chosen_links_says_so_and_leaves_the_full_one() -> None:

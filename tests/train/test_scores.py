@@ -95,6 +95,40 @@ def test_an_augmented_test_changes_no_other_number(
     assert augmented["test"].keys() - plain["test"].keys() == {"tta_accuracy", "tta_loss"}
 
 
+def test_a_run_says_where_its_tests_first_reached_the_target(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    overrides = ("trainer.gpus=1", "trainer.epochs=3", "trainer.log_every=50")
+    plain = run(tmp_path, *overrides)
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    tests = [line for line in lines if line["event"] == "test"]
+    scores = [line["accuracy"] for line in tests]
+    assert scores == sorted(scores) and len(scores) == 3 and plain["target"] is None
+    target = (scores[0] + 3 * scores[1]) / 4
+    # The finished run is shown with it, and one that has it from the start is the same run.
+    for where in ("again", "anew"):
+        directory = tmp_path if where == "again" else tmp_path / where
+        run(directory, *overrides, f"trainer.target={target}")
+        said = " ".join(capsys.readouterr().out.split())
+        assert f"accuracy {target:g} first reached at epoch 1.75, step " in said, where
+    result = run(tmp_path / "anew", *overrides, f"trainer.target={target}")
+    assert [result[key] for key in ("identity", "test")] == [plain["identity"], plain["test"]]
+    assert result["target"]["step"] == pytest.approx(1.75 * result["steps_per_epoch"])
+    assert 0 < result["target"]["seconds"] < result["seconds"]["step"]["mean"] * result["steps"]
+    missed = run(tmp_path / "missed", *overrides[:1], "trainer.target=99.9", "trainer.max_steps=4")
+    assert missed["target"] == {"score": "accuracy", "value": 99.9} | dict.fromkeys(
+        ("step", "epoch", "received_bits", "seconds")
+    )
+    assert "target accuracy 99.9 never reached" in " ".join(capsys.readouterr().out.split())
+
+
+def test_bits_received_so_far_are_those_of_the_whole_run_at_its_end(tmp_path: Path) -> None:
+    result = run(tmp_path, *OVERRIDES, "trainer.gpus=4", "min_size=0", "trainer.target=0")
+    assert result["target"]["received_bits"] == result["bits_wire"]["per_worker"] > 0
+    assert result["bits_wire"]["per_worker"] == 3 * result["bits_sent"]["per_worker"]
+    assert result["target"]["epoch"] == result["epochs"] and result["target"]["seconds"] is None
+
+
 def test_distance_to_the_weights_that_made_the_targets(tmp_path: Path) -> None:
     overrides = [
         *OVERRIDES,

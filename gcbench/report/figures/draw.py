@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -14,19 +15,23 @@ from gcbench.records.store import RecordedRun
 from gcbench.report.figures.axes import LABELS
 from gcbench.report.figures.bars import draw_breakdown
 from gcbench.report.figures.curves import draw_curves
+from gcbench.report.figures.firsts import draw_firsts, measured_links
 from gcbench.report.figures.reach import draw_time_to_score, target_of
 from gcbench.report.figures.scaling import draw_scaling
 from gcbench.report.figures.series import Drawn, series_by_task, series_by_workload, series_of_rows
 from gcbench.report.figures.studies import STUDIES, TABLE_STUDIES
 from gcbench.report.figures.tradeoff import Panel, draw_accuracy_ratio, draw_tradeoff, score_of
-from gcbench.report.rows import group_runs
+from gcbench.report.reach import map_of, race_of
+from gcbench.report.reach_data import as_json
+from gcbench.report.rows import Row, group_runs
 from gcbench.report.study import StudyResult, find_study
 from gcbench.report.tables import Table, read_table, tables_of
 
 WHICH, RUNS, ALL = "which_method", "runs", "all"
 AXES = ("epoch", "bits", "seconds")
-# Pairs of a file name and a figure, which is None if no run has the data that it shows.
-Pictures = Iterator[tuple[str, Figure | None]]
+# Pairs of a file name and a figure, which is None if no run has the data that it shows, or the
+# text of a JSON file.
+Pictures = Iterator[tuple[str, Figure | str | None]]
 
 
 @matplotlib.rc_context(RC)
@@ -103,6 +108,10 @@ def _write(pictures: Pictures, folder: Path, budget: str, absent: str) -> list[s
         suffix = "" if budget == PAPER else f"-{budget}"
         if figure is None:
             lines.append(f"{name}: {absent}")
+        elif isinstance(figure, str):
+            path = folder / f"{name}{suffix}.json"
+            path.write_text(figure, encoding="utf-8")
+            lines.append(str(path))
         else:
             lines += [str(path) for path in save(figure, folder / f"{name}{suffix}")]
     return lines
@@ -166,7 +175,11 @@ def figures_of_table(
         if asked.kind:
             yield from _figure_of_study_table(table, asked.kind, results)
         return
-    drawn = series_of_rows(group_runs(table, runs, budget, overrides), asked.by_group)
+    rows = group_runs(table, runs, budget, overrides)
+    if table.reach:
+        yield from _map(table, rows, results)
+        return
+    drawn = series_of_rows(rows, asked.by_group)
     for name in (*asked.x, *asked.y, *filter(None, [asked.caption])):
         if name not in LABELS:
             raise ConfigError(
@@ -184,6 +197,14 @@ def figures_of_table(
             raise ConfigError(f"{table.name}: figure.kind=histograms is for tables of a study")
         case None:
             yield from _of_scores(table, drawn, asked.by_group)
+
+
+def _map(table: Table, rows: Sequence[Row], results: Sequence[str]) -> Pictures:
+    race = race_of(table, rows)
+    cells = {target: map_of(race, target) for target in race.targets} if race else {}
+    yield f"{table.name}/map", draw_firsts(race, cells, measured_links(results)) if race else None
+    if race:
+        yield f"{table.name}/map", json.dumps(as_json(race, cells)) + "\n"
 
 
 def _of_scores(table: Table, drawn: Drawn, by_group: bool) -> Pictures:

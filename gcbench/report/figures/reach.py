@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from gcbench.drawing import finish, panels, style_of_method
+from gcbench.records.scores import where_reached
 from gcbench.report.figures.axes import LABELS, label_of
 from gcbench.report.figures.bars import BAR, headings_of, name_rows
 from gcbench.report.figures.series import Drawn, Series
@@ -44,7 +45,7 @@ def _best(series: Series, y: str) -> list[float]:
 
 
 def draw_time_to_score(drawn: Drawn, y: str, goal: float) -> Figure | None:
-    """Draw the steps, bits and seconds until a test first reaches `goal`.
+    """Draw the steps, bits and seconds until tests, interpolated, first reach `goal`.
 
     Each quantity has a panel with one bar per row. Return None if no row reaches the goal.
     """
@@ -76,7 +77,7 @@ def draw_time_to_score(drawn: Drawn, y: str, goal: float) -> Figure | None:
         figure,
         (),
         [
-            f"Until the first test whose score, {score}, is {how} {goal:g}.",
+            f"Until the score, {score}, is {how} {goal:g}, interpolated between two tests.",
             *drawn.notes,
         ],
         drawn.title,
@@ -111,6 +112,7 @@ def _until(series: Series, y: str, x: str, goal: float) -> list[float]:
     for run in series.runs_over(x):
         curve = track(run, y, x)
         if curve is not None:
-            reached = curve.x[curve.y <= goal if y in LOWER else curve.y >= goal]
-            spending += [float(value) for value in reached[:1]]
+            tests = ({y: score, x: spent} for spent, score in zip(curve.x, curve.y, strict=True))
+            reached = where_reached(tests, y, goal, [x])
+            spending += [float(reached[x] or 0)] if reached else []
     return spending if len(spending) == len(series.runs) else []

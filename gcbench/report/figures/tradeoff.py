@@ -12,10 +12,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from gcbench.drawing import finish, logarithmic, panels, style_of_method
+from gcbench.records.scores import MAIN_SCORES
 from gcbench.report.figures.axes import LABELS, label_of
 from gcbench.report.figures.labels import place_labels
 from gcbench.report.figures.series import Drawn, Series
-from gcbench.report.measures import LOWER, MAIN_SCORES
+from gcbench.report.measures import LOWER
 
 # From this many points on, a panel numbers its points, and the legend has their names.
 CROWDED = 20

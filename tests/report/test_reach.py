@@ -1,0 +1,214 @@
+"""Time to a score on links and with workers that did not run: the page, the map, and its JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import urlencode
+
+import numpy as np
+import pytest
+from browser import browser
+from results import result_of
+
+from gcbench.comm.network import Link
+from gcbench.config import conf_directory, read_yaml
+from gcbench.records.schema import Result
+from gcbench.records.store import RecordedRun, write_kept
+from gcbench.report.build import groups_of
+from gcbench.report.figures.firsts import measured_links
+from gcbench.report.reach import RATES, WORKERS, Race, link_at, race_of
+from gcbench.report.tables import read_table
+
+TABLE = """
+title: Time to a perplexity
+source: gcbench
+spread: deviation
+reach:
+  targets: {cpu: [40, 30, 20]}
+  networks: [1gbit, 100mbit]
+  workers: [4, 64]
+  compute_seconds: 0.02
+  device: cpu
+columns:
+  perplexity: {title: Perplexity, measure: perplexity, better: lower, digits: 1}
+rows:
+  - {experiment: modern/gpt/none, title: Dense}
+  - {experiment: modern/gpt/fp16, title: Half}
+  - {experiment: modern/gpt/qsgd, title: QSGD}
+  - {experiment: modern/gpt/local_8, title: Local}
+"""
+CURVES = {  # perplexity after each epoch, by seed
+    "none": [(50, 42, 36, 28), (50, 44, 36, 30)],
+    "fp16": [(50, 42, 36, 28), (50, 44, 36, 30)],
+    "qsgd": [(50, 44, 36, 29), (51, 44, 37, 29)],
+    "local_8": [(52, 46, 42, 36), (52, 46, 41.5, 35)],
+}
+EPOCHS = {  # to 40: interpolated by hand
+    "none": (2 + 2 / 6, 2 + 4 / 8),
+    "qsgd": (2 + 4 / 8, 2 + 4 / 7),
+    "local_8": (3 + 2 / 6, 3 + 3 / 13),
+}
+VALUES, STEPS = 660_992, 10  # of gpt_tiny with 2,000 words; steps of an epoch
+
+
+def run(name: str, seed: int, scores: Sequence[float]) -> RecordedRun:
+    result = result_of(f"modern/gpt/{name}", budget="cpu", seed=seed, step_seconds=None)
+    result["test"] = {"perplexity": scores[-1]}
+    result["workers"] = 4
+    lines = [
+        {"event": "test", "step": STEPS * e, "epoch": float(e), "perplexity": score}
+        for e, score in enumerate(scores, start=1)
+    ]
+    return RecordedRun(Result.parse(result), f"{name}-s{seed}", lambda: lines)
+
+
+@pytest.fixture
+def kept(here: Path) -> list[RecordedRun]:
+    (here.parent / "table" / "small" / "reach.yaml").write_text(TABLE)
+    runs = [
+        run(name, seed, scores)
+        for name, every in CURVES.items()
+        for seed, scores in enumerate(every, start=1)
+    ]
+    write_kept(here / "outputs" / "all.jsonl.xz", runs)
+    return runs
+
+
+@pytest.fixture
+def race(kept: list[RecordedRun]) -> Race:
+    table = read_table("small/reach")
+    race = race_of(table, groups_of(table, kept, "cpu")["cpu"])
+    assert race is not None
+    return race
+
+
+def coding(family: str) -> float:
+    by_size = read_yaml(conf_directory() / "devices" / "cpu.yaml")["codecs"][family]
+    sizes = by_size["aggregate_seconds"]
+    return float(np.interp(VALUES, list(sizes), list(sizes.values())))
+
+
+def all_reduce(bits: float, workers: int, rate: float) -> float:
+    return 2 * (workers - 1) * (50e-6 + 32 * VALUES * bits / 32 / workers / (0.95 * rate))
+
+
+def test_seconds_are_steps_times_computation_coding_and_exchange(
+    kept: list[RecordedRun], said: Callable[..., str]
+) -> None:
+    dense = np.mean(EPOCHS["none"]) * STEPS * (0.02 + coding("none") + all_reduce(32, 4, 1e9))
+    half = np.mean(EPOCHS["none"]) * STEPS * (0.02 + coding("fp16") + all_reduce(16, 4, 1e9))
+    hidden = all_reduce(16, 4, 1e9) - max(
+        all_reduce(16, 4, 1e9) - 2 / 3 * 0.632 * 0.02, all_reduce(16, 4, 1e9) / 3
+    )
+    under = half - np.mean(EPOCHS["none"]) * STEPS * hidden
+    local = (0.02 + (coding("none") + all_reduce(32, 4, 1e9)) / 8) * STEPS
+    local *= np.mean(EPOCHS["local_8"])
+    rows: dict[str, str] = {}
+    for line in said("table=small/reach", "budget=cpu", "format=markdown").splitlines():
+        title = line.split("|")[1].strip() if line.startswith("| ") else ""
+        rows[title] = rows.get(title, "") + " ".join(line.split())
+    assert f"{dense:.3g} s: 1.00, {half / dense:.2f}, {under / dense:.2f}" in rows["40: Dense"]
+    assert f"{1e3 * local:.3g} ms: {dense / local:.2f}, {half / local:.2f}" in rows["40: Local"]
+    assert "2.42" in rows["40: Dense"] and "3.28" in rows["40: Local"]
+    # A seed of Local never reaches 30, and nobody 20.
+    assert "never" in rows["30: Local"] and "never" not in rows["30: Dense"]
+    assert "never" in rows["20: Dense"]
+    received = np.mean(EPOCHS["none"]) * STEPS * 1.5 * 32 * VALUES / 8 / 2**20
+    assert f"{received:.0f}" in rows["40: Dense"]
+
+
+def test_many_workers_have_another_exchange(race: Race) -> None:
+    qsgd = next(one for one in race.contenders if one.label == "QSGD")
+    link = link_at(1e9)
+    own, best = (race.step(qsgd, 64, link, best) for best in (False, True))
+    assert (own[0], best[0]) == ("gather", "scatter_coded")
+    assert own[1].step_seconds > 5 * best[1].step_seconds
+    dense = race.step(race.contenders[0], 64, link)[1]
+    assert own[1].exchange_seconds > dense.exchange_seconds  # its ratio of 7 is no gain
+
+
+def test_the_first_is_sure_only_where_no_seeds_overlap(race: Race) -> None:
+    slow = race.first(40, 4, link_at(1e7))
+    assert slow and slow.sure and slow.margin > 1.1
+    times = {
+        one.label: [s * race.step(one, 4, link_at(1e7))[1].step_seconds for s in steps]
+        for one in (*race.contenders, *race.overlapped)
+        if (steps := one.steps[40])
+    }
+    means = sorted((float(np.mean(times[name])), name) for name in times)
+    assert (slow.label, slow.next_label) == (means[0][1], means[1][1])
+    assert slow.margin == pytest.approx(means[1][0] / means[0][0])
+    fast = race.first(40, 4, Link(1e12))
+    assert fast and not fast.sure  # the same curves as Half have
+    assert race.first(20, 4, link_at(1e7)) is None
+
+
+def test_the_map_is_drawn_and_written_as_json(
+    kept: list[RecordedRun], race: Race, said: Callable[..., str], here: Path
+) -> None:
+    table = here / "outputs" / "results" / "links" / "one.json"
+    table.parent.mkdir(parents=True)
+    table.write_text(json.dumps({"parts": [{"link": "1gbit", "hosts": 2}, {"link": "open"}]}))
+    assert measured_links(["outputs"]) == {("1gbit", 2)}
+    files = said("figure=small/reach", "budget=cpu").split()
+    assert [Path(file).suffix for file in files] == [".svg", ".png", ".json"]
+    content = json.loads(Path(files[2]).read_text())
+    place = np.searchsorted(content["rates"], 1e8)
+    first = race.first(40, 4, link_at(content["rates"][place]))
+    cell = content["maps"]["40"][content["workers"].index(4)][place]
+    assert first and cell[0] == first.label and cell[1] == pytest.approx(first.margin, rel=1e-3)
+    qsgd = next(method for method in content["methods"] if method["label"] == "QSGD")
+    assert [curve[1] for curve in qsgd["curves"]] == [list(scores) for scores in CURVES["qsgd"]]
+    assert said("figure=small/reach", "budget=bits").startswith("small/reach/map: no run of")
+
+
+def test_the_page_draws_the_same_map_for_any_computation(
+    kept: list[RecordedRun], race: Race, said: Callable[..., str], tmp_path: Path
+) -> None:
+    said("html")
+    page_file = Path("outputs/report.html").resolve().as_uri()
+    rate = 10 ** (7.5 + 8 / 16)
+    with browser(tmp_path / "chromium") as page:
+        for compute in (0.02, 0.2):
+            at = {
+                "map-target": 40,
+                "map-compute": 1e3 * compute,
+                "map-link": rate,
+                "map-workers": 64,
+            }
+            page.open("about:blank")
+            page.open(f"{page_file}#{urlencode(at)}")
+            settings = replace(race.settings, compute_seconds=compute)
+            ours = replace(race, settings=settings)
+            cells = "[...document.querySelectorAll('#map .cell')].map(c => c.dataset.method)"
+            names = page.value(cells)
+            expected = []
+            for workers in WORKERS:
+                for here in RATES[:57]:
+                    first = ours.first(40, workers, link_at(here))
+                    assert first
+                    expected.append(first.label if first.sure else "seeds overlap")
+            assert names == expected and len(set(names)) > 1
+            order = "[...document.querySelectorAll('#map-order li')].map(li => li.textContent)"
+            first = ours.first(40, 64, link_at(rate))
+            assert first and page.value(order)[0].split(" (")[0].split(":")[0] == first.label
+            assert "scatter_coded" in " ".join(page.value(order))
+        page.value(
+            "const slide = document.getElementById('map-target'); slide.value = 20.5;"
+            "slide.dispatchEvent(new Event('input'))"
+        )
+        assert "map-target=" in page.value("location.hash")
+        assert (
+            page.value(
+                "new Set([...document.querySelectorAll('#map .cell')]"
+                ".map(c => c.dataset.method)).size"
+            )
+            == 1
+        )
+        assert "Never there in every seed: Dense" in page.value(
+            "document.getElementById('map-note').textContent"
+        )
+        assert page.problems == []
