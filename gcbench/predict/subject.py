@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 from itertools import product
 from math import prod
@@ -24,10 +25,13 @@ from gcbench.config import (
     resolve_method,
 )
 from gcbench.config.checked import CHECKED, build_checked
+from gcbench.identity import CHOICE_GROUPS
 from gcbench.launch.instantiate import make_compressor, parameter_shapes
 from gcbench.predict.devices import Device, SecondsByBatch
 from gcbench.predict.model import Method
 from gcbench.predict.payload import Payload, Shapes
+
+EXCHANGES = ("gather", "scatter", "scatter_coded", "sum")  # between nodes of one worker
 
 
 class Facts(NamedTuple):
@@ -237,3 +241,25 @@ def make_method(
     min_size = max(getattr(part, "min_size", 0) for part in parts_of(compressor))
     too_small = any(prod(shape) < min_size for shape in shapes.values())
     return Method(title, family, payload.at, codec, 4 * values, in_buckets, too_small)
+
+
+def methods_by_exchange(
+    config: Config, title: str, device: Device, workers: int
+) -> dict[str, Method]:
+    """Return a run's method by the exchanges that it can have with so many workers, its own first.
+
+    A method without a choice has one form, by the name "".
+    """
+    model, dataset, family = (config["choices"][group] for group in CHOICE_GROUPS)
+    shapes = shapes_of_model(config["model"], facts_of(model, dataset))
+    node, own = config["compressor"], config["compressor"].get("exchange", "")
+    forms = {}
+    for exchange in dict.fromkeys((own, *EXCHANGES)) if own else ("",):
+        try:
+            compressor = make_compressor(node | ({"exchange": exchange} if own else {}), quiet=True)
+            method = make_method(title, family, compressor, shapes, device)
+            method.messages(workers)
+        except ValueError:  # the method has no such exchange
+            continue
+        forms[exchange] = replace(method, every=config["estimator"].get("every", 1))
+    return forms

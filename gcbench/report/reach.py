@@ -8,12 +8,10 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 
 from gcbench.comm.network import Link
-from gcbench.identity import CHOICE_GROUPS
-from gcbench.launch.instantiate import make_compressor
 from gcbench.predict.devices import Device, read_device
 from gcbench.predict.links import ethernet_latency, read_link
 from gcbench.predict.model import Cluster, Compute, Method, Prediction, predict
-from gcbench.predict.subject import facts_of, make_method, shapes_of_model
+from gcbench.predict.subject import methods_by_exchange
 from gcbench.predict.target import First, epochs_to, first_of
 from gcbench.predict.units import format_seconds
 from gcbench.records.schema import BITS_PER_MIB
@@ -24,7 +22,6 @@ from gcbench.report.links import INSTANT
 from gcbench.report.rows import Row
 from gcbench.report.tables import Reach, Table
 
-EXCHANGES = ("gather", "scatter", "scatter_coded", "sum")
 WHOLE = ("none", "fp16", "bf16")  # methods that DDP has, too, with overlap
 OVERLAPPED = ", overlapped"
 NEVER = "never"
@@ -114,26 +111,10 @@ def race_of(table: Table, rows: Sequence[Row]) -> Race | None:
     for row in (row for row in rows if row.done):
         each = row.done[0].result.steps_per_epoch or 0
         steps = {t: [each * e for e in epochs_to(row.done, score, t)] for t in targets}
-        contenders.append(Contender(row.spec.title, row.done, steps, _forms(row, device)))
+        config = compose_row(row.spec, row.budget).config
+        forms = methods_by_exchange(config, row.spec.title, device, max(WORKERS))
+        contenders.append(Contender(row.spec.title, row.done, steps, forms))
     return Race(table.reach, score, targets, contenders, device) if contenders else None
-
-
-def _forms(row: Row, device: Device) -> dict[str, Method]:
-    """Return a row's method by the exchanges that it can have, its own first."""
-    config = compose_row(row.spec, row.budget).config
-    model, dataset, family = (config["choices"][group] for group in CHOICE_GROUPS)
-    shapes = shapes_of_model(config["model"], facts_of(model, dataset))
-    node, own = config["compressor"], config["compressor"].get("exchange", "")
-    forms = {}
-    for exchange in dict.fromkeys((own, *EXCHANGES)) if own else ("",):
-        try:
-            compressor = make_compressor(node | ({"exchange": exchange} if own else {}), quiet=True)
-            method = make_method(row.spec.title, family, compressor, shapes, device)
-            method.messages(max(WORKERS))
-        except ValueError:  # the method has no such exchange
-            continue
-        forms[exchange] = replace(method, every=config["estimator"].get("every", 1))
-    return forms
 
 
 def with_reach(document: Document, race: Race) -> Document:
