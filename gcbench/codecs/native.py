@@ -36,6 +36,8 @@ _FLAGS = (
 _FUNCTIONS = {  # *: pointer, f: float, i: int, n: int64
     "encode": "*nn***f******i",
     "decode": "*nnn***n*ni",
+    "natural_encode": "*n*****i",
+    "natural_decode": "**n*i",
     "largest": "**nn",
     **{
         name: f"n*{rest}"

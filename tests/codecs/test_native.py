@@ -15,12 +15,14 @@ from torch import Tensor
 
 from gcbench.codecs import native
 from gcbench.codecs.kernels import keep_backend, use_backend
+from gcbench.codecs.noise import Noise
 from gcbench.compressors import Step
 from gcbench.compressors.bingrad import BinGradB, BinGradPB
 from gcbench.compressors.bucketed import Bucketed
 from gcbench.compressors.even_levels import EvenLevels
 from gcbench.compressors.linear import Linear
 from gcbench.compressors.loco import NearestLevel
+from gcbench.compressors.natural import Natural
 from gcbench.compressors.onebit import OneBit
 from gcbench.compressors.orq import ORQ
 from gcbench.compressors.qsgd import QSGD
@@ -111,6 +113,22 @@ def test_results_have_the_bits_of_eager_codecs(kind: str) -> None:
             use_backend("native")
             found = results(method, x, residual)
             assert [*map(same_bits, found, expected)] == [True] * len(expected), method
+
+
+def test_powers_of_two_have_the_bits_of_eager_ones() -> None:
+    x, found = draw(2, 1), []
+    x[0, 3], x[1, 5], x[0, 400], x[1, 401] = torch.nan, -torch.inf, 3.4e38, -1e-40
+    for backend in ("eager", "native"):
+        use_backend(backend)  # type: ignore[arg-type]
+        for n in (sum(SIZES), 3, 8, 9):
+            sizes = SIZES if n > 9 else (n,)
+            part, added = x[:, :n].clone(), torch.ones(2, n)
+            noise = noise_of(2) if n > 9 else Noise(noise_of(2).keys, ((5, n),))
+            message = Natural().encode(part, sizes, noise)
+            Natural().decode_add(message, sizes, added)
+            found.append([*message, torch.where(added.isfinite(), added, 0), added.isnan()])
+    for eager, native_ in zip(found[:4], found[4:], strict=True):
+        assert all(map(same_bits, eager, native_))
 
 
 def test_threads_change_nothing() -> None:
