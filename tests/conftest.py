@@ -40,9 +40,9 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Recorder(file))
 
 
-@pytest.fixture(params=["eager", "compiled"])
+@pytest.fixture(params=["eager", "native"])
 def backend(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Run a test with eager codecs, and again with compiled ones."""
+    """Run a test with eager codecs, and again with native ones."""
     yield from use(request.param)
 
 

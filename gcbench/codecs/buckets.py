@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -34,6 +34,18 @@ class Piece(NamedTuple):
     def of(self, tensors: Sequence[Tensor]) -> Tensor:
         """Return these values as a view of their tensor; `tensors` are `[w, segment]` each."""
         return tensors[self.tensor][:, self.offset : self.offset + self.length]
+
+
+Place = tuple[int, int, int, int, int]
+"""A piece's tensor, offset, length, first bucket, and values per bucket."""
+
+
+class Places(NamedTuple):
+    """The pieces that native code takes, in the order of their codes."""
+
+    rows: list[Place]
+    tails: list[Place]
+    shorts: list[Place]  # the shorter last bucket of each tensor
 
 
 class Rows(NamedTuple):
@@ -99,10 +111,30 @@ class Buckets:
         self._full = [*large, *full] if size else []
         self._in_place = large if _takes_in_place(device) else []
         self._copied = [*self._in_rows[len(self._in_place) :], *self._tails]
-        self._ids, sizes = self._number_buckets()
-        self.count = len(sizes)
-        self.sizes = self._to_device(sizes)
-        self.groups = self._make_groups()
+        self.full_count = sum(piece.length for piece in self._full) // size if size else 0
+        self._shorts = [
+            Piece(i, n - left, left)
+            for i, n in enumerate(segments)
+            if (left := n % size if size else n)
+        ]
+        self.count = self.full_count + len(self._shorts)
+
+    def places(self) -> Places:
+        """Return where rows, tails and shorter buckets lie, as native code takes it."""
+        first, full = 0, []
+        for piece in self._full:
+            assert self.size
+            full.append((piece.tensor, piece.offset, piece.length, first, self.size))
+            first += piece.length // self.size
+        short_of = {piece.tensor: k for k, piece in enumerate(self._shorts, start=self.full_count)}
+        rows, tails, shorts = (
+            [
+                (piece.tensor, piece.offset, piece.length, short_of[piece.tensor], 1 << 62)
+                for piece in pieces
+            ]
+            for pieces in (self._in_rows[len(full) :], self._tails, self._shorts)
+        )
+        return Places([*full, *rows], tails, shorts)
 
     def take(self, tensors: Sequence[Tensor]) -> Rows:
         """Return the values of `tensors`, `[w, segment]` each, in the order of their codes."""
@@ -171,22 +203,29 @@ class Buckets:
         if n := sum(piece.length for piece in self._full[len(self._in_place) :]):
             yield rows.copied[:, :n].unflatten(1, (-1, self.size))
 
-    def _number_buckets(self) -> tuple[list[Index], Index]:
-        """Return the bucket numbers of each tensor, by position, and the sizes of all buckets."""
-        ids: list[list[Index]] = [[] for _ in self.segments]
-        sizes: list[int] = []
+    @cached_property
+    def sizes(self) -> Tensor:
+        """Return the number of values of each bucket."""
+        full = [self.size or 0] * self.full_count
+        return self._to_device(np.array([*full, *(piece.length for piece in self._shorts)]))
+
+    @cached_property
+    def _ids(self) -> list[Index]:
+        """Return the bucket numbers of each tensor, by position."""
+        ids: list[list[Index]] = [[_NONE] for _ in self.segments]
+        first = 0
         for piece in self._full:
             assert self.size
             count = piece.length // self.size
-            ids[piece.tensor].append(np.arange(len(sizes), len(sizes) + count))
-            sizes += [self.size] * count
-        for i, n in enumerate(self.segments):
-            if short := n % self.size if self.size else n:
-                ids[i].append(np.array([len(sizes)]))
-                sizes.append(short)
-        return [np.concatenate([_NONE, *of_tensor]) for of_tensor in ids], np.array(sizes)
+            ids[piece.tensor].append(np.arange(first, first + count))
+            first += count
+        for number, piece in enumerate(self._shorts, start=first):
+            ids[piece.tensor].append(np.array([number]))
+        return [*map(np.concatenate, ids)]
 
-    def _make_groups(self) -> Groups:
+    @cached_property
+    def groups(self) -> Groups:
+        """Return the places and buckets of rows; they take memory, and native code needs none."""
         position, bucket = self._places(self._in_rows, self.row)
         count = len(position) // self.rows
         inside = count * self.rows

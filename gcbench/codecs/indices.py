@@ -7,10 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from gcbench.codecs.native import load_native
+from gcbench.codecs.native import is_native, load_native
 from gcbench.codecs.packing import pack, packed_bytes, unpack, width_of
-
-_FUNCTIONS = (("largest", "**nn"),)
 
 
 def largest(x: Tensor, k: int) -> Tensor:
@@ -25,11 +23,10 @@ def largest(x: Tensor, k: int) -> Tensor:
     n = x.shape[1]
     if not x.is_cpu or n <= _SAMPLE or k > n // _SHARE:
         return _largest_of(_bits(x), torch.arange(n, device=x.device).expand_as(x), k)
-    library = load_native("largest", _FUNCTIONS, x, adds_floats=False)
-    if library is not None:
+    if is_native(x):
         chosen = torch.empty(len(x), k, dtype=torch.int64)
         for row, out in zip(x.contiguous(), chosen, strict=True):
-            library.largest(row.data_ptr(), out.data_ptr(), n, k)
+            load_native().largest(row.data_ptr(), out.data_ptr(), n, k)
         return chosen
     rows = []
     for row in _bits(x):

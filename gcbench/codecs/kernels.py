@@ -1,9 +1,8 @@
 """Kernels: pure element-wise functions of very many values, run eager or compiled.
 
-Compiled (`torch.compile`: C++ on a CPU, Triton on a GPU), a kernel is one loop that reads and
-writes memory once. Eager, it is called on blocks that fit in a core's cache. Both give the same
-bits, except in kernels that sum floats: a run that switches to compiled kernels midway keeps these
-as they were.
+Compiled (`torch.compile`, meant for GPUs), a kernel is one loop that reads and writes memory once.
+Eager, it is called on blocks that fit in a core's cache. Both give the same bits, except in kernels
+that sum floats. On CPUs our own C++ (`native.py`) replaces kernels.
 """
 
 from __future__ import annotations
@@ -25,11 +24,14 @@ log = logging.getLogger("gcbench")
 P = ParamSpec("P")
 R = TypeVar("R")
 
-Backend = Literal["eager", "compiled"]
-Sums = Literal["eager", "native", "compiled"]
+Backend = Literal["eager", "native", "compiled"]
 
 CACHED_VALUES = 1 << 16  # values that fit in a core's cache with what is computed from them
-BLOCK_VALUES: dict[Backend, int] = {"eager": CACHED_VALUES, "compiled": 1 << 24}
+BLOCK_VALUES: dict[Backend, int] = {
+    "eager": CACHED_VALUES,
+    "native": CACHED_VALUES,
+    "compiled": 1 << 24,
+}
 
 COMPILER_OPTIONS: dict[str, str | int | bool | Callable[..., Any]] = {
     # Keep a kernel one loop, however long its expression is: by default Inductor stores a value
@@ -54,44 +56,39 @@ Runner = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 """Runs a kernel's function with its arguments, and returns what the function would."""
 
 _backend: Backend = "eager"
-_sums: Sums = "eager"
 _may_fall_back = False
 _runner: Runner | None = None
 _thread = threading.local()
 
 
-def use_backend(backend: Backend, sums: Sums | None = None, may_fall_back: bool = False) -> None:
-    """Choose how all kernels of this process run.
+def use_backend(backend: Backend, may_fall_back: bool = False) -> None:
+    """Choose how all codecs of this process run.
 
     Args:
-        backend: `compiled` raises ValueError if others can write to the compiler's cache.
-        sums: How sums of floats are computed, by default as `backend` says. It changes their
-            rounding, so that a run that must stay the same to the bit keeps it. `native` uses our
-            own C++ where there is some, and eager kernels elsewhere.
+        backend: `native` uses our own C++ on CPUs where there is some, and eager kernels elsewhere;
+            `compiled` uses torch.compile, and raises ValueError if others can write to its cache.
         may_fall_back: True lets all kernels run eager, with a warning, if one cannot be compiled;
             otherwise that is an error.
     """
-    global _backend, _sums, _may_fall_back
-    if "compiled" in (backend, sums) or sums == "native":
-        use_own_compiler_cache()
-    _backend = backend
-    _sums = sums or backend
-    _may_fall_back = may_fall_back
+    global _backend, _may_fall_back
     if backend == "compiled":
+        use_own_compiler_cache()
         # This logger would warn that there is no CUDA.
         logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
+    _backend = backend
+    _may_fall_back = may_fall_back
 
 
 @contextmanager
 def keep_backend() -> Iterator[None]:
     """Restore on exit how all kernels of this process ran before, and this thread's Dynamo."""
-    global _backend, _sums, _may_fall_back
-    before = _backend, _sums, _may_fall_back
+    global _backend, _may_fall_back
+    before = _backend, _may_fall_back
     try:
         with keep_dynamo():
             yield
     finally:
-        _backend, _sums, _may_fall_back = before
+        _backend, _may_fall_back = before
 
 
 @contextmanager
@@ -109,14 +106,9 @@ def keep_dynamo() -> Iterator[None]:
             del _thread.dynamo_before
 
 
-def kernels_are_compiled() -> bool:
-    """Return whether this process runs compiled code where that gives the same bits as eager."""
-    return _backend == "compiled" and _runner is None
-
-
-def sums_in_use() -> Sums:
-    """Return how sums of floats are computed in this process."""
-    return _sums
+def backend_in_use() -> Backend:
+    """Return how the codecs of this process run."""
+    return _backend if _runner is None else "eager"
 
 
 @contextmanager
@@ -135,15 +127,6 @@ def kernel(function: Callable[P, R]) -> Callable[P, R]:
 
     The function is pure, or writes only into its arguments called `out`.
     """
-    return _kernel(function, adds_floats=False)
-
-
-def summing_kernel(function: Callable[P, R]) -> Callable[P, R]:
-    """Return a kernel that sums floats, in a different order when it is compiled."""
-    return _kernel(function, adds_floats=True)
-
-
-def _kernel(function: Callable[P, R], adds_floats: bool) -> Callable[P, R]:
     compiled: Callable[P, R] | None = None
 
     @wraps(function)
@@ -151,7 +134,7 @@ def _kernel(function: Callable[P, R], adds_floats: bool) -> Callable[P, R]:
         nonlocal compiled
         if _runner is not None:
             return cast(R, _runner(function, args, kwargs))
-        if _backend == "eager" or (adds_floats and _sums != "compiled"):
+        if _backend != "compiled":
             return function(*args, **kwargs)
         _configure_thread()
         if compiled is None:

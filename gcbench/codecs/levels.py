@@ -130,13 +130,10 @@ def two_means(v: Tensor) -> Tensor:
     Some value is always at or above the mean. If all values are equal, none is below it, and b_-1
     is 0 and unused.
     """
-    wide = v.double()
-    b0 = mean_where(wide, torch.ones_like(v, dtype=torch.bool)).to(v.dtype)
+    b0 = mean_where(v, torch.ones_like(v, dtype=torch.bool))
     # If the mean is NaN, all values count as below it, as they do in rounding.
     below = ~(v >= b0.unsqueeze(-1))
-    return torch.stack(
-        [mean_where(wide, below).to(v.dtype), b0, mean_where(wide, ~below).to(v.dtype)], dim=-1
-    )
+    return torch.stack([mean_where(v, below), b0, mean_where(v, ~below)], dim=-1)
 
 
 def clamp_level(v: Tensor) -> Tensor:

@@ -1,8 +1,8 @@
 """Means, norms and standard deviations over the last dimension, each row reduced by itself.
 
-PyTorch splits one long sum over threads, but not several sums: the last bits of a row's mean would
-depend on how many rows this process holds, and real and virtual workers would send different
-scales.
+On a CPU sums are added in float64 and in a fixed order, so that native code gets the same bits, and
+a row's do not depend on how many rows or threads a process has: PyTorch splits one long sum over
+threads, but not several sums. A GPU adds in its own order.
 """
 
 from __future__ import annotations
@@ -10,25 +10,59 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from gcbench.codecs.kernels import summing_kernel
+LANES, BLOCK = 32, 512
+
+
+def fixed_sum(x: Tensor) -> Tensor:
+    """Return sums over the last dimension, float64, in the order of `Tree` in fits.h.
+
+    Blocks of 512 values are added in 32 lanes, these by halves, and the sums of blocks by pairs of
+    neighbors.
+    """
+    if not x.is_cpu:
+        return x.sum(-1, dtype=torch.float64)
+    n = x.shape[-1]
+    size = BLOCK if n > BLOCK else LANES * -(-n // LANES)
+    blocks = F.pad(x, (0, -n % size)).unflatten(-1, (-1, size // LANES, LANES))
+    sums = torch.zeros(*blocks.shape[:-2], LANES, dtype=torch.float64)
+    for lane in blocks.unbind(-2):
+        sums += lane
+    while sums.shape[-1] > 1:
+        sums = sums[..., : sums.shape[-1] // 2] + sums[..., sums.shape[-1] // 2 :]
+    sums = sums.squeeze(-1)
+    while sums.shape[-1] > 1:
+        sums = F.pad(sums, (0, sums.shape[-1] % 2))
+        sums = sums[..., ::2] + sums[..., 1::2]
+    return sums.squeeze(-1)
 
 
 def mean_magnitude(x: Tensor) -> Tensor:
-    """Return the mean of |x| of each row, `[w, ..., n] -> [w, ...]`."""
-    return _by_row(_mean_of_magnitudes, x)
+    """Return the mean of |x| of each row, `[..., n] -> [...]`."""
+    return (fixed_sum(x.abs()) / x.shape[-1]).to(x.dtype)
 
 
 def root_mean_square(x: Tensor) -> Tensor:
-    """Return the 2-norm of each row over sqrt(n), `[w, ..., n] -> [w, ...]`."""
-    return _by_row(_root_mean_square, x)
+    """Return the 2-norm of each row over sqrt(n), `[..., n] -> [...]`."""
+    return (_sum_of_squares(x) / x.shape[-1]).sqrt().to(x.dtype)
+
+
+def two_norm(x: Tensor) -> Tensor:
+    """Return the 2-norm of each row, `[..., n] -> [...]`."""
+    return _sum_of_squares(x).sqrt().to(x.dtype)
 
 
 def mean_where(x: Tensor, chosen: Tensor) -> Tensor:
-    """Return the mean of each row's chosen values, `[w, ..., n] -> [w, ...]`; 0 without any."""
-    total = _by_row(_sum, torch.where(chosen, x, 0))
-    return total / chosen.sum(-1).clamp_min(1)
+    """Return the mean of each row's chosen values, `[..., n] -> [...]`; 0 without any."""
+    total = fixed_sum(torch.where(chosen, x, 0))
+    return (total / chosen.sum(-1).clamp_min(1)).to(x.dtype)
+
+
+def _sum_of_squares(x: Tensor) -> Tensor:
+    # In float64, no square of a float32 overflows or underflows.
+    return fixed_sum(x.double().square())
 
 
 def norm(x: Tensor) -> Tensor:
@@ -53,22 +87,6 @@ def _norm(row: Tensor) -> Tensor:
 
 def _deviation(row: Tensor) -> Tensor:
     return row.double().std(correction=0)
-
-
-@summing_kernel
-def _mean_of_magnitudes(row: Tensor) -> Tensor:
-    return row.abs().mean(-1)
-
-
-@summing_kernel
-def _root_mean_square(row: Tensor) -> Tensor:
-    # In float64, no square of a float32 overflows or underflows.
-    return row.double().square().mean(-1).sqrt().to(row.dtype)
-
-
-@summing_kernel
-def _sum(row: Tensor) -> Tensor:
-    return row.sum(-1)
 
 
 def _by_row(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:

@@ -1,14 +1,19 @@
-"""Our own C++, where `torch.compile` does not come near the speed of memory.
+"""Our own C++ for CPUs: plain functions on pointers, built once in the user's private cache.
 
-Inductor compiles and caches it. The public way, `torch.utils.cpp_extension`, needs ninja, on which
-PyTorch does not depend, and includes PyTorch's headers, with which a file takes twice as long to
-compile. Operators of `torch.library` would be traced by compilers, which nothing here needs. The
-price is one private import, `CppCodeCache`; the tests of compiled codecs fail on a PyTorch without
-it.
+The public way, `torch.utils.cpp_extension`, needs ninja, on which PyTorch does not depend, and
+includes PyTorch's headers, with which a file takes a minute to compile.
 """
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
+import os
+import platform
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
 from ctypes import CDLL, c_float, c_int, c_int64, c_void_p
 from functools import cache
 from pathlib import Path
@@ -17,40 +22,107 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gcbench.codecs.kernels import kernels_are_compiled, sums_in_use
-from gcbench.reasons import in_one_line
+from gcbench.codecs.kernels import backend_in_use
+from gcbench.private import private_folder
+from gcbench.reasons import safe_text
 
 _TYPES: dict[str, Any] = {"*": c_void_p, "f": c_float, "i": c_int, "n": c_int64}
+# Without -ffast-math, and without products that are added unrounded: results equal eager ones.
+_FLAGS = (
+    *("-std=c++17", "-O3", "-march=native", "-mprefer-vector-width=512", "-ffp-contract=off"),
+    *("-fno-math-errno", "-fno-trapping-math", "-fopenmp", "-shared", "-fPIC"),
+)
+
+_FUNCTIONS = {  # *: pointer, f: float, i: int, n: int64
+    "encode": "*nn***f******i",
+    "decode": "*nnn***n*ni",
+    "natural_encode": "*n*****i",
+    "natural_decode": "**n*i",
+    "largest": "**nn",
+    **{
+        name: f"n*{rest}"
+        for name, rest in {  # the number of matrices, and their shapes
+            "restart": "***",
+            "orthogonalize": "*",
+            "add_times": "n****f***ni",
+            "transposed_times": "n***ni",
+            "product_and_rest": "n***n**i",
+        }.items()
+    },
+}
 
 
-def load_native(
-    file: str, functions: tuple[tuple[str, str], ...], x: Tensor, adds_floats: bool = True
-) -> CDLL | None:
-    """Return the compiled `<file>.cpp` beside this module, or None where it does not apply.
+def find_compiler() -> str | None:
+    """Return the C++ compiler of this machine, or None."""
+    return next(
+        filter(None, map(shutil.which, (os.environ.get("CXX", "g++"), "g++", "clang++"))), None
+    )
 
-    `functions` are names with their arguments (*: pointer, f: float, i: int, n: int64). They apply
-    if x is float32 on the CPU and codecs or, for functions that add floats, sums are not eager.
-    Raises RuntimeError if the file cannot be compiled.
-    """
-    applies = sums_in_use() != "eager" if adds_floats else kernels_are_compiled()
-    if not applies or x.device.type != "cpu" or x.dtype != torch.float32:
-        return None
-    return _library(file, functions)
+
+def is_native(x: Tensor) -> bool:
+    """Return whether native code takes x, float32 on the CPU."""
+    return backend_in_use() == "native" and x.device.type == "cpu" and x.dtype == torch.float32
 
 
 @cache
-def _library(file: str, functions: tuple[tuple[str, str], ...]) -> CDLL:
-    from torch._inductor.codecache import CppCodeCache  # slow to import
+def load_native() -> CDLL:
+    """Return the C++ beside this module as a library, compiled if there is none for this processor.
 
-    source = Path(__file__).with_name(f"{file}.cpp").read_text()
-    try:
-        # Inductor turns the vectorization of loops off for the code that it generates.
-        library: CDLL = CppCodeCache.load(source, extra_flags=["-ftree-loop-vectorize"])
-    except Exception as error:  # CppCompileError, or whatever else a broken compiler causes
-        raise RuntimeError(
-            f"the C++ codecs do not compile on this machine ({in_one_line(error)}); "
-            "type trainer.codec_backend=eager"
-        ) from error
-    for name, arguments in functions:
+    Raises RuntimeError if it cannot be compiled, or others could write to the cache.
+    """
+    library = CDLL(str(_build()))
+    for name, arguments in _FUNCTIONS.items():
         getattr(library, name).argtypes = [_TYPES[kind] for kind in arguments]
+        getattr(library, name).restype = None
     return library
+
+
+def _build() -> Path:
+    sources = sorted(Path(__file__).parent.glob("*.cpp"))
+    texts = [path.read_text() for path in sorted(Path(__file__).parent.glob("*.[ch]*"))]
+    compiler = find_compiler()
+    if compiler is None:
+        raise RuntimeError("there is no C++ compiler on this machine; install g++")
+    key = repr([texts, compiler, _FLAGS, _processor(), torch.__version__])
+    caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    folder = Path(caches) / "gcbench" / "native"
+    try:
+        private_folder(folder, "XDG_CACHE_HOME")
+    except ValueError as error:
+        raise RuntimeError(str(error)) from error
+    library = folder / f"codecs-{hashlib.sha256(key.encode()).hexdigest()[:16]}.so"
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # one process builds, the others wait
+        if not library.exists():
+            _compile(compiler, sources, library)
+    return library
+
+
+def _compile(compiler: str, sources: Sequence[Path], library: Path) -> None:
+    new = library.with_suffix(".new")
+    # PyTorch's own OpenMP, if it brings one, so that there is one pool of threads.
+    openmp = [str(path) for path in (Path(torch.__file__).parent / "lib").glob("libgomp*.so*")]
+    command = [compiler, *_FLAGS, *map(str, sources), *openmp, "-Wl,--as-needed", "-o", str(new)]
+    try:
+        subprocess.run(command, check=True, capture_output=True, text=True)
+        new.replace(library)
+    except subprocess.CalledProcessError as error:
+        first = next((line for line in error.stderr.splitlines() if "error" in line), error)
+        raise RuntimeError(
+            f"the C++ codecs do not compile on this machine: {safe_text(str(first))}"
+        ) from error
+    except OSError as error:
+        raise RuntimeError(f"the C++ codecs cannot be built: {error}") from error
+
+
+def _processor() -> str:
+    """Return what a library built for this processor depends on: a home may be shared."""
+    flags = re.search(r"^(flags|Features)\s*:.*$", _read("/proc/cpuinfo"), re.MULTILINE)
+    return f"{platform.machine()} {flags[0] if flags else platform.processor()}"
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""

@@ -12,12 +12,15 @@ encode.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gcbench.codecs.kernels import block_slices
@@ -34,50 +37,103 @@ def keys(values: Sequence[int], device: torch.device) -> Tensor:
     return words.view(torch.int32).view(-1, 2).to(device)
 
 
+Runs = tuple[tuple[int, int], ...]
+"""The first element and the number of elements of each tensor, or of the whole of several."""
+
+
 @dataclass(frozen=True)
 class Noise:
     """Random draws for rows of elements, computed where they are used.
 
-    Row i has the key `keys[i]`. Its elements are numbered by `index`, int32 `[n]` or `[rows, n]`.
+    Row i has the key `keys[i]`, and the elements of `runs`, moved on by `shifts[i]`.
     """
 
     keys: Tensor
-    index: Tensor
+    runs: Runs
+    shifts: tuple[int, ...] = ()  # empty: all 0
 
     def uniform(self) -> Tensor:
         """Return uniform draws `[rows, n]`, float32 multiples of 2^-24 in [0, 1)."""
-        parts = block_slices(self.index.shape[-1], len(self.keys), self.index.device)
+        n = sum(length for _, length in self.runs)
+        parts = block_slices(n, len(self.keys), self.keys.device)
         return torch.cat([unit_interval(self.of(part).words()) for part in parts], dim=1)
 
     def at(self, positions: Tensor) -> Draws:
         """Return the draws of the elements at `positions`, or of runs that begin there."""
-        first = _first if self.index.dim() == 1 else _first.__wrapped__
-        return Draws(first(self.index, positions), self.keys)
+        return self._draws(_elements(self.runs, positions))
 
     def of(self, columns: slice = slice(None)) -> Draws:
         """Return the draws of the elements in `columns`, in the form that kernels take."""
-        return Draws(self.index.view(-1, self.index.shape[-1])[:, columns], self.keys)
+        return self._draws(_all_elements(self.runs, self.keys.device)[columns])
+
+    def starts(self, segments: Sequence[int]) -> list[int]:
+        """Return the first element of each segment, row by row: the runs divided anew."""
+        places = np.array([0, *accumulate(segments)][:-1], dtype=np.int64)
+        first = places + _shifts(self.runs, places)
+        shifts = self.shifts or (0,) * len(self.keys)
+        return [int(k) for shift in shifts for k in (first + shift) & 0xFFFFFFFF]
 
     def in_parts(self, parts: int) -> Noise:
         """Return the same draws for rows that are each split into `parts` equal ones."""
-        index = self.index.view(parts, -1).repeat(self.keys.shape[0], 1)
-        return Noise(self.keys.repeat_interleave(parts, dim=0), index)
+        ((start, n),) = self.runs
+        size, rows = n // parts, len(self.keys)
+        shifts = tuple(size * part for _ in range(rows) for part in range(parts))
+        return Noise(self.keys.repeat_interleave(parts, dim=0), ((start, size),), shifts)
 
     def normal(self) -> Tensor:
         """Return `[rows, n]` standard normal draws (Box-Muller)."""
         radius = torch.sqrt(-2 * torch.log1p(-self.uniform()))
-        angle = Noise(self.keys.flip(1) ^ 0x5BD1E995, self.index).uniform()
+        angle = Noise(self.keys.flip(1) ^ 0x5BD1E995, self.runs, self.shifts).uniform()
         return radius * torch.cos(2 * torch.pi * angle)
+
+    def _draws(self, elements: Tensor) -> Draws:
+        first = elements.unsqueeze(0)
+        if self.shifts:
+            shifts = torch.tensor(self.shifts, dtype=torch.int32, device=first.device)
+            first = first + shifts.view(-1, *[1] * elements.dim())
+        return Draws(first, self.keys)
+
+
+def join_runs(runs: Iterable[tuple[int, int]]) -> Runs:
+    """Return runs of elements with those joined that follow one another."""
+    joined: list[tuple[int, int]] = []
+    for start, length in runs:
+        if joined and sum(joined[-1]) == start:
+            start, length = joined[-1][0], joined.pop()[1] + length
+        joined.append((start, length))
+    return tuple(joined)
+
+
+def _shifts(runs: Runs, places: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return what has to be added to places in the concatenated runs to get elements."""
+    ends = [*accumulate(length for _, length in runs)]
+    shift = np.array([start + n - end for (start, n), end in zip(runs, ends, strict=True)])
+    shifts: NDArray[np.int64] = shift[
+        np.searchsorted(ends, places, side="right").clip(max=len(ends) - 1)
+    ]
+    return shifts
 
 
 @lru_cache(maxsize=8)
-def _first(index: Tensor, positions: Tensor) -> Tensor:
-    """Return the elements at `positions`, `[1 or rows, ...]`.
+def _elements(runs: Runs, positions: Tensor) -> Tensor:
+    """Return the elements at `positions`, int32, which wrap around.
 
-    They are cached, as the same two tensors are used in every step.
+    They are cached, as the same positions are used in every step.
     """
-    rows = index.view(-1, index.shape[-1])
-    return rows.index_select(1, positions.flatten()).view(len(rows), *positions.shape)
+    if len(runs) == 1:
+        return (positions + runs[0][0]).to(torch.int32)
+    ends = torch.tensor([*accumulate(n for _, n in runs)], device=positions.device)
+    shift = torch.tensor([a + n for a, n in runs], device=positions.device) - ends
+    run = torch.bucketize(positions, ends, right=True)
+    return (positions + shift[run]).to(torch.int32)
+
+
+@lru_cache(maxsize=8)
+def _all_elements(runs: Runs, device: torch.device) -> Tensor:
+    # Made on the CPU, whose int32 numbers wrap; a meta tensor needs no numbers, only its size.
+    made_on = device if device.type == "meta" else torch.device("cpu")
+    parts = [torch.arange(a, a + n, dtype=torch.int32, device=made_on) for a, n in runs]
+    return torch.cat(parts).to(device)
 
 
 class Draws(NamedTuple):

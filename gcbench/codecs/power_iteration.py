@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from gcbench.codecs import low_rank
-from gcbench.codecs.native import load_native
+from gcbench.codecs.native import is_native, load_native
 
 Matrices = Sequence[Tensor]
 Stacks = Sequence[Tensor]
@@ -32,14 +32,6 @@ Stacks = Sequence[Tensor]
 # On a CPU a stack would save nothing, and be so large a block of memory that the system allocates
 # it anew in every step, page by page.
 STACKED_ON = {"cuda"}
-
-_FUNCTIONS = (  # n*: the number of matrices, and their shapes
-    ("restart", "n*" + "***"),
-    ("orthogonalize", "n*" + "*"),
-    ("add_times", "n*" + "n****f***ni"),
-    ("transposed_times", "n*" + "n***ni"),
-    ("product_and_rest", "n*" + "n***n**i"),
-)
 
 
 class Shape(NamedTuple):
@@ -275,7 +267,7 @@ def _similar(shapes: Shapes) -> Iterator[list[int]]:
 
 def _native(*matrices: Matrices) -> CDLL | None:
     assert all(m[0].is_contiguous() for ms in matrices for m in ms)
-    return load_native("low_rank", _FUNCTIONS, matrices[0][0])
+    return load_native() if is_native(matrices[0][0]) else None
 
 
 def _addresses(tensors: Sequence[Tensor]) -> Array[c_void_p]:

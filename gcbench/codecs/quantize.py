@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from gcbench.codecs.kernels import kernel
+from gcbench.codecs.means import two_norm
 
 Norm = Literal["linf", "l2"]
 
@@ -19,13 +20,8 @@ def max_norm(x: Tensor) -> Tensor:
 
 
 def l2_norm(x: Tensor) -> Tensor:
-    """Return the 2-norm along the last dimension, never below the largest magnitude.
-
-    Values are divided by the largest magnitude so that no square overflows or underflows.
-    """
-    largest = max_norm(x)
-    unit = torch.where(largest > 0, largest, 1).unsqueeze(-1)
-    return largest * torch.linalg.vector_norm(x / unit, dim=-1).clamp_min(1)
+    """Return the 2-norm along the last dimension, never below the largest magnitude."""
+    return torch.maximum(two_norm(x), max_norm(x))
 
 
 NORMS = {"linf": max_norm, "l2": l2_norm}

@@ -1,4 +1,4 @@
-"""Signs as bits, and the sums of either sign, in one pass where C++ or Triton is compiled."""
+"""Signs as bits, and the sums of either sign, in one pass on a GPU."""
 
 from __future__ import annotations
 
@@ -8,12 +8,8 @@ import torch
 from torch import Tensor
 
 from gcbench.codecs.buckets import Groups, Rows
-from gcbench.codecs.kernels import summing_kernel
-from gcbench.codecs.native import load_native
+from gcbench.codecs.kernels import kernel
 from gcbench.codecs.words import to_words
-
-_FUNCTIONS = (("signs", "****nn"), ("add_sides", "***n"))
-_ROWS = 32
 
 
 class Sides(NamedTuple):
@@ -24,40 +20,13 @@ class Sides(NamedTuple):
     nonnegative: Tensor  # how many are at least 0
 
 
-def signs_and_sides(rows: Rows, groups: Groups) -> tuple[Tensor, Sides] | None:
+def signs_and_sides(rows: Rows, groups: Groups) -> tuple[Tensor, Sides]:
     """Return the bits v >= 0 of groups of rows as words, and the sides of each bucket.
 
     Groups `[w, groups, 32, row]` become int32 words `[w, groups, 1, row]`, in the order of
-    `to_words`. The sides include the values outside groups. Returns None where no code computes
-    both in one pass.
+    `to_words`. The sides include the values outside groups. A kernel sums rows; then follow the
+    sums over buckets.
     """
-    if rows.rest.is_cuda:
-        return sum_rows_then_buckets(rows, groups)
-    library = load_native("signs", _FUNCTIONS, rows.rest)
-    if library is None:
-        return None
-    count, rows_a_group = groups.buckets.shape
-    assert rows_a_group == _ROWS
-    words = rows.rest.new_empty(len(rows.rest), count, 1, rows.row, dtype=torch.int32)
-    sides = torch.zeros(len(rows.rest), len(groups.bucket_lengths), 3, dtype=torch.float64)
-    for worker, (tail, out, of_buckets) in enumerate(zip(rows.rest, words, sides, strict=True)):
-        for place, matrix in rows.matrices:
-            library.signs(
-                *_addresses(matrix[worker], groups.buckets[place], out[place], of_buckets),
-                place.stop - place.start,
-                rows.row,
-            )
-        library.add_sides(*_addresses(tail, groups.rest_buckets, of_buckets), tail.numel())
-    return words, Sides(*sides.unbind(-1))
-
-
-def _addresses(*tensors: Tensor) -> list[int]:
-    assert all(x.is_contiguous() for x in tensors)
-    return [x.data_ptr() for x in tensors]
-
-
-def sum_rows_then_buckets(rows: Rows, groups: Groups) -> tuple[Tensor, Sides]:
-    """Return the result of `signs_and_sides`, by a kernel over rows, then sums over buckets."""
     words, sides = [], []
     for worker, tail in enumerate(rows.rest):
         parts = [_signs_and_sums(matrix[worker]) for _, matrix in rows.matrices]
@@ -81,7 +50,7 @@ def sum_rows_then_buckets(rows: Rows, groups: Groups) -> tuple[Tensor, Sides]:
     return torch.stack(words).unsqueeze(2), Sides(*map(torch.stack, zip(*sides, strict=True)))
 
 
-@summing_kernel
+@kernel
 def _signs_and_sums(x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return words `[groups, row]` and three sums `[groups, 32]` of groups `[groups, 32, row]`."""
     up = x >= 0

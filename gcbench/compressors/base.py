@@ -12,14 +12,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial, reduce
+from functools import partial, reduce
 from itertools import accumulate, zip_longest
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from gcbench.codecs.noise import Noise, keys, site_number
+from gcbench.codecs.noise import Noise, join_runs, keys, site_number
 from gcbench.comm import Comm
 from gcbench.seeds import mix
 
@@ -237,20 +237,13 @@ class Step:
         """
         base = (self.seed, site_number(site), self.number)
         per_row = [mix(*base)] if shared else [mix(*base, 1 + worker) for worker in self.workers]
-        runs = tuple((self.offsets[name], n) for name, n in sizes.items())
-        return Noise(keys(per_row, device), _canonical_index(runs, device))
+        return Noise(
+            keys(per_row, device), join_runs((self.offsets[name], n) for name, n in sizes.items())
+        )
 
     def worker_noise(self, site: str, n: int, device: torch.device) -> Noise:
         """Return random draws for n values that belong to a worker, such as those of its shard."""
         return replace(self, offsets={"values": 0}).noise(site, {"values": n}, device)
-
-
-@lru_cache(maxsize=64)
-def _canonical_index(runs: tuple[tuple[int, int], ...], device: torch.device) -> Tensor:
-    # Made on the CPU, whose int32 numbers wrap; a meta tensor needs no numbers, only its size.
-    made_on = device if device.type == "meta" else torch.device("cpu")
-    parts = [torch.arange(a, a + n, dtype=torch.int32, device=made_on) for a, n in runs]
-    return torch.cat(parts).to(device)
 
 
 def sizes_of(grads: Grads) -> Sizes:
@@ -280,14 +273,14 @@ def flatten(grads: Grads) -> Tensor:
     return torch.cat(flatten_each(grads), dim=1)
 
 
-def flatten_sum(tensors: Grads, others: Grads, alpha: float) -> Tensor:
-    """Return x + alpha y for all tensors, concatenated to `[w, n]`; a CPU reads them only once."""
-    first = next(iter(tensors.values()))
-    if first.device.type != "cpu":
-        return flatten(add_scaled(tensors, others, alpha))
-    flat = first.new_empty(len(first), sum(sizes_of(tensors).values()))
-    for name, part in unflatten(flat, tensors).items():
-        torch.add(tensors[name], others[name], alpha=alpha, out=part)
+def flatten_sum(tensors: Sequence[Tensor], others: Sequence[Tensor], alpha: float) -> Tensor:
+    """Return x + alpha y for tensors `[w, values]`, concatenated; a CPU reads them only once."""
+    if tensors[0].device.type != "cpu":
+        return torch.cat(torch._foreach_add(list(tensors), list(others), alpha=alpha), dim=1)
+    sizes = [x.shape[1] for x in tensors]
+    flat = tensors[0].new_empty(len(tensors[0]), sum(sizes))
+    for x, y, part in zip(tensors, others, flat.split(sizes, dim=1), strict=True):
+        torch.add(x, y, alpha=alpha, out=part)
     return flat
 
 

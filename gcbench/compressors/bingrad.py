@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from gcbench.codecs.levels import clamp_level, level_values, two_means
+from gcbench.codecs.one_pass import Kinds
 from gcbench.compressors.base import Properties
 from gcbench.compressors.bucketed import Bucketed, Parameters
 from gcbench.compressors.quantizers import GridQuantizer
@@ -73,6 +74,7 @@ class BinGradB(Bucketed):
     """
 
     random: ClassVar[bool] = False
+    kinds: ClassVar[Kinds] = Kinds("halves", "reaches", "level")
     properties: ClassVar[Properties] = Properties(contractive=True)
     analytic_bits_per_value: ClassVar[float] = 1
 

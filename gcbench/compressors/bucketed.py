@@ -13,7 +13,9 @@ from torch import Tensor
 
 from gcbench.codecs.buckets import Buckets, Groups, Rows, buckets_of
 from gcbench.codecs.kernels import block_slices, kernel
+from gcbench.codecs.native import is_native
 from gcbench.codecs.noise import Draws, Noise
+from gcbench.codecs.one_pass import Kinds, OnePass
 from gcbench.codecs.radix import pack_digits, unpack_digits
 from gcbench.codecs.words import from_words, rows_of, to_words, words_of
 from gcbench.compressors.codec import Codec, Message
@@ -50,6 +52,11 @@ class Bucketed(Checked, Codec, ABC):
     def base(self) -> int:
         """Return the number of codes, which are 0 to base - 1."""
 
+    @property
+    def kinds(self) -> Kinds | None:
+        """Return what native code does for `fit`, `code` and `value`; None: nothing."""
+        return None
+
     @abstractmethod
     def fit(self, v: Tensor) -> Tensor:
         """Return the k parameters `[..., k]` of buckets `[..., d]`."""
@@ -76,16 +83,27 @@ class Bucketed(Checked, Codec, ABC):
 
     def fit_buckets(self, x: Tensor, segments: tuple[int, ...]) -> Tensor:
         """Return the parameters of all buckets, `[w, buckets, k]`."""
-        buckets = self.buckets(segments, x.device)
-        return buckets.reduce(buckets.take(x.split(segments, dim=1)), self.fit)
+        return self._fit_each(x.split(segments, dim=1), self.buckets(segments, x.device))
+
+    def _fit_each(self, tensors: Sequence[Tensor], buckets: Buckets) -> Tensor:
+        native = self._native(tensors[0], buckets)
+        if native and native.fits:
+            return native.fit(tensors)
+        return buckets.reduce(buckets.take(tensors), self.fit)
+
+    def _native(self, x: Tensor, buckets: Buckets) -> OnePass | None:
+        return _one_pass(self, buckets) if self.kinds and is_native(x) else None
 
     def codes_by(
         self, x: Tensor, segments: tuple[int, ...], fitted: Tensor, noise: Noise
     ) -> Tensor:
         """Return the codes `[w, n]`, uint8, of `x` with the buckets' parameters `fitted`."""
-        buckets = self.buckets(segments, x.device)
-        rows = buckets.take(x.split(segments, dim=1))
+        buckets, tensors = self.buckets(segments, x.device), x.split(segments, dim=1)
         codes = torch.empty(x.shape, dtype=torch.uint8, device=x.device)
+        if native := self._native(x, buckets):
+            native.write_codes(tensors, fitted, noise, codes.split(segments, dim=1))
+            return codes
+        rows = buckets.take(tensors)
         out = buckets.make_room(codes.split(segments, dim=1))
         table, draws = _of_rows(fitted, buckets.groups), noise.at(buckets.groups.starts)
         for (part, matrix), (_, room) in zip(_blocks(rows), _blocks(out), strict=True):
@@ -101,7 +119,45 @@ class Bucketed(Checked, Codec, ABC):
         self, tensors: Sequence[Tensor], segments: tuple[int, ...], noise: Noise
     ) -> Message:
         buckets = self.buckets(segments, tensors[0].device)
+        if native := self._native(tensors[0], buckets):
+            return self._encode_native(native, buckets, tensors, noise)
         return self._encode_rows(buckets.take(tensors), buckets, noise)
+
+    def encode_corrected(
+        self,
+        tensors: Sequence[Tensor],
+        residual: Sequence[Tensor],
+        alpha: float,
+        segments: tuple[int, ...],
+        noise: Noise,
+    ) -> tuple[Message, list[Tensor]]:
+        buckets = self.buckets(segments, tensors[0].device)
+        native = self._native(tensors[0], buckets)
+        if not native:
+            return super().encode_corrected(tensors, residual, alpha, segments, noise)
+        if native.fits:
+            left = [torch.empty_like(x) for x in tensors]
+            message = self._encode_native(native, buckets, tensors, noise, residual, alpha, left)
+        else:
+            left = list(torch._foreach_add(list(tensors), list(residual), alpha=alpha))
+            message = self._encode_native(native, buckets, left, noise, left=left)
+        return message, left
+
+    def _encode_native(
+        self,
+        native: OnePass,
+        buckets: Buckets,
+        tensors: Sequence[Tensor],
+        noise: Noise,
+        residual: Sequence[Tensor] | None = None,
+        alpha: float = 1,
+        left: Sequence[Tensor] | None = None,
+    ) -> Message:
+        given = None if native.fits else self._fit_each(tensors, buckets)
+        words, digits, fitted = native.encode(
+            tensors, noise if self.random else None, given, residual, alpha, left
+        )
+        return [words, digits, self.sends(fitted)]
 
     def _encode_rows(self, rows: Rows, buckets: Buckets, noise: Noise) -> Message:
         """Return the groups' words `[w, groups, words, row]`, the rest's digits, and parameters."""
@@ -136,6 +192,9 @@ class Bucketed(Checked, Codec, ABC):
     def decode_add(self, message: Message, segments: tuple[int, ...], out: Tensor) -> None:
         words, digits, sent = message
         buckets = self.buckets(segments, out.device)
+        if native := self._native(out, buckets):
+            native.decode([part.unsqueeze(0) for part in message], out, mean=False)
+            return
         rows = buckets.take(out.split(segments, dim=1))
         table = _of_rows(sent, buckets.groups)
         for part, matrix in _blocks(rows):
@@ -148,6 +207,9 @@ class Bucketed(Checked, Codec, ABC):
         workers, count = words.shape[:2]
         buckets = self.buckets(segments, words.device)
         out = torch.empty(count, sum(segments), dtype=torch.float32, device=words.device)
+        if native := self._native(out, buckets):
+            native.decode(messages, out, mean=True)
+            return out
         rows = buckets.make_room(out.split(segments, dim=1))
         table = _of_rows(sent.flatten(0, 1), buckets.groups).unflatten(0, (workers, count))
         for part, matrix in _blocks(rows):
@@ -183,6 +245,12 @@ def _blocks(rows: Rows) -> Iterator[tuple[slice, Tensor]]:
         workers, count, together, row = matrix.shape
         for part in block_slices(count, workers * together * row, matrix.device):
             yield slice(place.start + part.start, place.start + part.stop), matrix[:, part]
+
+
+@lru_cache(maxsize=64)
+def _one_pass(method: Bucketed, buckets: Buckets) -> OnePass:
+    assert method.kinds
+    return OnePass(method.kinds, method.base, getattr(method, "highest", 0), buckets)
 
 
 class Kernels(NamedTuple):

@@ -33,6 +33,24 @@ class Codec(Protocol):
         x = torch.cat(list(tensors), dim=1) if len(tensors) > 1 else tensors[0]
         return self.encode(x, segments, noise)
 
+    def encode_corrected(
+        self,
+        tensors: Sequence[Tensor],
+        residual: Sequence[Tensor],
+        alpha: float,
+        segments: tuple[int, ...],
+        noise: Noise,
+    ) -> tuple[Message, list[Tensor]]:
+        """Return the message for tensors + alpha residual, and what of it the message leaves out.
+
+        Overriding it can save passes over memory.
+        """
+        corrected = torch._foreach_add(list(tensors), list(residual), alpha=alpha)
+        message = self.encode_each(corrected, segments, noise)
+        sent = tensors[0].new_zeros(len(tensors[0]), sum(segments))
+        self.decode_add(message, segments, sent)
+        return message, list(torch._foreach_sub(corrected, list(sent.split(segments, dim=1))))
+
     def decode_add(self, message: Message, segments: tuple[int, ...], out: Tensor) -> None:
         """Add the decoded values of a message with r rows to `out` `[r, n]`."""
 
@@ -55,14 +73,6 @@ class RaggedCodec(Codec, Protocol):
 
     def lengths_of(self, message: Message) -> list[Tensor | None]:
         """Return how many entries of each tensor are used, per row, as `comm.gather` takes it."""
-
-
-@runtime_checkable
-class SparseCodec(Codec, Protocol):
-    """A codec that sends only some of the values, and those unchanged."""
-
-    def clear_sent(self, x: Tensor, message: Message, segments: tuple[int, ...]) -> None:
-        """Set the values of `x` `[w, n]` that are in its message to 0."""
 
 
 @runtime_checkable

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
+from gcbench.codecs.one_pass import Kinds
 from gcbench.codecs.quantize import max_norm
 from gcbench.compressors.base import Properties
 from gcbench.compressors.quantizers import GridQuantizer, LevelQuantizer
@@ -39,6 +41,8 @@ class EvenLevels(LevelQuantizer, GridQuantizer):
     worker receives all codes, where both papers have a server. Buckets restart at every tensor,
     unless `bucket_scope=gradient`, as in ORQ's experiments.
     """
+
+    kinds: ClassVar[Kinds] = Kinds("largest", "grid", "grid")
 
     @property
     def properties(self) -> Properties:

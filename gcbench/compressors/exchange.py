@@ -24,7 +24,6 @@ from gcbench.compressors.base import (
     add_scaled,
     flatten,
     flatten_each,
-    flatten_sum,
     sizes_of,
     unflatten,
 )
@@ -33,7 +32,6 @@ from gcbench.compressors.codec import (
     GridCodec,
     Message,
     RaggedCodec,
-    SparseCodec,
     TableCodec,
 )
 from gcbench.compressors.counted import CountExchange
@@ -58,24 +56,28 @@ class GatherExchange:
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         segments, noise = _sizes_and_noise(grads, step)
         message = self.codec.encode_each(flatten_each(grads), segments, noise)
-        return self._gather(message, grads, state, comm, noise)
+        return self._gather(message, grads, state, comm, noise, lambda: grads)
 
     def aggregate_corrected(
         self, grads: Grads, residual: Grads, alpha: float, state: State, comm: Comm, step: Step
     ) -> tuple[Aggregated, Grads]:
-        if not isinstance(self.codec, SparseCodec):
-            corrected = add_scaled(grads, residual, alpha)
-            out = self.aggregate(corrected, state, comm, step)
-            return out, add_scaled(corrected, out.sent(), -1)
         segments, noise = _sizes_and_noise(grads, step)
-        x = flatten_sum(grads, residual, alpha)
-        message = self.codec.encode(x, segments, noise)
-        out = self._gather(message, grads, state, comm, noise)
-        self.codec.clear_sent(x, message, segments)
-        return out, unflatten(x, grads)
+        message, left = self.codec.encode_corrected(
+            flatten_each(grads), flatten_each(residual), alpha, segments, noise
+        )
+        out = self._gather(
+            message, grads, state, comm, noise, lambda: add_scaled(grads, residual, alpha)
+        )
+        return out, {k: x.view_as(g) for (k, g), x in zip(grads.items(), left, strict=True)}
 
     def _gather(
-        self, message: Message, grads: Grads, state: State, comm: Comm, noise: Noise
+        self,
+        message: Message,
+        grads: Grads,
+        state: State,
+        comm: Comm,
+        noise: Noise,
+        coded: Callable[[], Grads],
     ) -> Aggregated:
         segments = tuple(sizes_of(grads).values())
         everyone = comm.gather(
@@ -90,7 +92,7 @@ class GatherExchange:
 
         def bound() -> Tensor:
             assert isinstance(self.codec, GridCodec)
-            return _shannon_bits(self.codec, flatten(grads), segments, noise)
+            return _shannon_bits(self.codec, flatten(coded()), segments, noise)
 
         return Aggregated(
             unflatten(mean, grads),

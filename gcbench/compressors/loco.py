@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from gcbench.codecs.one_pass import Kinds
 from gcbench.codecs.quantize import max_norm
 from gcbench.comm import Comm
 from gcbench.compressors.base import Aggregated, Compressor, Grads, Properties, State, Step
@@ -37,6 +38,7 @@ class NearestLevel(SignedGridQuantizer):
     """
 
     random: ClassVar[bool] = False
+    kinds: ClassVar[Kinds] = Kinds("largest", "nearest", "grid")
     properties: ClassVar[Properties] = Properties(contractive=True)
 
     def scale(self, v: Tensor) -> Tensor:

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from gcbench.codecs.kernels import kernel
+from gcbench.codecs.native import is_native, load_native
 from gcbench.codecs.noise import Draws, Noise
-from gcbench.codecs.packing import pack, unpack
+from gcbench.codecs.packing import pack, packed_bytes, unpack
 from gcbench.compressors.base import Properties
 from gcbench.compressors.codec import Codec, Message
 
@@ -42,12 +43,35 @@ class Natural(Codec):
     analytic_bits_per_value: ClassVar[float] = 9
 
     def encode(self, x: Tensor, segments: tuple[int, ...], noise: Noise) -> Message:
+        if is_native(x):
+            return _encode_native(x.contiguous(), noise)
         exponents = _random_exponents(x.view(torch.int32), noise.of())
         return [exponents, pack(torch.signbit(x).to(torch.uint8), 1)]
 
     def decode_add(self, message: Message, segments: tuple[int, ...], out: Tensor) -> None:
         exponents, signs = message
+        if is_native(out):
+            for e, s, row in zip(exponents, signs, out, strict=True):
+                load_native().natural_decode(
+                    *(e.data_ptr(), s.data_ptr(), len(row), row.data_ptr()),
+                    torch.get_num_threads(),
+                )
+            return
         out += _bits_of(exponents, unpack(signs, out.shape[1], 1)).view(torch.float32)
+
+
+def _encode_native(x: Tensor, noise: Noise) -> Message:
+    lengths = [length for _, length in noise.runs]
+    ends = torch.tensor(lengths).cumsum(0)
+    starts = torch.tensor(noise.starts(lengths)).to(torch.int32).view(len(x), -1)
+    exponents = torch.empty_like(x, dtype=torch.uint8)
+    signs = exponents.new_empty(len(x), packed_bytes(x.shape[1], 1))
+    for rows in zip(x, starts, noise.keys, exponents, signs, strict=True):
+        values, start, key, *out = (row.data_ptr() for row in rows)
+        load_native().natural_encode(
+            *(values, x.shape[1], ends.data_ptr(), start, key, *out), torch.get_num_threads()
+        )
+    return [exponents, signs]
 
 
 @kernel

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from gcbench.codecs.levels import level_values
 from gcbench.codecs.means import mean_where
+from gcbench.codecs.one_pass import Kinds
 from gcbench.codecs.signs import Sides
 from gcbench.compressors.base import Properties
 from gcbench.compressors.bucketed import Parameters
@@ -37,6 +38,7 @@ class OneBit(Signs):
     `exchange=scatter_coded`.
     """
 
+    kinds: ClassVar[Kinds] = Kinds("sides", "reaches", "level")
     properties: ClassVar[Properties] = Properties(contractive=True)
 
     def fit(self, v: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from gcbench.codecs.one_pass import Kinds
 from gcbench.codecs.quantize import NORMS
 from gcbench.compressors.base import Properties
 from gcbench.compressors.quantizers import SignedGridQuantizer
@@ -44,6 +45,10 @@ class QSGD(SignedGridQuantizer):
         # The variance of a bucket relative to |v|^2 is at most d / (4 s^2), with d values halfway
         # between two levels.
         return Properties(unbiased=True, contractive=self.shorter_than(4 * self.levels**2))
+
+    @property
+    def kinds(self) -> Kinds:
+        return Kinds("norm" if self.norm == "l2" else "largest", "grid", "grid")
 
     def scale(self, v: Tensor) -> Tensor:
         return NORMS[self.norm](v)

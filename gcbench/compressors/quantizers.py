@@ -13,6 +13,7 @@ from torch import Tensor
 from gcbench.codecs.buckets import Buckets, Rows
 from gcbench.codecs.levels import level_values, random_codes
 from gcbench.codecs.noise import Noise
+from gcbench.codecs.one_pass import Kinds
 from gcbench.codecs.packing import width_of
 from gcbench.codecs.quantize import grid_codes, grid_values
 from gcbench.codecs.radix import pack_digits
@@ -36,6 +37,10 @@ class Signs(Bucketed, ABC):
         """Return whether the parameters follow from the sums of the values of either sign."""
         return True
 
+    def in_one_pass(self, x: Tensor) -> bool:
+        """Return whether one kernel finds signs and sums of both sides."""
+        return self.fits_sums and x.is_cuda
+
     @abstractmethod
     def fit_sides(self, sides: Sides, d: Tensor) -> Tensor:
         """Return what `fit` returns, from the sums of each side and the sizes d of the buckets."""
@@ -44,10 +49,9 @@ class Signs(Bucketed, ABC):
         return (v >= 0).to(torch.int32)
 
     def _encode_rows(self, rows: Rows, buckets: Buckets, noise: Noise) -> Message:
-        packed = signs_and_sides(rows, buckets.groups) if self.fits_sums else None
-        if packed is None:
+        if not self.in_one_pass(rows.rest):
             return super()._encode_rows(rows, buckets, noise)
-        words, sides = packed
+        words, sides = signs_and_sides(rows, buckets.groups)
         fitted = self.fit_sides(sides, buckets.sizes).to(rows.rest.dtype)
         return [words, pack_digits((rows.rest >= 0).to(torch.uint8), 2), self.sends(fitted)]
 
@@ -94,6 +98,10 @@ class GridQuantizer(Bucketed, ABC):
         assert words is not None
         return grid_codes(v, parameters[0], self.highest, words)
 
+    @property
+    def kinds(self) -> Kinds:
+        return Kinds("given", "grid", "grid")
+
     def value(self, codes: Tensor, parameters: Parameters) -> Tensor:
         return grid_values(codes - self.highest / 2, parameters[0], self.highest)
 
@@ -136,6 +144,8 @@ class TableQuantizer(LevelQuantizer, ABC):
 
     Levels are in ascending order, from the minimum to the maximum of the bucket.
     """
+
+    kinds: ClassVar[Kinds] = Kinds("given", "table", "level")
 
     def code(self, v: Tensor, parameters: Parameters, words: Tensor | None) -> Tensor:
         assert words is not None

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from gcbench.codecs.means import mean_magnitude, root_mean_square
+from gcbench.codecs.one_pass import Kinds
 from gcbench.codecs.signs import Sides
 from gcbench.compressors.base import Properties
 from gcbench.compressors.bucketed import Parameters
@@ -47,6 +48,10 @@ class ScaledSign(Signs):
     scale: SignScale = "mean"
 
     properties: ClassVar[Properties] = Properties(contractive=True)
+
+    @property
+    def kinds(self) -> Kinds:
+        return Kinds(self.scale, "reaches", "signed")
 
     @property
     def fits_sums(self) -> bool:

@@ -39,7 +39,6 @@ class Ending(NamedTuple):
     status: Status
     reason: str | None  # why the status is not done
     resumed_step: int  # the first step since the last start
-    compiled_from_step: int | None  # None if the codecs did not change
     has_weights: bool  # whether weights.pt is beside the result
 
 
@@ -67,8 +66,7 @@ def make_outcome(
         launcher=plan.launcher,
         device=plan.device,
         backend=plan.backend,
-        codec_backend=plan.codec_backend if ending.compiled_from_step is None else "compiled",
-        compiled_from_step=ending.compiled_from_step,
+        codec_backend=progress.codec_sums[-1],
         codec_sums=", then ".join(progress.codec_sums) or None,
         overlap_ratio=run.pipeline.overlap_ratio,
         network=_describe_network(config),

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 
 from gcbench.codecs.kernels import Backend
+from gcbench.codecs.native import find_compiler
 from gcbench.comm import node_size
 from gcbench.config import Config, ConfigError
 from gcbench.launch import slurm
@@ -29,7 +29,7 @@ class Machine:
     cores: int
     cuda_devices: int
     environment: Mapping[str, str]
-    compiler: bool = True  # whether there is a C++ compiler, which torch.compile needs
+    compiler: bool = True  # whether there is a C++ compiler
 
     @staticmethod
     def detect() -> Machine:
@@ -37,10 +37,7 @@ class Machine:
         if slurm.tasks(os.environ):
             # Use all cores of the job on this node, as a task may be bound to a few of them.
             cores = int(os.environ["SLURM_CPUS_ON_NODE"])
-        compiler = any(
-            shutil.which(name) for name in (os.environ.get("CXX", "g++"), "g++", "clang++")
-        )
-        return Machine(cores, torch.cuda.device_count(), os.environ, compiler)
+        return Machine(cores, torch.cuda.device_count(), os.environ, find_compiler() is not None)
 
     @property
     def under_torchrun(self) -> bool:
@@ -69,9 +66,8 @@ class Plan:
     local_processes: int  # processes on this node
     threads: int  # per process
     cores: int
-    codec_backend: Backend = "eager"  # in the first step
-    may_change_codecs: bool = False  # whether to compile codecs in the background and use them
-    compiler: bool = True  # whether there is a C++ compiler, which torch.compile needs
+    codec_backend: Backend = "eager"
+    may_fall_back: bool = False  # whether eager codecs will do where others cannot be had
 
     @property
     def timed(self) -> bool:
@@ -144,8 +140,7 @@ def make_plan(config: Config, machine: Machine) -> Plan:
         threads=threads,
         cores=machine.cores,
         codec_backend=codecs,
-        may_change_codecs=trainer["codec_backend"] == "auto" and device == "cpu",
-        compiler=machine.compiler,
+        may_fall_back=trainer["codec_backend"] == "auto",
     )
     if config["network"]:
         _check_emulation(config["choices"]["network"], plan)
@@ -206,15 +201,16 @@ def _device(asked: str, machine: Machine) -> str:
 
 
 def choose_codec_backend(asked: str, device: str, compiler: bool, key: str) -> Backend:
-    """Return the codec backend of the first step. Raises ConfigError if it is not available."""
+    """Return the codec backend. Raises ConfigError if it is not available."""
     if asked not in ("auto", "eager", "compiled"):
         raise ConfigError(f"{key}={asked}: type auto, eager or compiled")
     if asked == "compiled" and not compiler:
         raise ConfigError(
             f"{key}=compiled: there is no C++ compiler here; install g++, or type {key}=eager"
         )
-    compiled = device == "cuda" and compiler if asked == "auto" else asked == "compiled"
-    return "compiled" if compiled else "eager"
+    if asked == "eager" or not compiler:
+        return "eager"
+    return "compiled" if device == "cuda" else "native"
 
 
 def _launcher(asked: str, processes: int, device: str, machine: Machine) -> str:

@@ -10,11 +10,10 @@ from typing import Any
 
 import torch
 
-from gcbench.codecs.kernels import use_backend
 from gcbench.config import Config
 from gcbench.console import console
 from gcbench.launch.building import build_run
-from gcbench.launch.compilation import BackgroundCompilation
+from gcbench.launch.codecs import choose_codecs
 from gcbench.launch.connections import join_workers
 from gcbench.launch.instantiate import make_data
 from gcbench.launch.local import collect_signals
@@ -46,7 +45,6 @@ def work(
     the stop signals so far; without it, this process collects them itself.
     """
     torch.set_num_threads(plan.threads)
-    use_backend(plan.codec_backend)
     keep_freed_memory()
     signals = collect_signals() if received is None else nullcontext(received)
     with signals as received, join_workers(config, plan, directory) as connections:
@@ -77,12 +75,9 @@ def work(
                 if logger is not None and progress.step < run.total_steps:
                     logger.complete_step()
 
-            compilation = BackgroundCompilation(config, plan, output)
-            with _watch_run(run, progress), compilation:
-                compilation.choose_sums(run, progress)
-                status, reason = train(
-                    run, progress, checkpoints, record, compilation.between_steps, before_save
-                )
+            with _watch_run(run, progress):
+                choose_codecs(plan, run, progress)
+                status, reason = train(run, progress, checkpoints, record, before_save)
                 lost = None
                 if status == "done":
                     lost = save_weights(run, progress, checkpoints, files.weights)
@@ -90,7 +85,6 @@ def work(
             status="failed" if lost else status,
             reason=lost or reason,
             resumed_step=resumed_step,
-            compiled_from_step=compilation.compiled_from_step,
             has_weights=files.weights.exists(),
         )
         result = make_outcome(config, plan, run, progress, begun, ending)

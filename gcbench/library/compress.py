@@ -15,6 +15,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
 from gcbench.codecs.kernels import use_backend
+from gcbench.codecs.native import load_native
 from gcbench.compressors import Compressor, compressed_share
 from gcbench.config import (
     Config,
@@ -120,11 +121,11 @@ def compress(
             as made by `gcbench.compressors.build`.
         seed: the seed of random rounding, which must be equal on all workers.
         replicas: with FSDP2, the processes that hold the same shard as this one, one in each node.
-        codec_backend: `compiled` fuses the codecs of this process with torch.compile, which needs
-            g++ and takes seconds in the first steps; `eager` does not. `auto` compiles on a GPU,
-            where that saves most kernel launches, and falls back to eager with a warning if
-            compiling fails; on a CPU it changes nothing. Results are bitwise identical, except for
-            sums of floats (PowerSGD's products, means of signs).
+        codec_backend: `compiled` means our own C++ on a CPU, which g++ compiles once per machine in
+            seconds, and torch.compile on a GPU; `eager` needs no compiler and is up to fifteen
+            times slower. `auto` is `compiled`, or `eager` with a warning where that cannot be had.
+            Results are bitwise identical, except for products of matrices, as PowerSGD's, and for
+            sums on a GPU.
         **knobs: keys of conf/compressor/<compressor>.yaml, such as `rank`, `bits`,
             `error_feedback`, `dense_steps` (first steps without compression), `min_size` (smaller
             tensors are sent uncompressed) and `min_ratio` (so are matrices that are smaller than
@@ -180,15 +181,15 @@ def _use_codecs(asked: str, module: nn.Module) -> None:
     device = next(module.parameters()).device.type
     compiler = Machine.detect().compiler
     backend = choose_codec_backend(asked, device, compiler, "codec_backend")
-    if (asked, backend) == ("auto", "eager"):
-        return
     try:
+        if backend == "native":
+            load_native()
         use_backend(backend, may_fall_back=asked == "auto")
-    except ValueError as error:  # others can write to the compiler's cache
-        if asked == "auto":
-            warnings.warn(f"codecs stay eager: {error}", stacklevel=3)
-        else:
+    except (ValueError, RuntimeError) as error:  # no compiler, or others can write to its cache
+        if asked == "compiled":
             raise ConfigError(f"codec_backend={asked}: {error}") from error
+        warnings.warn(f"codecs are eager, and slower: {error}", stacklevel=3)
+        use_backend("eager")
 
 
 def _make_compressor(

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from gcbench.codecs.kernels import keep_dynamo
+from gcbench.codecs.kernels import backend_in_use, keep_dynamo
 from gcbench.comm import Comm, gather_json
 from gcbench.compressors import (
     Aggregated,
@@ -77,7 +77,13 @@ class Compression(ABC):
         }
         seeds = {name: exchange.seed for name, exchange in exchanges.items()}
         self._refuse_other_arguments(
-            {"seed": seed, "compressor": self._identity["compressor"], "seeds": seeds}
+            {
+                "seed": seed,
+                "compressor": self._identity["compressor"],
+                "seeds": seeds,
+                # Products of matrices are rounded differently, so that replicas would drift apart.
+                "codec_backend": backend_in_use(),
+            }
         )
 
     def _refuse_other_arguments(self, arguments: Mapping[str, Any]) -> None:

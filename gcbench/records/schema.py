@@ -222,9 +222,7 @@ class Result(Environment):
     launcher: str | None = None
     backend: str | None = None
     codec_backend: str | None = None
-    # The first step with compiled codecs in place of eager ones with bitwise identical results;
-    # `seconds` count from there. None: all steps since the last start had `codec_backend`.
-    compiled_from_step: int | None = None
+    compiled_from_step: int | None = None  # in an older gcbench, the first with compiled codecs
     # How codecs summed floats: eager | native | compiled; "native, then eager" if this changed when
     # the run was continued.
     codec_sums: str | None = None

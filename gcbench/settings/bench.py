@@ -46,7 +46,8 @@ class BenchSettings:
     threads: Annotated[int, Knob("threads of each process", unit="a number", at_least=1, example=1)]
     device: Annotated[Device, Knob("where to time")]
     codec_backend: Annotated[
-        Literal["compiled", "eager"], Knob("codecs fused by torch.compile, or not")
+        Literal["compiled", "eager"],
+        Knob("codecs in C++ on a CPU and torch.compile on a GPU, or as they are"),
     ]
     workers: Annotated[
         list[int],

@@ -116,8 +116,8 @@ class TrainerSettings:
     codec_backend: Annotated[
         CodecBackend,
         Knob(
-            "codecs as they are, or fused by torch.compile; auto: compiled on a GPU, and on a CPU "
-            "as soon as that is done in the background, where 30 s of coding or more are ahead"
+            "codecs as they are, or compiled: C++ on a CPU, torch.compile on a GPU; auto: compiled "
+            "where there is a compiler"
         ),
     ] = CodecBackend.auto
     precision: Annotated[

@@ -16,7 +16,7 @@ from gcbench.train.checkpoints import Checkpoints
 from gcbench.train.drift import refuse_drift
 from gcbench.train.evaluation import evaluate
 from gcbench.train.finite import BadValue, describe_bad_value
-from gcbench.train.run import BetweenSteps, Progress, Run, Sample
+from gcbench.train.run import Progress, Run, Sample
 from gcbench.train.step import sample, train_step
 
 Status = Literal["done", "diverged", "interrupted"]
@@ -29,7 +29,6 @@ def train(
     progress: Progress,
     checkpoints: Checkpoints,
     record: Record,
-    between_steps: BetweenSteps | None = None,
     before_save: Callable[[], None] | None = None,
 ) -> tuple[Status, str | None]:
     """Train from `progress` to the end; return the status and, unless it is `done`, the reason.
@@ -55,8 +54,6 @@ def train(
             diverged = _divergence(run, progress)
             return ("diverged", diverged) if diverged else ("done", None)
 
-        if between_steps is not None:
-            between_steps(run, progress)
         run.control.propose(_urgency(run, saved_at))
         if sampled := _step(run, progress):
             record(_line("compression", run, progress) | sampled)

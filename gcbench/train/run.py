@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
-from gcbench.codecs.kernels import Sums
+from gcbench.codecs.kernels import Backend
 from gcbench.comm import Comm, Control
 from gcbench.compressors import Aggregated, Compressor, Goal, Grads, State
 from gcbench.data import Data
@@ -201,7 +201,7 @@ class Progress:
     samples: list[Sample] = field(default_factory=list)  # of the compression error
     sampled: int = -1  # the last sample's step // error_every
     # How codecs summed floats, for example "native"; one more entry whenever a resume changed it.
-    codec_sums: list[Sums] = field(default_factory=list)
+    codec_sums: list[Backend] = field(default_factory=list)
 
     @staticmethod
     def start(run: Run) -> Progress:
@@ -214,5 +214,4 @@ class Progress:
         )
 
 
-BetweenSteps = Callable[[Run, Progress], None]
 """Called before every step, in all processes."""

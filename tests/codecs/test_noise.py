@@ -83,7 +83,7 @@ def test_draws_are_those_of_the_hash_with_two_keys(key: int) -> None:
     first, second = key & 0xFFFFFFFF, key >> 32
     index = [0, 1, 2, 1000, 2**31 - 1]
     hashes = [keyed_hash(i, first, second) for i in index]
-    drawn = Noise(keys([key], CPU), torch.tensor(index, dtype=torch.int32)).uniform()
+    drawn = Noise(keys([key], CPU), tuple((i, 1) for i in index)).uniform()
     assert drawn.tolist() == [[(h >> 8) / 2**24 for h in hashes]]
 
 
@@ -198,7 +198,7 @@ def test_normal_draws_are_normal() -> None:
 def test_keys_keep_all_64_bits() -> None:
     values = [0, 1, 2**32, 2**63, 2**64 - 1]
     assert keys(values, CPU).unique(dim=0).shape == (5, 2)
-    drawn = Noise(keys(values, CPU), torch.arange(50, dtype=torch.int32)).uniform()
+    drawn = Noise(keys(values, CPU), ((0, 50),)).uniform()
     assert drawn.unique(dim=0).shape[0] == 5
 
 

@@ -49,7 +49,7 @@ SIDES = [
 
 @pytest.fixture(autouse=True)
 def compiled() -> Iterator[None]:
-    yield from use("compiled")
+    yield from use("native")
 
 
 def shapes_of(rank: int) -> Shapes:
@@ -101,7 +101,7 @@ def test_both_ways_are_equal_up_to_rounding(workers: int, rank: int) -> None:
             )
 
 
-@pytest.mark.parametrize("backend", ["compiled", "eager"])
+@pytest.mark.parametrize("backend", ["native", "eager"])
 def test_parts_of_workers_may_lie_apart(backend: Backend) -> None:
     """A worker's gradients are contiguous, so that a matrix is far from the next worker's."""
     use_backend(backend)
@@ -204,7 +204,7 @@ def test_a_shared_factor_is_subtracted_from_all() -> None:
         torch.testing.assert_close(m, old - update, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("backend", ["eager", "compiled"])
+@pytest.mark.parametrize("backend", ["eager", "native"])
 def test_columns_without_a_direction_are_drawn_anew(backend: Backend) -> None:
     use_backend(backend)
     shapes = (Shape(5, 20, 3), Shape(4, 6, 1))
@@ -218,7 +218,7 @@ def test_columns_without_a_direction_are_drawn_anew(backend: Backend) -> None:
     assert second.abs().max() == 1
 
 
-@pytest.mark.parametrize("backend", ["eager", "compiled"])
+@pytest.mark.parametrize("backend", ["eager", "native"])
 def test_a_column_that_is_not_finite_is_drawn_anew(backend: Backend) -> None:
     """Otherwise no later product would be finite."""
     use_backend(backend)

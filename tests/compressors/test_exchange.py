@@ -16,7 +16,7 @@ from gcbench.check.promises import VECTORS, check_contractive
 from gcbench.codecs.packing import pack_lanes, unpack_lanes
 from gcbench.comm import Comm
 from gcbench.compressors import Grads, Properties, State, Step
-from gcbench.compressors.base import add_scaled, flatten, flatten_sum
+from gcbench.compressors.base import add_scaled, flatten, flatten_each, flatten_sum
 from gcbench.compressors.bucketed import Parameters
 from gcbench.compressors.build import build
 from gcbench.compressors.dense import Dense
@@ -224,4 +224,6 @@ def test_a_sum_of_all_tensors_end_to_end_is_that_of_each(workers: int) -> None:
         return {**vectors, "kernels": kernels, "matrix": torch.randn(workers, 5, 4)}
 
     x, y = draw(), draw()
-    assert torch.equal(flatten_sum(x, y, 0.3), flatten(add_scaled(x, y, 0.3)))
+    assert torch.equal(
+        flatten_sum(flatten_each(x), flatten_each(y), 0.3), flatten(add_scaled(x, y, 0.3))
+    )

@@ -15,8 +15,8 @@ from gcbench.comm import Comm
 VALUES = [float("nan"), float("inf"), float("-inf")]
 IN_CPP = {("onebit", "as it is"), ("scaled_sign", "all tensors"), ("powersgd", "error feedback")}
 BACKENDS = slow_but(
-    [*(("eager", *key) for key in FEW), *(("compiled", *key) for key in IN_CPP)],
-    [(backend, *key) for backend in ("eager", "compiled") for key in DIFFERENT],
+    [*(("eager", *key) for key in FEW), *(("native", *key) for key in IN_CPP)],
+    [(backend, *key) for backend in ("eager", "native") for key in DIFFERENT],
 )
 
 

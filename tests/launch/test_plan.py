@@ -74,11 +74,12 @@ def test_backend_follows_the_device() -> None:
     assert plan_of(LAPTOP, "trainer.gpus=1").backend is None
 
 
-def test_codecs_are_compiled_from_the_first_step_on_a_gpu_that_has_a_compiler() -> None:
+def test_codecs_are_compiled_where_there_is_a_compiler() -> None:
     without = replace(SERVER, compiler=False)
     assert plan_of(SERVER, "trainer.gpus=4").codec_backend == "compiled"
     assert plan_of(without, "trainer.gpus=4").codec_backend == "eager"
-    assert plan_of(LAPTOP).codec_backend == "eager"
+    assert plan_of(LAPTOP).codec_backend == "native"
+    assert plan_of(replace(LAPTOP, compiler=False)).codec_backend == "eager"
 
 
 def test_the_size_of_a_node_is_typed_as_numbers_depend_on_it() -> None:

@@ -1,0 +1,239 @@
+// Codes of values in buckets: fitted, drawn, packed and decoded in one pass over memory.
+//
+// Values are read where they lie: a row is `row` values of one tensor, and groups of rows fill whole
+// words. The number of threads changes nothing.
+
+#include <numeric>
+#include <vector>
+
+#include "codes.h"
+
+namespace {
+
+constexpr Index AHEAD = 4096;     // how many values ahead to fetch what is only added
+constexpr Index CHUNK = 1 << 12;  // values that are fitted, then coded, while in a core's cache
+
+// The place of each row, and the parts into which threads divide the work.
+struct Layout {
+  const Job& job;
+  std::vector<Index> first_row;  // of each piece
+  std::vector<Index> first_rest;  // of each item outside groups: rows, then tails
+  Index chunk_groups, chunk_buckets, chunks, rows_left;
+
+  explicit Layout(const Job& j) : job(j), first_row{0} {
+    for (Index i = 0; i < job.row_pieces; i++) {
+      first_row.push_back(first_row.back() + job.pieces[i].length / job.row);
+    }
+    rows_left = first_row.back() - job.groups * job.rows;
+    for (Index i = 0; i <= rows_left; i++) first_rest.push_back(i * job.row);
+    for (Index i = 0; i < job.tails; i++) {
+      first_rest.push_back(first_rest.back() + job.pieces[job.row_pieces + i].length);
+    }
+    const Index in_group = job.rows * job.row, size = job.bucket_size ? job.bucket_size : 1;
+    const Index unit = std::lcm(in_group, size);
+    const Index chunk = unit * std::max<Index>(1, CHUNK / unit);
+    chunk_groups = chunk / in_group;
+    chunk_buckets = chunk / size;
+    chunks = std::max((job.groups + chunk_groups - 1) / chunk_groups,
+                      (job.full + chunk_buckets - 1) / chunk_buckets);
+  }
+
+  // Returns the row's values as a piece.
+  Piece row(Index number) const {
+    const auto after = std::upper_bound(first_row.begin(), first_row.end(), number);
+    const Index i = after - first_row.begin() - 1;
+    return part(job.pieces[i], (number - first_row[i]) * job.row, job.row);
+  }
+
+  // Returns item `number` of those outside groups.
+  Piece outside(Index number) const {
+    if (number < rows_left) return row(job.groups * job.rows + number);
+    return job.pieces[job.row_pieces + number - rows_left];
+  }
+
+  Piece full_bucket(Index number) const {
+    Piece piece = row(number * (job.bucket_size / job.row));
+    piece.length = job.bucket_size;
+    return piece;
+  }
+
+  Index outsides() const { return rows_left + job.tails; }
+
+ private:
+  static Piece part(const Piece& of, Index start, Index length) {
+    return {of.tensor, of.offset + start, length, of.bucket + start / of.size, of.size};
+  }
+};
+
+struct Source {  // the tensors of one worker, and where to write
+  const Job& job;
+  const float* const* x;
+  const float* const* before;  // the residual; null without
+  float* const* left;          // what is not sent; null without error feedback
+  float alpha;
+  const Word* starts;  // the number of each tensor's first value among the draws
+  Draw draw;
+  float* fitted;
+  std::uint8_t* const* codes;
+
+  const float* at(const Piece& p) const { return (left ? left : x)[p.tensor] + p.offset; }
+
+  void fit_bucket(const Piece& p) const {
+    if (before) {
+      const float *g = x[p.tensor] + p.offset, *e = before[p.tensor] + p.offset;
+      float* to = left[p.tensor] + p.offset;
+      for (Index i = 0; i < p.length; i += 16) {
+        __builtin_prefetch(g + i + AHEAD);
+        __builtin_prefetch(e + i + AHEAD);
+        __builtin_prefetch(to + i + AHEAD, 1);
+        const int n = int(std::min<Index>(16, p.length - i));
+        for (int j = 0; j < n; j++) to[i + j] = __builtin_fmaf(alpha, e[i + j], g[i + j]);
+      }
+    }
+    fit(job, at(p), p.length, fitted + p.bucket * job.fitted);
+  }
+
+  // Fetches what the next chunk fits, while this one is coded.
+  void prefetch(const Piece& p, Index from, int n) const {
+    const Index place = p.offset + from + CHUNK;
+    for (int i = 0; i < n; i += 16) {
+      __builtin_prefetch(x[p.tensor] + place + i, 0, 2);
+      if (before) __builtin_prefetch(before[p.tensor] + place + i, 0, 2);
+    }
+  }
+
+  // Writes the codes of n values from `from` on, and subtracts what they stand for.
+  void code_part(const Piece& p, Index from, int n, Word* out) const {
+    const float* parameters = fitted + p.bucket * job.fitted;
+    prefetch(p, from, n);
+    const Word index = starts ? starts[p.tensor] + Word(p.offset + from) : 0;
+    code(job, at(p) + from, n, parameters, draw, index, out);
+    if (left) {
+      float* rest = left[p.tensor] + p.offset + from;
+      // Adding 0 turns -0 into 0, as where decoded values are added to zeros.
+      values(job, out, n, parameters, job.step,
+             [=](int i, float value) { rest[i] -= value + 0.0f; });
+    }
+    if (codes) std::copy(out, out + n, codes[p.tensor] + p.offset + from);
+  }
+};
+
+}  // namespace
+
+extern "C" {
+
+// Fits buckets (unless they are given), and writes words and the codes outside groups, or the codes
+// of all values; without either, it only fits. Pointers are to [workers][tensors].
+void encode(const Job* job_, Index workers, Index tensors, const float* const* x,
+            const float* const* before, float* const* left, float alpha, const Word* starts,
+            const Word* keys, float* fitted, Word* words, std::uint8_t* rest,
+            std::uint8_t* const* codes, int threads) {
+  const Job& job = *job_;
+  const Layout layout(job);
+  const Piece* shorts = job.pieces + job.row_pieces + job.tails;
+  const bool fits = job.fit != GIVEN || before;
+#pragma omp parallel num_threads(threads) if (threads > 1)
+  for (Index w = 0; w < workers; w++) {
+    const Index t = w * tensors;
+    const Source source{job, x + t, before ? before + t : nullptr, left ? left + t : nullptr,
+                        alpha, starts ? starts + t : nullptr,
+                        keys ? Draw{keys[2 * w], keys[2 * w + 1]} : Draw{},
+                        fitted + w * job.buckets * job.fitted, codes ? codes + t : nullptr};
+    if (fits) {
+#pragma omp for schedule(dynamic)
+      for (Index i = 0; i < job.shorts; i++) source.fit_bucket(shorts[i]);
+    }
+#pragma omp for schedule(dynamic, 8)
+    for (Index c = 0; c < layout.chunks; c++) {
+      const Index buckets = std::min((c + 1) * layout.chunk_buckets, job.full);
+      for (Index b = c * layout.chunk_buckets; fits && b < buckets; b++) {
+        source.fit_bucket(layout.full_bucket(b));
+      }
+      if (!words && !rest && !codes) continue;
+      const Index groups = std::min((c + 1) * layout.chunk_groups, job.groups);
+      for (Index g = c * layout.chunk_groups; g < groups; g++) {
+        Word* to = words ? words + (w * job.groups + g) * job.words * job.row : nullptr;
+        if (to) std::fill_n(to, job.words * job.row, 0);
+        for (Index from = 0; from < job.row; from += TILE) {
+          const int n = std::min<Index>(TILE, job.row - from);
+          Word of_row[TILE], number[TILE];
+          for (Index k = 0; k < job.rows; k++) {
+            source.code_part(layout.row(g * job.rows + k), from, n, of_row);
+            if (to) put(job, of_row, n, k, to + from, number);
+          }
+        }
+      }
+    }
+#pragma omp for schedule(dynamic, 16)
+    for (Index i = 0; i < layout.outsides() * (rest || codes); i++) {
+      const Piece piece = layout.outside(i);
+      std::uint8_t* to = rest ? rest + w * job.rest + layout.first_rest[i] : nullptr;
+      for (Index from = 0; from < piece.length; from += TILE) {
+        const int n = std::min<Index>(TILE, piece.length - from);
+        Word of_part[TILE];
+        source.code_part(piece, from, n, of_part);
+        if (to) std::copy(of_part, of_part + n, to + from);
+      }
+    }
+  }
+}
+
+// Adds the values of all workers' messages [workers][rows] to `out` [rows][tensors], or writes
+// their mean. Values are added in the order of the workers.
+void decode(const Job* job_, Index workers, Index rows, Index tensors, const Word* words,
+            const std::uint8_t* rest, const float* sent, Index parameters, float* const* out,
+            Index mean, int threads) {
+  const Job& job = *job_;
+  const Layout layout(job);
+  const float divisor = float(workers);
+  // Writes n values from `from` on; `codes_of(message, codes)` finds their codes.
+  const auto write = [&](Index r, const Piece& p, Index from, int n, auto codes_of) {
+    float* to = out[r * tensors + p.tensor] + p.offset + from;
+    Word codes[TILE];
+    for (Index w = 0; w < workers; w++) {
+      const Index message = w * rows + r;
+      codes_of(message, codes);
+      const float* of_bucket = sent + (message * job.buckets + p.bucket) * parameters;
+      if (mean && w == 0) {
+        values(job, codes, n, of_bucket, 1, [=](int i, float v) { to[i] = v + 0.0f; });
+      } else {
+        values(job, codes, n, of_bucket, 1, [=](int i, float v) { to[i] += v; });
+      }
+    }
+    if (mean && workers > 1) {
+      for (int i = 0; i < n; i++) to[i] /= divisor;
+    }
+  };
+#pragma omp parallel num_threads(threads) if (threads > 1)
+  for (Index r = 0; r < rows; r++) {
+#pragma omp for schedule(dynamic, 8) nowait
+    for (Index c = 0; c < layout.chunks; c++) {
+      const Index groups = std::min((c + 1) * layout.chunk_groups, job.groups);
+      for (Index g = c * layout.chunk_groups; g < groups; g++) {
+        for (Index k = 0; k < job.rows; k++) {
+          const Piece piece = layout.row(g * job.rows + k);
+          for (Index from = 0; from < job.row; from += TILE) {
+            const int n = std::min<Index>(TILE, job.row - from);
+            write(r, piece, from, n, [&](Index message, Word* codes) {
+              get(job, words + (message * job.groups + g) * job.words * job.row + from, n, k,
+                  codes);
+            });
+          }
+        }
+      }
+    }
+#pragma omp for schedule(dynamic, 16) nowait
+    for (Index i = 0; i < layout.outsides(); i++) {
+      const Piece piece = layout.outside(i);
+      for (Index from = 0; from < piece.length; from += TILE) {
+        const int n = std::min<Index>(TILE, piece.length - from);
+        write(r, piece, from, n, [&](Index message, Word* codes) {
+          const std::uint8_t* of_part = rest + message * job.rest + layout.first_rest[i] + from;
+          std::copy(of_part, of_part + n, codes);
+        });
+      }
+    }
+  }
+}
+
+}  // extern "C"

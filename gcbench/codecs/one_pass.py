@@ -1,0 +1,169 @@
+"""Codecs in buckets as native code: fit, draw, code and pack in one pass over memory.
+
+`bucketed.cpp` does the work. It has the bits of the eager kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from ctypes import Array, Structure, byref, c_int64, c_void_p
+from typing import Literal, NamedTuple, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gcbench.codecs.buckets import Buckets
+from gcbench.codecs.native import load_native
+from gcbench.codecs.noise import Noise
+from gcbench.codecs.radix import pack_digits, unpack_digits, word_of
+from gcbench.codecs.words import rows_of, words_of
+
+# In the order of the enumerations in fits.h.
+Fit = Literal["given", "largest", "norm", "mean", "rms", "sides", "halves"]
+Code = Literal["grid", "nearest", "reaches", "table"]
+Value = Literal["grid", "signed", "level"]
+
+_FITTED = {"sides": 2, "halves": 3}
+
+
+class Kinds(NamedTuple):
+    """How a method fits a bucket's parameters, and codes and decodes values with them."""
+
+    fit: Fit
+    code: Code
+    value: Value
+
+
+class _Job(Structure):
+    """`Job` of fits.h."""
+
+    _fields_ = [
+        *[
+            (name, c_int64)
+            for name in (
+                *("fit", "code", "value", "base", "highest", "digits", "bits", "rows", "words"),
+                *("fitted", "step", "row", "bucket_size", "buckets", "full", "groups", "rest"),
+                *("row_pieces", "tails", "shorts"),
+            )
+        ],
+        ("pieces", c_void_p),
+    ]
+
+
+class OnePass:
+    """The native code of a method for tensors of given sizes."""
+
+    def __init__(self, kinds: Kinds, base: int, highest: int, buckets: Buckets) -> None:
+        rows, tails, shorts = buckets.places()
+        self.fits = kinds.fit != "given"
+        self._pieces = np.array([*rows, *tails, *shorts], dtype=np.int64)
+        self._base, self._row, self._words = base, buckets.row, words_of(base)
+        self._segments, self._buckets = buckets.segments, buckets.count
+        in_rows = sum(piece[2] for piece in rows) // buckets.row
+        self._groups = in_rows // rows_of(base)
+        in_groups = self._groups * rows_of(base) * buckets.row
+        self._rest = sum(buckets.segments) - in_groups
+        self._fitted = base if kinds.code == "table" else _FITTED.get(kinds.fit, 1)
+        self._job = _Job(
+            *(get_args(of).index(kind) for of, kind in zip((Fit, Code, Value), kinds, strict=True)),
+            *(base, highest, *word_of(base), rows_of(base), self._words),
+            *(self._fitted, 2 if kinds.fit == "halves" else 1),
+            *(buckets.row, buckets.size or 0, buckets.count, buckets.full_count),
+            *(self._groups, self._rest, len(rows), len(tails), len(shorts)),
+            self._pieces.ctypes.data,
+        )
+
+    def fit(self, tensors: Sequence[Tensor]) -> Tensor:
+        """Return the fitted parameters `[w, buckets, k]`."""
+        fitted = self._room(tensors)
+        self._encode(tensors, fitted)
+        return fitted
+
+    def write_codes(
+        self, tensors: Sequence[Tensor], fitted: Tensor, noise: Noise, out: Sequence[Tensor]
+    ) -> None:
+        """Write the codes of all values with given parameters to uint8 tensors."""
+        self._encode(tensors, fitted.contiguous(), noise, given=True, codes=out)
+
+    def encode(
+        self,
+        tensors: Sequence[Tensor],
+        noise: Noise | None,
+        fitted: Tensor | None = None,
+        residual: Sequence[Tensor] | None = None,
+        alpha: float = 1,
+        left: Sequence[Tensor] | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the groups' words `[w, groups, words, row]`, the rest's digits, and parameters.
+
+        What is coded is the tensors plus alpha times the residual; `left` becomes that minus what
+        the message says. Parameters are fitted unless they are given.
+        """
+        workers = len(tensors[0])
+        parameters = self._room(tensors) if fitted is None else fitted.contiguous()
+        words = torch.empty(workers, self._groups, self._words, self._row, dtype=torch.int32)
+        rest = torch.empty(workers, self._rest, dtype=torch.uint8)
+        self._encode(
+            tensors, parameters, noise, fitted is not None, residual, alpha, left, words, rest
+        )
+        return words, pack_digits(rest, self._base), parameters
+
+    def decode(self, message: Sequence[Tensor], out: Tensor, mean: bool) -> None:
+        """Add the values of messages `[W, r, ...]` to `out` `[r, n]`, or write their mean."""
+        words, digits, sent = (part.contiguous() for part in message)
+        workers, rows = words.shape[:2]
+        rest = unpack_digits(digits.flatten(0, 1), self._rest, self._base).contiguous()
+        places = _addresses(out.split(self._segments, dim=1))
+        load_native().decode(
+            *(byref(self._job), workers, rows, len(self._segments)),
+            *(_address(words), _address(rest), _address(sent), sent.shape[3]),
+            *(places, mean, torch.get_num_threads()),
+        )
+
+    def _room(self, tensors: Sequence[Tensor]) -> Tensor:
+        return tensors[0].new_empty(len(tensors[0]), self._buckets, self._fitted)
+
+    def _encode(
+        self,
+        tensors: Sequence[Tensor],
+        fitted: Tensor,
+        noise: Noise | None = None,
+        given: bool = False,
+        residual: Sequence[Tensor] | None = None,
+        alpha: float = 1,
+        left: Sequence[Tensor] | None = None,
+        words: Tensor | None = None,
+        rest: Tensor | None = None,
+        codes: Sequence[Tensor] | None = None,
+    ) -> None:
+        job = _Job.from_buffer_copy(self._job)
+        job.fit = 0 if given else job.fit
+        starts = keys = None
+        if noise:
+            starts = torch.tensor(noise.starts(self._segments)).to(torch.int32)
+            keys = noise.keys.contiguous()
+        load_native().encode(
+            *(byref(job), len(tensors[0]), len(tensors)),
+            *map(_addresses, (tensors, residual, left)),
+            *(alpha, _address(starts), _address(keys), _address(fitted), _address(words)),
+            *(_address(rest), _addresses(codes), torch.get_num_threads()),
+        )
+
+
+def _address(x: Tensor | None) -> int | None:
+    assert x is None or x.is_contiguous()
+    return None if x is None else x.data_ptr()
+
+
+def _addresses(tensors: Sequence[Tensor] | None) -> Array[c_void_p] | None:
+    """Return the addresses of all rows of tensors `[w, n]`, worker by worker."""
+    if tensors is None:
+        return None
+    assert all(x.stride(1) == 1 or x.shape[1] == 1 for x in tensors)
+    size = tensors[0].element_size()
+    firsts = [(x.data_ptr(), x.stride(0) * size) for x in tensors]
+    rows = range(len(tensors[0]))
+    return (c_void_p * (len(rows) * len(tensors)))(
+        *[place + row * stride for row in rows for place, stride in firsts]
+    )

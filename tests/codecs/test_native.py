@@ -1,0 +1,193 @@
+"""Native and eager codecs have the same bits, and the library is built once for each user."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from backends import needs_compiler
+from torch import Tensor
+
+from gcbench.codecs import native
+from gcbench.codecs.kernels import keep_backend, use_backend
+from gcbench.codecs.noise import Noise
+from gcbench.compressors import Step
+from gcbench.compressors.bingrad import BinGradB, BinGradPB
+from gcbench.compressors.bucketed import Bucketed
+from gcbench.compressors.even_levels import EvenLevels
+from gcbench.compressors.linear import Linear
+from gcbench.compressors.loco import NearestLevel
+from gcbench.compressors.natural import Natural
+from gcbench.compressors.onebit import OneBit
+from gcbench.compressors.orq import ORQ
+from gcbench.compressors.qsgd import QSGD
+from gcbench.compressors.quantizers import GridQuantizer, TableQuantizer
+from gcbench.compressors.sign import ScaledSign
+
+# A large tensor, tails, short buckets, fewer rows than a group, and a gap in the draws.
+SIZES = (300_000, 5200, 7, 2997, 64 * 40, 1, 31)
+BUCKETS: tuple[dict[str, Any], ...] = (
+    {"bucket_size": 512},
+    {"bucket_size": 2048},
+    {"bucket_size": 77},
+    {"per_layer": True},
+)
+METHODS: dict[str, list[Bucketed]] = {
+    "QSGD": [
+        QSGD(s, norm=norm, **b) for s in (1, 7, 127) for norm in ("linf", "l2") for b in BUCKETS
+    ],
+    "even levels": [
+        EvenLevels(level_count=s, **BUCKETS[s % 4]) for s in (2, 3, 4, 5, 9, 17, 33, 255)
+    ],
+    "nearest level": [NearestLevel(s, **b) for s in (1, 7, 127) for b in BUCKETS],
+    "signs": [ScaledSign(scale=scale, **b) for scale in ("mean", "rms") for b in BUCKETS],
+    "two levels": [kind(**b) for kind in (OneBit, BinGradB, BinGradPB) for b in BUCKETS],
+    "tables": [
+        *(ORQ(s, **BUCKETS[s % 4]) for s in (3, 5, 9, 17, 33)),
+        *(Linear(s, **BUCKETS[s % 4]) for s in (2, 3, 4, 6, 7, 16, 18, 200)),
+    ],
+}
+
+
+@pytest.fixture(autouse=True)
+def as_before() -> Iterator[None]:
+    needs_compiler()
+    with keep_backend():
+        yield
+
+
+def noise_of(workers: int) -> Any:
+    names = [*map(str, range(len(SIZES)))]
+    starts = [sum(SIZES[:i]) + 5 * (i > 2) for i in range(len(SIZES))]
+    step = Step(3, 1, range(workers), dict(zip(names, starts, strict=True)))
+    sizes = dict(zip(names, SIZES, strict=True))
+    return step.noise("codec", sizes, torch.device("cpu"))
+
+
+def draw(workers: int, seed: int) -> Tensor:
+    x = torch.randn(workers, sum(SIZES), generator=torch.Generator().manual_seed(seed))
+    x[:, ::7], x[:, ::11] = 0, -0.0
+    x[:, 131_072:133_120] *= 1e-42
+    x[:, 7000:9100] = 0
+    return x
+
+
+def results(method: Bucketed, x: Tensor, residual: Tensor) -> list[Tensor]:
+    """Return what a method sends, decodes, and keeps with error feedback."""
+    noise = noise_of(len(x))
+    message = method.encode(x, SIZES, noise)
+    added = torch.ones_like(x)
+    method.decode_add(message, SIZES, added)
+    everyone = [torch.stack([part, part.flip(0), part]) for part in message]
+    corrected = [
+        part
+        for alpha in (1.0, 0.3)
+        for parts in method.encode_corrected(
+            x.split(SIZES, 1), residual.split(SIZES, 1), alpha, SIZES, noise
+        )
+        for part in parts
+    ]
+    codes = []
+    if isinstance(method, GridQuantizer | TableQuantizer):
+        fitted = method.fit_buckets(x, SIZES)
+        codes = [fitted, method.codes_by(x, SIZES, 1.5 * fitted, noise)]
+    return [*message, added, method.decode_mean(everyone, SIZES), *corrected, *codes]
+
+
+def same_bits(a: Tensor, b: Tensor) -> bool:
+    return torch.equal(*(x.contiguous().view(torch.uint8) for x in (a, b)))
+
+
+@pytest.mark.parametrize("kind", METHODS)
+def test_results_have_the_bits_of_eager_codecs(kind: str) -> None:
+    for method in METHODS[kind]:
+        for workers in (1, 2):
+            x, residual = draw(workers, 1), 0.1 * draw(workers, 2)
+            use_backend("eager")
+            expected = results(method, x, residual)
+            use_backend("native")
+            found = results(method, x, residual)
+            assert [*map(same_bits, found, expected)] == [True] * len(expected), method
+
+
+def test_powers_of_two_have_the_bits_of_eager_ones() -> None:
+    x, found = draw(2, 1), []
+    x[0, 3], x[1, 5], x[0, 400], x[1, 401] = torch.nan, -torch.inf, 3.4e38, -1e-40
+    for backend in ("eager", "native"):
+        use_backend(backend)  # type: ignore[arg-type]
+        for n in (sum(SIZES), 3, 8, 9):
+            sizes = SIZES if n > 9 else (n,)
+            part, added = x[:, :n].clone(), torch.ones(2, n)
+            noise = noise_of(2) if n > 9 else Noise(noise_of(2).keys, ((5, n),))
+            message = Natural().encode(part, sizes, noise)
+            Natural().decode_add(message, sizes, added)
+            found.append([*message, torch.where(added.isfinite(), added, 0), added.isnan()])
+    for eager, native_ in zip(found[:4], found[4:], strict=True):
+        assert all(map(same_bits, eager, native_))
+
+
+def test_threads_change_nothing() -> None:
+    use_backend("native")
+    threads = torch.get_num_threads()
+    x, residual = draw(2, 1), draw(2, 2)
+    for method in (QSGD(7, bucket_size=512), OneBit(per_layer=True), ORQ(5)):
+        alone = results(method, x, residual)
+        torch.set_num_threads(3)
+        assert all(map(same_bits, results(method, x, residual), alone))
+        torch.set_num_threads(threads)
+
+
+def test_what_is_not_finite_arrives_and_stays_in_its_bucket() -> None:
+    x = draw(1, 1)
+    x[0, 5], x[0, 1030] = torch.nan, -torch.inf
+    use_backend("native")
+    for method in (
+        QSGD(127, bucket_size=512),
+        NearestLevel(7, bucket_size=512),
+        OneBit(bucket_size=512),
+    ):
+        decoded = torch.zeros_like(x)
+        method.decode_add(method.encode(x, SIZES, noise_of(1)), SIZES, decoded)
+        assert not decoded[0, 5].isfinite() and not decoded[0, 1030].isfinite()
+        assert decoded[0, 512:1024].isfinite().all() and decoded[0, 1536:].isfinite().all()
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Use an empty cache, and a file of one function in place of the real ones."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
+    (tmp_path / "one.cpp").write_text('extern "C" int one() { return 1; }')
+    monkeypatch.setattr(native, "__file__", str(tmp_path / "native.py"))
+    return tmp_path / "caches" / "gcbench" / "native"
+
+
+def test_the_library_is_built_once_for_each_processor(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = native._build()
+    assert native._build() == first and first.parent == cache
+    assert [*cache.glob("*.so")] == [first] and cache.stat().st_mode & 0o777 == 0o700
+    monkeypatch.setattr(native, "_processor", lambda: "another")
+    monkeypatch.setattr(subprocess, "run", lambda command, **_: Path(command[-1]).touch())
+    assert native._build() != first
+
+
+def test_what_prevents_a_library_is_one_sentence(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (cache.parent.parent.parent / "one.cpp").write_text("this is no C++")
+    with pytest.raises(RuntimeError, match="do not compile on this machine: .*error: ") as raised:
+        native._build()
+    assert "\n" not in str(raised.value) and not [*cache.glob("codecs*")]
+    cache.chmod(0o777)
+    with pytest.raises(RuntimeError, match="XDG_CACHE_HOME: .*can be written by others"):
+        native._build()
+    monkeypatch.setenv("PATH", os.devnull)
+    monkeypatch.delenv("CXX", raising=False)
+    with pytest.raises(RuntimeError, match="there is no C.. compiler"):
+        native._build()
