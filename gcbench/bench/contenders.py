@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -16,7 +18,14 @@ from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDSt
 from torch.nn.parallel import DistributedDataParallel
 
 from gcbench.bench.timing import Row, mean_seconds
-from gcbench.comm import Comm, GlooTransport, LocalControl, MirrorTransport, ProcessGroupControl
+from gcbench.comm import (
+    Comm,
+    Control,
+    GlooTransport,
+    LocalControl,
+    MirrorTransport,
+    ProcessGroupControl,
+)
 from gcbench.config import Config
 from gcbench.data import Data
 from gcbench.launch.building import build_run
@@ -24,6 +33,7 @@ from gcbench.launch.connections import Connections
 from gcbench.launch.instantiate import make_model
 from gcbench.launch.plan import Machine, make_plan
 from gcbench.train.pipeline import exchanges_in_background
+from gcbench.train.precision import autocast_bf16
 from gcbench.train.replica import is_recurrent
 from gcbench.train.run import Progress
 from gcbench.train.step import train_step
@@ -31,6 +41,8 @@ from gcbench.train.tasks import loss_of
 
 CPU = torch.device("cpu")
 TIMEOUT = timedelta(minutes=10)
+
+Hook = Callable[[DistributedDataParallel], object]
 
 
 class Contender(Protocol):
@@ -46,7 +58,7 @@ class Contender(Protocol):
     def settle(self) -> None:
         """Wait for pending exchanges, before other contenders take their turn."""
 
-    def facts(self, control: ProcessGroupControl) -> Row:
+    def facts(self, control: Control) -> Row:
         """Return further columns of this contender's row."""
 
 
@@ -83,7 +95,7 @@ class GcbenchSteps:
     def settle(self) -> None:
         self._run.pipeline.settle(self._run, self._progress)
 
-    def facts(self, control: ProcessGroupControl) -> Row:
+    def facts(self, control: Control) -> Row:
         """Return a step's seconds of exchange and coding, hidden or not, its bits and collectives.
 
         Seconds are means within a period and medians over periods. A collective is its kind, the
@@ -108,29 +120,40 @@ class GcbenchSteps:
         }
 
 
+def powersgd_hook(rank: int) -> Hook:
+    """Return what registers PyTorch's PowerSGD hook."""
+    return lambda ddp: ddp.register_comm_hook(hook_state(dist.group.WORLD, rank), powerSGD_hook)
+
+
 @dataclass
 class TorchSteps:
-    """DistributedDataParallel without a hook, or with PyTorch's PowerSGD hook of `rank`.
+    """DistributedDataParallel, in which `hook` registers a communication hook.
 
-    The hook gets a single bucket, since with several it fails on gloo.
+    Where the model is `alone`, nothing is exchanged.
     """
 
     config: Config
     data: Data
-    rank: int | None
+    hook: Hook | None = None
+    bucket_mib: int | None = None  # None: as DDP chooses
+    device: torch.device = CPU
+    alone: bool = False
     number: int = 0
     carry: Any = None
     period: int = 1
-    forward: DistributedDataParallel = field(init=False)
+    forward: nn.Module = field(init=False)
 
     def __post_init__(self) -> None:
         model = make_model(self.config["model"], self.data.shape, self.data.outputs)
         if self.config["trainer"]["channels_last"]:
             model = model.to(memory_format=torch.channels_last)
+        model = model.to(self.device)
         self.recurrent = is_recurrent(model)
-        self.forward = DistributedDataParallel(model, bucket_cap_mb=4096 if self.rank else None)
-        if self.rank:
-            self.forward.register_comm_hook(hook_state(dist.group.WORLD, self.rank), powerSGD_hook)
+        self.forward = model
+        if not self.alone:
+            self.forward = DistributedDataParallel(model, bucket_cap_mb=self.bucket_mib)
+            if self.hook:
+                self.hook(self.forward)
         self.optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, weight_decay=1e-4)
 
     @property
@@ -152,7 +175,10 @@ class TorchSteps:
         )
         self.number += 1
         self.optimizer.zero_grad(set_to_none=True)
-        loss_of(self.data.task, self._outputs(inputs), targets).backward()
+        bf16 = self.config["trainer"]["precision"] == "bf16"
+        with autocast_bf16(self.device.type) if bf16 else nullcontext():
+            loss = loss_of(self.data.task, self._outputs(inputs), targets)
+        loss.backward()
         self.optimizer.step()
 
     def _outputs(self, inputs: Tensor) -> Tensor:
@@ -167,7 +193,7 @@ class TorchSteps:
     def settle(self) -> None:
         pass
 
-    def facts(self, control: ProcessGroupControl) -> Row:
+    def facts(self, control: Control) -> Row:
         return {}
 
 

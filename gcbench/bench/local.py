@@ -8,20 +8,28 @@ import torch
 
 from gcbench.bench.inputs import Input
 from gcbench.bench.timing import Row, Timing, time_beside_copy
-from gcbench.comm import Comm
+from gcbench.comm import Comm, MirrorTransport
 from gcbench.compressors import Codec, Compressor, Step, flatten, offsets_of, parts_of, sizes_of
 from gcbench.compressors.virtual import Stepper
 
 
-def measure(compressor: Compressor, gradients: Input, rounds: int) -> Iterator[Row]:
-    """Yield a row for each part of the work, timed beside a copy of the gradients' bytes."""
+def measure(
+    compressor: Compressor, gradients: Input, rounds: int, workers: int = 1
+) -> Iterator[Row]:
+    """Yield a row for each part of the work, timed beside a copy of the gradients' bytes.
+
+    With more `workers`, a last row has the aggregation of as many messages as they would send.
+    """
     x = flatten(gradients.grads)
     for part in parts_of(compressor):
         if isinstance(part, Codec):
             yield from _codec_rows(part, gradients, rounds)
             break  # the codec whose messages are sent; any codec inside it is a part of it
-    stepper = Stepper(compressor, gradients.grads, Comm(1))
-    yield _row("aggregate", gradients, time_beside_copy(stepper.step, x, rounds))
+    for count in dict.fromkeys((1, workers)):
+        comm = Comm(count, MirrorTransport(0, count) if count > 1 else None)
+        stepper = Stepper(compressor, gradients.grads, comm)
+        part_of_many = f", {count} workers" if count > 1 else ""
+        yield _row(f"aggregate{part_of_many}", gradients, time_beside_copy(stepper.step, x, rounds))
 
 
 def _codec_rows(codec: Codec, gradients: Input, rounds: int) -> Iterator[Row]:

@@ -12,20 +12,22 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 
 from gcbench.bench.contenders import (
+    CPU,
     TIMEOUT,
     Contender,
     GcbenchSteps,
     TorchSteps,
     gloo_group,
+    powersgd_hook,
 )
-from gcbench.bench.timing import Row, ratio_in_turn, slowest
-from gcbench.comm import ProcessGroupControl
+from gcbench.bench.timing import Row, ratio_in_turn, seconds, slowest
+from gcbench.comm import Control, ProcessGroupControl
 from gcbench.config import Config, ConfigError, compose_overrides, resolve
 from gcbench.launch.instantiate import make_data
 from gcbench.launch.meeting import join
@@ -36,7 +38,11 @@ MESSAGES = 50  # all-reduces that are timed, of which the median counts
 # Overrides of all contenders. They share their weights, and would each need memory for a momentum.
 FIXED = ["optimizer.momentum=0", "trainer.threads=1", "logger.mode=disabled"]
 BASELINE = "no exchange"
-TORCH = {"torch DDP": None, "torch DDP, powerSGD_hook rank 2": 2}  # the ranks of PowerSGD
+# What TorchSteps takes. The hook gets a single bucket, since with several it fails on gloo.
+TORCH: dict[str, dict[str, Any]] = {
+    "torch DDP": {},
+    "torch DDP, powerSGD_hook rank 2": {"hook": powersgd_hook(2), "bucket_mib": 4096},
+}
 
 
 class Steps(NamedTuple):
@@ -94,26 +100,29 @@ def make_contenders(
     contenders: dict[str, Contender] = {
         BASELINE: GcbenchSteps(_config([*overrides, "compressor=none"], 1), data, control)
     }
-    for name, rank in TORCH.items() if beside_torch else ():
-        contenders[name] = TorchSteps(_config(overrides, workers), data, rank)
-    for name, more in methods.items():
+    for name, more in TORCH.items() if beside_torch else ():
+        contenders[name] = TorchSteps(_config(overrides, workers), data, **more)
+    for name, its_own in methods.items():
         contenders[name] = GcbenchSteps(
-            _config([*overrides, *more], workers), data, control, name in mirrored
+            _config([*overrides, *its_own], workers), data, control, name in mirrored
         )
     _share_weights(contenders.values())
     return contenders
 
 
 def time_rows(
-    contenders: Mapping[str, Contender], control: ProcessGroupControl, rounds: int
+    contenders: Mapping[str, Contender],
+    control: Control,
+    rounds: int,
+    device: torch.device = CPU,
 ) -> list[Row]:
     """Return one row per contender, after one round that is not timed and `rounds` that are."""
-    seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    times_of: dict[str, list[float]] = {name: [] for name in contenders}
     for number in range(1 + rounds):
         for name, contender in contenders.items():
-            times = _turn(contender, control)
-            seconds[name] += times[1:] if number else []
-    timed = slowest(seconds, control)
+            times = _turn(contender, control, device)
+            times_of[name] += times[1:] if number else []
+    timed = slowest(times_of, control)
     return [
         {
             "method": name,
@@ -154,14 +163,15 @@ def keep_measured(name: str, facts: Row, page: str) -> None:
     print(page)
 
 
-def _turn(contender: Contender, control: ProcessGroupControl) -> list[float]:
+def _turn(contender: Contender, control: Control, device: torch.device) -> list[float]:
+    def cycle() -> None:
+        for _ in range(contender.period):
+            contender.step()
+
     times = []
     for _ in range(TURN):
         control.barrier()
-        start = time.perf_counter()
-        for _ in range(contender.period):
-            contender.step()
-        times.append((time.perf_counter() - start) / contender.period)
+        times.append(seconds(cycle, device) / contender.period)
     contender.settle()
     for p in contender.model.parameters():
         p.grad = None  # to make room for the others

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
-import constriction
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
+
+if TYPE_CHECKING:  # imported where it is used, as a machine for other codes need not have it
+    import constriction
 
 _HEAVIEST = 32767  # the largest weight; weights stand for counts in 16 bits
 
@@ -35,6 +38,8 @@ def encode_ans(codes: Tensor, values: int) -> tuple[Tensor, Tensor]:
     weights = (
         (_counts(codes, values).double() * _HEAVIEST / codes.shape[1]).ceil().to(torch.int16).cpu()
     )
+    import constriction
+
     rows = []
     for row, weight in zip(codes.to(torch.int32).cpu().numpy(), weights.numpy(), strict=True):
         coder = constriction.stream.stack.AnsCoder()
@@ -51,6 +56,8 @@ def decode_ans(words: Tensor, weights: Tensor, n: int) -> Tensor:
 
     Raises ValueError for words or a model that no encoder writes.
     """
+    import constriction
+
     rows = []
     for row, weight in zip(words.cpu().numpy().view(np.uint32), weights.cpu().numpy(), strict=True):
         if row.size == 0 or row[0] >= row.size:
@@ -63,6 +70,8 @@ def decode_ans(words: Tensor, weights: Tensor, n: int) -> Tensor:
 
 
 def _model(weights: np.ndarray) -> constriction.stream.model.Categorical:
+    import constriction
+
     return constriction.stream.model.Categorical(weights.astype(np.float32), perfect=False)
 
 

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 import torch
+from method_cases import build_method
 from torch import nn
 
 from gcbench.bench import steps, timing
 from gcbench.bench.inputs import Input
-from gcbench.bench.local import _row
+from gcbench.bench.local import _row, measure
 from gcbench.bench.steps import BASELINE, message_seconds, time_rows
 from gcbench.bench.timing import Timing, time_beside_copy
 from gcbench.comm import LocalControl
@@ -28,6 +29,12 @@ def test_a_work_four_times_as_long_as_a_copy_is_a_quarter_as_fast(
     row = _row("encode", Input("normal", {"w": torch.zeros(1, 10, 100)}), found)
     rates = [row[key] for key in ("milliseconds", "gb_per_second", "memcpy_gb_per_second")]
     assert rates == pytest.approx([4e-3, 1, 4])
+
+
+def test_the_messages_of_other_workers_are_decoded_too() -> None:
+    gradients = Input("normal", {"w": torch.ones(1, 10, 100)})
+    rows = [*measure(build_method("qsgd", min_size=0), gradients, rounds=1, workers=3)]
+    assert [row["part"] for row in rows][2:] == ["aggregate", "aggregate, 3 workers"]
 
 
 def test_a_message_is_one_of_the_two_rounds_of_a_ring(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,6 +64,6 @@ def test_a_turn_is_timed_by_the_step_without_its_first_cycle(
         def facts(self, control: Any) -> dict[str, Any]:
             return {}
 
-    monkeypatch.setattr(steps, "time", SimpleNamespace(perf_counter=lambda: now))
-    (row,) = time_rows({BASELINE: Seldom()}, LocalControl(), rounds=2)  # type: ignore[arg-type]
+    monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: now))
+    (row,) = time_rows({BASELINE: Seldom()}, LocalControl(), rounds=2)
     assert row["all_step_seconds"] == [1.0] * 4 and row["of_no_exchange"] == 1

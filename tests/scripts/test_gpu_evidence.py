@@ -1,35 +1,30 @@
-"""`scripts/gpu_evidence` runs commands in order, keeps their output, and can be continued."""
+"""`scripts/gpu_evidence` measures in order of value, keeps each line at once, and goes on later."""
 
 from __future__ import annotations
 
 import importlib.machinery
 import importlib.util
 import json
-import re
+import os
+import subprocess
 import sys
+from argparse import Namespace
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
-from needed import patience
+import torch
+from needed import lacks, patience
+from processes import Copy, code
 from results import result_of, write
 
+from gcbench.bench.lines import Lines
 from gcbench.config import ConfigError
+from gcbench.records.store import find_runs
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "gpu_evidence"
-SLEEP = ["timeit", "-n1", "-r1", "import time; time.sleep(60)"]
-BENCH = {
-    "local": [
-        {
-            "part": "encode",
-            "values": 1000,
-            "milliseconds": 0.5,
-            "gb_per_second": 8.0,
-            "of_memcpy": 0.25,
-        }
-    ],
-    "network": [{"what": "method", "milliseconds": 2.0, "of_dense": 4.0}],
-}
 
 
 @pytest.fixture
@@ -45,113 +40,165 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
-def typed(script: ModuleType, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
-    monkeypatch.setattr(sys, "argv", ["scripts/gpu_evidence", *arguments])
-    script.main()
+@pytest.fixture
+def typed(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Any:
+    def run(*arguments: str) -> None:
+        monkeypatch.setattr(sys, "argv", ["scripts/gpu_evidence", *arguments])
+        script.main()
+
+    return run
 
 
-def names_of(folder: Path) -> list[str]:
-    lines = (folder / "outputs/gpu-dry-run/gpu.jsonl").read_text().splitlines()
+def names_in(folder: Path) -> list[str]:
+    lines = (folder / "results/gpu.jsonl").read_text().splitlines()
     return [json.loads(line)["name"] for line in lines]
 
 
-def test_what_ended_is_not_run_again_and_what_was_stopped_is(
-    script: ModuleType,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+def items(script: ModuleType, **rows: Any) -> list[Any]:
+    return [script.Item(f"codecs/{name}/1", 1, made) for name, made in rows.items()]
+
+
+def fails() -> Iterator[Any]:
+    yield {"part": "encode", "milliseconds": 1.0, "x": 2.0}
+    raise RuntimeError("out of registers")
+
+
+def test_lines_are_kept_at_once_and_what_failed_or_was_cut_off_is_tried_again(
+    script: ModuleType, typed: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    commands = [
-        script.Command("tests", "tests", ["timeit", "-n1", "-r1", "pass"], 1),
-        script.Command("fails", "tests", ["there_is_no_such_module"], 1),
-        script.Command("sleeps", "tests", SLEEP, 1),
+    def sees_the_others() -> list[Any]:
+        assert names_in(Path("first")) == ["codecs/good/1", "codecs/bad/1"]
+        while True:
+            pass
+
+    good = [{"part": "encode", "milliseconds": 0.5, "x": 4.0}]
+    todo = items(script, good=lambda: good, bad=fails, endless=sees_the_others)
+    monkeypatch.setattr(script, "list_items", lambda place: todo)
+    typed("--dry-run", "--out", "first", "--minutes", "0.05")  # returns although one is endless
+    assert names_in(tmp_path / "first") == ["codecs/good/1", "codecs/bad/1"]
+    with (tmp_path / "first/results/gpu.jsonl").open("a") as file:
+        file.write('{"name": "codecs/')  # the machine went away while it wrote
+    todo[1:] = items(script, bad=lambda: good, endless=lambda: good)
+    typed("--dry-run", "--out", "second", "--resume", "first", "--minutes", "1")
+    names = ["codecs/good/1", "codecs/bad/1", "codecs/bad/1", "codecs/endless/1"]
+    assert names_in(tmp_path / "second") == names
+    page = (tmp_path / "second/tables/gpu.md").read_text()
+    assert "## CPU" in page and "out of registers" not in page
+    assert [line.split()[1:-1:2] for line in page.splitlines() if "codecs/" in line] == [
+        [f"codecs/{name}/1", "encode", "0.500", "4.00"] for name in ("good", "bad", "endless")
     ]
-    monkeypatch.setattr(script, "PARTS", {"tests": lambda place: commands})
-    minutes = str(patience(6) / 60)
-    typed(script, monkeypatch, "--dry-run", "--minutes", minutes)
-    assert names_of(tmp_path) == ["tests", "fails", "sleeps"]
-    page = (tmp_path / "outputs/gpu-dry-run/gpu.md").read_text()
-    assert "per loop" in page  # the last line of the tests' command
-    commands[2] = script.Command("sleeps", "tests", ["timeit", "-n1", "-r1", "pass"], 1)
-    typed(script, monkeypatch, "--dry-run", "--minutes", minutes)
-    assert names_of(tmp_path)[3:] == ["sleeps"]
-    capsys.readouterr()
-    typed(script, monkeypatch, "--dry-run")
-    table = capsys.readouterr().out
-    assert "failed after" in table and "No module named there_is_no_such_module" in table
-    assert "0 commands to run" in table
+    typed("--dry-run", "--out", "second", "--resume", "first", "--minutes", "1")
+    assert names_in(tmp_path / "second") == names  # nothing is left
 
 
-def test_tables_are_drawn_from_what_benchmarks_wrote(
-    script: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_what_failed_may_count_as_measured(
+    script: ModuleType, typed: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    for name in ("codecs/bench-qsgd-0123", "steps/bench-lstm-qsgd-4567"):
-        folder = tmp_path / "outputs/gpu-dry-run" / name
-        folder.mkdir(parents=True)
-        (folder / "bench.json").write_text(json.dumps(BENCH))
-    arguments = ["timeit", "-n1", "-r1", "pass"]
-    commands = [
-        script.Command(name, name.partition("/")[0], arguments, 1)
-        for name in ("codecs/qsgd", "steps/lstm-qsgd")
-    ]
-    monkeypatch.setattr(script, "PARTS", {"codecs": lambda place: commands, "steps": lambda _: []})
-    typed(script, monkeypatch, "--dry-run", "--minutes", str(patience(60) / 60))
-    page = re.sub(" +", " ", (tmp_path / "outputs/gpu-dry-run/gpu.md").read_text())
-    assert "| qsgd | encode | 1,000 | 0.500 | 8 | 0.250 |" in page
-    assert "| lstm | qsgd | qsgd | 2.000 | 4.00 |" in page
+    """So a process that takes over from one that an illegal access has cut off from the GPU."""
+    monkeypatch.setattr(script, "list_items", lambda place: items(script, bad=fails))
+    for more in ((), ("--keep-failed",), ()):
+        typed("--dry-run", "--out", "one", "--minutes", "1", *more)
+    assert names_in(tmp_path / "one") == ["codecs/bad/1"] * 2
+    assert "RuntimeError: out of registers" in (tmp_path / "one/tables/gpu.md").read_text()
 
 
-def test_every_command_of_the_list_resolves(script: ModuleType) -> None:
-    """Without this test a mistake in one would be found only on the machine with the GPU."""
+def test_a_line_after_one_that_was_cut_off_can_be_read(tmp_path: Path) -> None:
+    Lines(tmp_path).add("GPU", "tests", 1, [{"said": "3 passed"}], None)
+    with (tmp_path / "results/gpu.jsonl").open("a") as file:
+        file.write('{"name": "codecs/')
+    Lines(tmp_path).add("GPU", "codecs/qsgd/1", 1, [], None)
+    assert [name for _, name in Lines(tmp_path).lines] == ["tests", "codecs/qsgd/1"]
+
+
+def test_what_comes_first_and_what_a_run_is(script: ModuleType) -> None:
+    """Without this test a mistake would be found only on the machine with the GPU."""
     for dry in (False, True):
-        commands = script.list_commands(script.find_place(dry))
-        assert len({c.name for c in commands}) == len(commands)
-        for command in commands:
-            if command.part == "training":
-                config, _ = script.resolve_overrides(command.arguments[1:])
-                assert dry or config["trainer"]["gpus"] == 16
+        place = script.Place(Namespace(dry_run=dry, minutes=None, out=None, resume=None))
+        todo = [*script.list_items(place)]
+        names = [item.name for item in todo]
+        kinds = [*dict.fromkeys(name.partition("/")[0] for name in names)]
+        assert len({*names}) == len(names) and kinds == ["codecs", "steps", "tests", "training"]
+        methods = [name.split("/")[1] for name in names if name.startswith("codecs/")]
+        assert methods[:4] == ["qsgd", "powersgd", "scaled_sign", "top_k"]
+        assert names[-1].startswith("codecs/") and len({*methods}) > 30
+        for item in todo:
+            if item.overrides and item.name.endswith("/1"):  # the first seed's
+                config, directory = script.resolve_overrides(item.overrides)
+                assert directory.startswith("outputs/gpu-runs/cpu/powersgd/table")
+                assert dry or config["trainer"]["epochs"] == 80
+        if not dry:
+            runs = [name.removeprefix("training/") for name in names if "training/" in name]
+            assert runs[:5] == [
+                *(f"table3_cifar10/{row}/1" for row in ("sgd", "rank_2", "rank_1", "rank_4")),
+                "table3_cifar10/sgd/2",
+            ]
+            assert len(runs) == 42 and runs[12] == "table4/rank_7/1"
 
 
-def test_a_run_with_times_says_how_far_it_came(script: ModuleType) -> None:
-    place = script.find_place(True)
-    command = next(script.training(place))
-    _, directory = script.resolve_overrides(command.arguments[1:])
-    write(Path(directory), result_of("powersgd/table3_cifar10/sgd", budget="cpu"))
-    assert script.measured(command, place) == {"steps": 10, "status": "done", "accuracy": 90.0}
+ONLY = """
+import sys
+from importlib.machinery import SourceFileLoader
+script = SourceFileLoader("gpu_evidence", {script!r}).load_module()
+every = script.list_items
+script.list_items = lambda place: [i for i in every(place) if i.name in {names}]
+sys.argv = ["gpu_evidence", "--dry-run", "--out", "one", "--minutes", "{minutes}"]
+script.main()
+"""
+
+
+def test_codecs_and_steps_are_measured_in_one_process(tmp_path: Path) -> None:
+    names = ["codecs/qsgd/10000", "steps/resnet8/compress qsgd"]
+    names += ["steps/gpt_tiny/torch powerSGD_hook"]
+    text = ONLY.format(script=str(SCRIPT), names=names, minutes=patience(2))
+    # In a process of its own, as steps leave threads behind, after which none may be forked.
+    with Copy(code, text, folder=tmp_path, environment=os.environ) as copy:
+        ended = copy.wait(patience(120))
+    assert ended.returncode == 0, ended.stderr
+    lines = Lines(tmp_path / "one").lines
+    assert {name: line["error"] for (_, name), line in lines.items()} == dict.fromkeys(names)
+    parts = [row["part"] for row in lines["CPU", names[0]]["rows"]]
+    assert parts == ["encode", "decode-and-add", "aggregate", "aggregate, 16 workers"]
+    assert all(row["milliseconds"] > 0 for line in lines.values() for row in line["rows"])
+
+
+def test_runs_that_came_back_are_kept(script: ModuleType, typed: Any, tmp_path: Path) -> None:
+    result = result_of("powersgd/table3_cifar10/sgd", budget="cpu")
+    script.keep_runs(tmp_path / "back", [script.read_run(write(tmp_path / "run", result))])
+    Lines(tmp_path / "back").add("H100", "training/table3_cifar10/sgd/1", 9, [], None)
+    typed("--resume", "back")
+    kept = find_runs([tmp_path / "outputs/results"]).runs
+    assert [run.experiment for run in kept] == ["powersgd/table3_cifar10/sgd"]
+    assert names_in(tmp_path / "outputs") == ["training/table3_cifar10/sgd/1"]
 
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("codec",), "codec: no such part; type some of tests codecs steps training"),
         (("--minutes", "0"), "--minutes 0: type minutes above 0"),
+        (("--resume", "nowhere"), "--resume nowhere: it has no results/gpu.jsonl"),
+        (("--minutes", "1"), "no GPU here; type --dry-run"),
     ],
 )
 def test_mistakes_are_refused(
-    arguments: tuple[str, ...], says: str, script: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(ConfigError, match=says):
-        typed(script, monkeypatch, *arguments)
-
-
-def test_without_a_gpu_it_says_what_to_type(
-    script: ModuleType, monkeypatch: pytest.MonkeyPatch
+    arguments: tuple[str, ...], says: str, typed: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    typed(script, monkeypatch)  # listing needs no GPU
-    with pytest.raises(ConfigError, match="no GPU here; type --dry-run"):
-        typed(script, monkeypatch, "--minutes", "1")
+    with pytest.raises(ConfigError, match=says):
+        typed(*arguments)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(60 * patience(30))  # as long as the list may take
-def test_benchmarks_of_the_list_run_on_a_cpu(
-    script: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    typed(script, monkeypatch, "--dry-run", "--minutes", str(patience(30)), "codecs", "steps")
-    lines = (tmp_path / "outputs/gpu-dry-run/gpu.jsonl").read_text().splitlines()
-    records = {record["name"]: record for record in map(json.loads, lines)}
-    assert {name: r["said"] for name, r in records.items() if r["code"]} == {}
-    assert records["codecs/qsgd"]["measured"]["local"]
-    steps = records["steps/resnet8-powersgd"]["measured"]["network"]
-    assert [row["what"] for row in steps] == ["method", "dense", "powerSGD_hook"]
+@pytest.mark.timeout(60 * patience(10))
+@pytest.mark.skipif(torch.cuda.is_available(), reason=lacks("cpu", "tests would use the GPU"))
+def test_the_whole_rehearsal(tmp_path: Path) -> None:
+    command = [sys.executable, str(SCRIPT), "--dry-run", "--minutes", str(patience(10))]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    folder = tmp_path / "outputs/gpu-dry-run"
+    lines = Lines(folder).lines
+    assert {name: line["error"] for (_, name), line in lines.items() if line["error"]} == {}
+    assert "skipped" in lines["CPU", "tests"]["rows"][0]["said"]
+    trained = find_runs([folder / "results"]).runs
+    if (Path(os.environ.get("GCBENCH_DATA", "")) / "cifar-10-batches-py").exists():
+        assert len(trained) == 2
+    assert sum(file.stat().st_size for file in folder.rglob("*.*") if file.is_file()) < 1 << 20

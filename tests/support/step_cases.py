@@ -12,7 +12,7 @@ from gloo_pool import Process
 from torch import nn
 
 from gcbench.bench.steps import BASELINE, make_contenders, message_seconds, time_rows
-from gcbench.comm import ProcessGroupControl
+from gcbench.comm import Control
 
 
 def step_rows(
@@ -49,7 +49,7 @@ class Sleeper:
     def settle(self) -> None:
         pass
 
-    def facts(self, control: ProcessGroupControl) -> dict[str, Any]:
+    def facts(self, control: Control) -> dict[str, Any]:
         return {}
 
 
