@@ -10,7 +10,7 @@ from torch import Tensor
 from gcbench.codecs.native import load_native
 from gcbench.codecs.packing import pack, packed_bytes, unpack, width_of
 
-_FUNCTIONS = (("largest", "**nn"),)
+_FUNCTIONS = (("largest", "**nnn"),)
 
 
 def largest(x: Tensor, k: int) -> Tensor:
@@ -23,14 +23,14 @@ def largest(x: Tensor, k: int) -> Tensor:
     as the largest magnitude, so that it is sent and all workers see it.
     """
     n = x.shape[1]
-    if not x.is_cpu or n <= _SAMPLE or k > n // _SHARE:
-        return _largest_of(_bits(x), torch.arange(n, device=x.device).expand_as(x), k)
-    library = load_native("largest", _FUNCTIONS, x, adds_floats=False)
+    few = k <= n // _SHARE
+    library = load_native("largest", _FUNCTIONS, x, adds_floats=False) if few else None
     if library is not None:
-        chosen = torch.empty(len(x), k, dtype=torch.int64)
-        for row, out in zip(x.contiguous(), chosen, strict=True):
-            library.largest(row.data_ptr(), out.data_ptr(), n, k)
+        x, chosen = x.contiguous(), torch.empty(len(x), k, dtype=torch.int64)
+        library.largest(x.data_ptr(), chosen.data_ptr(), len(x), n, k)
         return chosen
+    if not x.is_cpu or n <= _SAMPLE or not few:
+        return _largest_of(_bits(x), torch.arange(n, device=x.device).expand_as(x), k)
     rows = []
     for row in _bits(x):
         candidates = _candidates(row, k)
