@@ -22,6 +22,7 @@ BucketHook = Callable[[Sequence[nn.Parameter], Sequence[Tensor]], None]
 order on all processes.
 """
 
+
 class Arrived(NamedTuple):
     """The buckets of a backward pass: the same object in each, while DDP keeps its buckets."""
 
