@@ -59,10 +59,10 @@ class RaggedCodec(Codec, Protocol):
 
 @runtime_checkable
 class SparseCodec(Codec, Protocol):
-    """A codec that sends only some of the values, and those unchanged."""
+    """A codec that sends only some of the values."""
 
     def clear_sent(self, x: Tensor, message: Message, segments: tuple[int, ...]) -> None:
-        """Set the values of `x` `[w, n]` that are in its message to 0."""
+        """Subtract from `x` `[w, n]` what its message says of its values."""
 
 
 @runtime_checkable

@@ -80,6 +80,10 @@ class SparseLoCo(Checked, Codec):
     def decode_add(self, message: Message, segments: tuple[int, ...], out: Tensor) -> None:
         out.scatter_add_(1, *self._decode(message, segments))
 
+    def clear_sent(self, x: Tensor, message: Message, segments: tuple[int, ...]) -> None:
+        positions, values = self._decode(message, segments)
+        x.scatter_add_(1, positions, values.neg_())
+
     def decode_mean(self, messages: Message, segments: tuple[int, ...]) -> Tensor:
         mean = super().decode_mean(messages, segments)
         if self.combine == "mean":
