@@ -21,13 +21,13 @@ def largest(x: Tensor, k: int) -> Tensor:
     as the largest magnitude, so that it is sent and all workers see it.
     """
     n = x.shape[1]
-    if not x.is_cpu or n <= _SAMPLE or k > n // _SHARE:
-        return _largest_of(_bits(x), torch.arange(n, device=x.device).expand_as(x), k)
-    if is_native(x):
-        chosen = torch.empty(len(x), k, dtype=torch.int64)
-        for row, out in zip(x.contiguous(), chosen, strict=True):
-            load_native().largest(row.data_ptr(), out.data_ptr(), n, k)
+    few = k <= n // _SHARE
+    if few and is_native(x):
+        x, chosen = x.contiguous(), torch.empty(len(x), k, dtype=torch.int64)
+        load_native().largest(x.data_ptr(), chosen.data_ptr(), len(x), n, k)
         return chosen
+    if not x.is_cpu or n <= _SAMPLE or not few:
+        return _largest_of(_bits(x), torch.arange(n, device=x.device).expand_as(x), k)
     rows = []
     for row in _bits(x):
         candidates = _candidates(row, k)

@@ -26,7 +26,7 @@ inline Key key_of(const float* x, Index i) {
 
 // Returns a threshold, estimated from a sample, that most likely a few more than k values reach.
 std::uint32_t threshold_of(const float* x, Index n, Index k) {
-  const Index stride = std::max<Index>(1, n / SAMPLE);
+  const Index stride = std::max<Index>(std::min<Index>(n / LINE, LINE), n / SAMPLE) | 1;
   std::vector<std::uint32_t> sample;
   for (Index i = 0; i < n; i += stride) sample.push_back(magnitude_of(x[i]));
   const double expected = double(k) * sample.size() / n;
@@ -59,16 +59,18 @@ std::vector<Key> reaching(const float* x, Index n, std::uint32_t threshold, Inde
 
 extern "C" {
 
-// Writes the positions, ascending, of the k largest magnitudes of n values, with ties broken in
-// favor of lower positions. n is below 2^32.
-void largest(const float* x, std::int64_t* chosen, Index n, Index k) {
-  std::vector<Key> keys = reaching(x, n, threshold_of(x, n, k), k + k / 2);
-  if (Index(keys.size()) < k) keys = reaching(x, n, 0, n);
-  std::vector<Key> ordered = keys;
-  std::nth_element(ordered.begin(), ordered.begin() + (k - 1), ordered.end(), std::greater<>());
-  const Key least = ordered[k - 1];
-  for (const Key key : keys) {
-    if (key >= least) *chosen++ = std::uint32_t(~key);
+// Writes the positions, ascending, of the k largest magnitudes of each row of n values, with ties
+// broken in favor of lower positions. n is below 2^32.
+void largest(const float* x, std::int64_t* chosen, Index rows, Index n, Index k) {
+  for (Index row = 0; row < rows; row++, x += n) {
+    std::vector<Key> keys = reaching(x, n, threshold_of(x, n, k), k + k / 2);
+    if (Index(keys.size()) < k) keys = reaching(x, n, 0, n);
+    std::vector<Key> ordered = keys;
+    std::nth_element(ordered.begin(), ordered.begin() + (k - 1), ordered.end(), std::greater<>());
+    const Key least = ordered[k - 1];
+    for (const Key key : keys) {
+      if (key >= least) *chosen++ = std::uint32_t(~key);
+    }
   }
 }
 

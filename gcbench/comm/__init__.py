@@ -2,7 +2,7 @@
 
 from gcbench.comm.collectives import Clock, Comm
 from gcbench.comm.control import Control, LocalControl, ProcessGroupControl, gather_json
-from gcbench.comm.ddp import WholeGradient, hook_buckets
+from gcbench.comm.ddp import Arrived, WholeGradient, hook_buckets
 from gcbench.comm.emulation import EmulatedTransport
 from gcbench.comm.fsdp import FlatGradient
 from gcbench.comm.meter import Meter
@@ -18,6 +18,7 @@ from gcbench.comm.transport import (
 )
 
 __all__ = [
+    "Arrived",
     "Clock",
     "Comm",
     "Control",

@@ -5,13 +5,14 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.hooks import RemovableHandle
 
 from gcbench.comm.earlier import EarlierUpdates
 from gcbench.comm.sparse import refuse_sparse_gradient
@@ -21,9 +22,17 @@ BucketHook = Callable[[Sequence[nn.Parameter], Sequence[Tensor]], None]
 order on all processes.
 """
 
-GradientHook = Callable[[Mapping[nn.Parameter, Tensor], Sequence[Tensor] | None], None]
-"""Called at the end of a backward pass with all new gradients by parameter, which it replaces in
-place by an update, and with the earlier updates to which that is added (None: no inputs here).
+
+class Arrived(NamedTuple):
+    """The buckets of a backward pass: the same object in each, while DDP keeps its buckets."""
+
+    gradients: Mapping[nn.Parameter, Tensor]  # views of the buffers, which they fill
+    buffers: Sequence[Tensor]
+
+
+GradientHook = Callable[[Arrived, Sequence[Tensor] | None], None]
+"""Called at the end of a backward pass with all new gradients, which it replaces in place by an
+update, and with the earlier updates to which that is added (None: no inputs here).
 """
 
 
@@ -66,8 +75,11 @@ class WholeGradient:
         self.on_forward: Callable[[DistributedDataParallel], None] | None = None
         self._earlier = EarlierUpdates()
         self._watched: dict[nn.Parameter, str] = {}
+        self._watching: list[RemovableHandle] = []
+        self._adds_up = False  # p.grad was kept, or passes overlapped: each arrival is watched
         self._group = ddp.process_group
-        self._gradients: dict[nn.Parameter, Tensor] = {}
+        self._buckets: list[Arrived] = []  # of the last pass, then of this one
+        self._arrived: Arrived | None = None  # all of these together
         self._waiting: list[tuple[torch.futures.Future[Tensor], Tensor]] = []
         _register(ddp, self)
         ddp.register_forward_pre_hook(partial(_begin_forward, self))
@@ -84,10 +96,21 @@ class WholeGradient:
         return _hooks[ddp]
 
     def _watch(self, parameters: Mapping[nn.Parameter, str]) -> None:
-        for p in parameters:
-            if p not in self._watched:
-                p.register_hook(partial(self._arrive, p))
         self._watched |= parameters
+        if not self._watching:
+            self._earlier = EarlierUpdates()
+        self._watch_arrivals()
+
+    def _watch_arrivals(self) -> None:
+        """Have each gradient call `_arrive`, which takes longer than to exchange a small tensor."""
+        if len(self._watching) < len(self._watched):
+            self._stop_watching()
+            self._watching = [p.register_hook(partial(self._arrive, p)) for p in self._watched]
+
+    def _stop_watching(self) -> None:
+        for handle in self._watching:
+            handle.remove()
+        self._watching = []
 
     @torch.no_grad()
     def _arrive(self, p: nn.Parameter, gradient: Tensor) -> None:
@@ -100,8 +123,16 @@ class WholeGradient:
         """Note a forward pass, of which DDP exchanges the gradients or does not."""
         if self.on_forward is not None:
             self.on_forward(ddp)
-        if ddp.require_backward_grad_sync:
-            self._earlier.expect()
+        if not ddp._has_rebuilt_buckets:  # DDP is about to, and frees the old ones before
+            self._buckets, self._arrived = [], None
+        if ddp.require_backward_grad_sync and self._earlier.expect():
+            self._adds_up = True
+        # From the second exchange on, nothing has to be set aside while p.grad is None here.
+        if self._arrived and self.on_gradients is not None and not self._adds_up:
+            self._adds_up = not self._earlier.begin(self._watched)
+            self._stop_watching()
+        if self._adds_up:
+            self._watch_arrivals()
 
     def __reduce__(self) -> tuple[type[None], tuple[()]]:
         """Save nothing with a DDP, which has no hook when it is loaded, whatever hook it had."""
@@ -110,23 +141,31 @@ class WholeGradient:
     def __call__(self, bucket: Any) -> torch.futures.Future[Tensor]:
         if self.on_gradients is None:
             return allreduce_hook(self._group, bucket)
-        if bucket.index() == 0:  # A backward pass that failed may have left some.
-            self._gradients, self._waiting = {}, []
-        buffer = bucket.buffer()
+        index, buffer = bucket.index(), bucket.buffer()
+        if index == 0:  # A backward pass that failed may have left some.
+            self._waiting = []
+        if index >= len(self._buckets) or self._buckets[index].buffers[0] is not buffer:
+            del self._buckets[index:]
+            self._buckets.append(Arrived(_gradients_of(bucket), [buffer]))
+            self._arrived = None
         on_gpu = buffer.device.type == "cuda"
         future: torch.futures.Future[Tensor] = torch.futures.Future(
             devices=[buffer.device] if on_gpu else None
         )
-        self._gradients |= _gradients_of(bucket)
         self._waiting.append((future, buffer))
         if bucket.is_last():
-            earlier = self._earlier.take_out(self._gradients)
-            self.on_gradients(self._gradients, earlier)
-            self._earlier.put_back(self._gradients)
+            arrived = self._arrived or Arrived(
+                {p: g for one in self._buckets for p, g in one.gradients.items()},
+                [buffer for one in self._buckets for buffer in one.buffers],
+            )
+            earlier = self._earlier.take_out(arrived.gradients)
+            self.on_gradients(arrived, earlier)
+            self._arrived = arrived
+            self._earlier.put_back(arrived.gradients)
             self._earlier = EarlierUpdates()
             for waiting, exchanged in self._waiting:
                 waiting.set_result(exchanged)
-            self._gradients, self._waiting = {}, []
+            self._waiting = []
         return future
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
 import torch
@@ -28,9 +28,19 @@ class EarlierUpdates:
         self._arrived: set[nn.Parameter] = set()
         self._is_expected = False  # DDP exchanges the gradients that arrive
 
-    def expect(self) -> None:
-        """Note a forward pass of which DDP exchanges the gradients."""
-        self._is_expected = True
+    def expect(self) -> bool:
+        """Note a forward pass of which DDP exchanges the gradients; return whether one was noted.
+
+        After several, a gradient may arrive when p.grad has the update of another.
+        """
+        before, self._is_expected = self._is_expected, True
+        return before
+
+    def begin(self, parameters: Iterable[nn.Parameter]) -> bool:
+        """Note a forward pass; return whether what then arrives in p.grad is known to be new."""
+        if self._content == "unknown" and all(p.grad is None for p in parameters):
+            self._content = "new"
+        return self._content == "new"
 
     def arrive(self, p: nn.Parameter, parameters: Mapping[nn.Parameter, str]) -> None:
         """Set aside what `p.grad` holds, before the pass adds to it."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar, NamedTuple
@@ -11,6 +13,7 @@ import torch
 from torch import Tensor
 
 from gcbench.codecs.indices import index_bytes, largest, pack_indices, unpack_indices
+from gcbench.codecs.kernels import CACHED_VALUES
 from gcbench.comm import Comm
 from gcbench.compressors.base import Aggregated, Grads, Properties, State, Step, add_scaled
 from gcbench.compressors.matrices import matrix_shape
@@ -57,60 +60,95 @@ class DeMo(Checked):
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         before = state.per_worker or {k: torch.zeros_like(g) for k, g in grads.items()}
-        momenta = add_scaled(grads, before, self.momentum)
-        blocks = {k: self._blocks(g) for k, g in grads.items()}
-        chosen, values = {}, {}
-        for k, b in blocks.items():
-            coefficients = b.transform(momenta[k])
-            chosen[k] = largest(coefficients, b.chosen)
-            values[k] = coefficients.gather(1, chosen[k])
-        w = len(next(iter(grads.values())))
-        packed = [pack_indices(chosen[k], b.size).reshape(w, -1) for k, b in blocks.items()]
-        floats = [v.view(w, -1) for v in values.values()]
+        summed = add_scaled(grads, before, self.momentum)
+        momenta = {k: m.contiguous() for k, m in summed.items()}
+        some = next(iter(momenta.values()))
+        groups = self._groups(grads)
+        sent_parts: list[Tensor] = []
+        for group in groups:
+            shape = len(some), group.number, group.chosen
+            chosen, values = some.new_empty(shape, dtype=torch.int64), some.new_empty(shape)
+            # One worker at a time: a batched product would round differently from a single one.
+            for row in range(len(some)):
+                for part, blocks in group.parts([m[row] for m in momenta.values()]):
+                    coefficients = group.transform(blocks)
+                    chosen[row, part] = largest(coefficients, group.chosen)
+                    values[row, part] = coefficients.gather(1, chosen[row, part])
+                    torch._foreach_sub_(
+                        blocks, group.restore(chosen[row, part], values[row, part], blocks)
+                    )
+            sent_parts += [chosen, values]
+        packed = [
+            pack_indices(chosen.flatten(0, 1), group.size).reshape(len(some), -1)
+            for group, chosen in zip(groups, sent_parts[::2], strict=True)
+        ]
+        floats = [values.flatten(1) for values in sent_parts[1::2]]
         positions, sent_values = comm.gather([torch.cat(packed, dim=1), torch.cat(floats, dim=1)])
-        sent = {k: b.restore(chosen[k], values[k], momenta[k]) for k, b in blocks.items()}
-        update = self._decode(positions, sent_values, blocks, grads)
-        left = {k: m - sent[k] for k, m in momenta.items()}
-        return Aggregated(update, lambda: sent, State(per_worker=left))
+
+        def sent() -> Grads:
+            restored = {k: torch.empty_like(m) for k, m in momenta.items()}
+            for group, chosen, values in zip(
+                groups, sent_parts[::2], sent_parts[1::2], strict=True
+            ):
+                for row in range(len(some)):
+                    for part, blocks in group.parts([x[row] for x in restored.values()]):
+                        torch._foreach_copy_(
+                            blocks, group.restore(chosen[row, part], values[row, part], blocks)
+                        )
+            return restored
+
+        update = self._decode(positions, sent_values, groups, grads)
+        return Aggregated(update, sent, State(per_worker=momenta))
 
     def _decode(
-        self, positions: Tensor, values: Tensor, blocks: dict[str, _Blocks], grads: Grads
+        self, positions: Tensor, values: Tensor, groups: Sequence[_Group], grads: Grads
     ) -> Grads:
         """Return the signs of all workers' combined messages, `[W, bytes]` and `[W, values]`."""
-        parts = zip(
-            blocks.items(),
-            positions.split([b.number * b.bytes_of_positions for b in blocks.values()], dim=1),
-            values.split([b.number * b.chosen for b in blocks.values()], dim=1),
-            strict=True,
-        )
-        update = {}
-        for (k, b), packed, part in parts:
-            rows = packed.reshape(len(packed) * b.number, -1)
-            index = unpack_indices(rows, b.size, b.chosen).view(len(packed), b.number, b.chosen)
-            total = part.new_zeros(b.number, b.size)
-            senders = torch.zeros_like(total)
-            for worker in range(len(packed)):
-                total.scatter_add_(1, index[worker], part[worker].view(b.number, b.chosen))
-                senders.scatter_add_(1, index[worker], total.new_ones(b.number, b.chosen))
-            if self.combine == "senders":
-                total /= senders.clamp_min(1)
-            update[k] = b.inverse(total.unsqueeze(0), grads[k][:1]).sign()
+        update = {k: values.new_empty(1, *g.shape[1:]) for k, g in grads.items()}
+        packed = positions.split([g.number * g.bytes_of_positions for g in groups], dim=1)
+        floats = values.split([g.number * g.chosen for g in groups], dim=1)
+        for group, codes, of_group in zip(groups, packed, floats, strict=True):
+            rows = codes.reshape(len(codes) * group.number, -1)
+            shape = len(codes), group.number, group.chosen
+            index = unpack_indices(rows, group.size, group.chosen).view(shape)
+            of_workers = of_group.reshape(shape)
+            for part, blocks in group.parts([x[0] for x in update.values()]):
+                total = values.new_zeros(index[0, part].shape[0], group.size)
+                senders = torch.zeros_like(total)
+                for worker in range(len(codes)):
+                    total.scatter_add_(1, index[worker, part], of_workers[worker, part])
+                    if self.combine == "senders":
+                        senders.scatter_add_(
+                            1, index[worker, part], torch.ones_like(of_workers[worker, part])
+                        )
+                if self.combine == "senders":
+                    total /= senders.clamp_min(1)
+                torch._foreach_copy_(blocks, group.inverse(total, blocks, sign=True))
         return update
 
-    def _blocks(self, g: Tensor) -> _Blocks:
-        n, m = matrix_shape(g)
-        height, width = _divisor(n, self.chunk_side), _divisor(m, self.chunk_side)
-        return _Blocks(n, m, height, width, min(self.coefficients, height * width))
+    def _groups(self, grads: Grads) -> list[_Group]:
+        device = next(iter(grads.values())).device
+        sides = tuple(matrix_shape(g) for g in grads.values())
+        return _groups_of(sides, self.chunk_side, self.coefficients, device)
 
 
-class _Blocks(NamedTuple):
-    """The blocks of equal size into which an n x m matrix is cut."""
+class _Piece(NamedTuple):
+    """Adjacent rows of blocks of one tensor."""
 
+    tensor: int
     n: int
     m: int
+    first: int
+    last: int
+
+
+class _Group(NamedTuple):
+    """All blocks of one size, in slices that fit in a core's cache."""
+
     height: int
     width: int
     chosen: int  # number of coefficients sent per block
+    slices: list[tuple[slice, list[_Piece]]]  # with the places of a slice's blocks in the group
 
     @property
     def size(self) -> int:
@@ -118,35 +156,80 @@ class _Blocks(NamedTuple):
 
     @property
     def number(self) -> int:
-        return self.n * self.m // self.size
+        last, _ = self.slices[-1]
+        return int(last.stop)
 
     @property
     def bytes_of_positions(self) -> int:
         """Return the size of a block's packed positions, in bytes."""
         return index_bytes(self.size, self.chosen)
 
-    def transform(self, x: Tensor) -> Tensor:
-        """Return the coefficients `[w number, size]` of the blocks of `[w, ...]`."""
-        rows = x.reshape(-1, self.n // self.height, self.height, self.m // self.width, self.width)
+    def parts(self, tensors: Sequence[Tensor]) -> Iterator[tuple[slice, list[Tensor]]]:
+        """Yield each slice, with its blocks in `tensors` as views `[down, across, h, w]`."""
+        for part, pieces in self.slices:
+            yield (
+                part,
+                [
+                    tensors[p.tensor]
+                    .view(p.n // self.height, self.height, p.m // self.width, self.width)[
+                        p.first : p.last
+                    ]
+                    .transpose(1, 2)
+                    for p in pieces
+                ],
+            )
+
+    def transform(self, blocks: Sequence[Tensor]) -> Tensor:
+        """Return the coefficients `[blocks, size]`."""
+        rows = [x.reshape(-1, self.width) for x in blocks]
+        x = rows[0] if len(rows) == 1 else torch.cat(rows)
         left, right = _cosines(self.height, x.device), _cosines(self.width, x.device)
-        # One worker at a time: a batched product would round differently from a single one.
-        return torch.cat(
-            [(left @ row.transpose(1, 2) @ right.mT).reshape(-1, self.size) for row in rows]
-        )
+        across = torch.mm(x, right.mT).view(-1, self.height, self.width)
+        return torch.bmm(left.expand(len(across), -1, -1), across).flatten(1)
 
-    def inverse(self, coefficients: Tensor, like: Tensor) -> Tensor:
-        """Return the values of coefficients `[w, number, size]`, shaped as `like`."""
-        left, right = _cosines(self.height, like.device), _cosines(self.width, like.device)
-        across = self.m // self.width
-        rows = coefficients.view(len(coefficients), -1, across, self.height, self.width)
-        return torch.stack(
-            [(left.mT @ row @ right).transpose(1, 2).reshape(like.shape[1:]) for row in rows]
-        )
+    def inverse(
+        self, coefficients: Tensor, like: Sequence[Tensor], sign: bool = False
+    ) -> list[Tensor]:
+        """Return the values, or their signs, of coefficients `[blocks, size]`, shaped as `like`."""
+        x = coefficients.view(-1, self.width)
+        left, right = _cosines(self.height, x.device), _cosines(self.width, x.device)
+        across = torch.mm(x, right).view(-1, self.height, self.width)
+        values = torch.bmm(left.mT.expand(len(across), -1, -1), across)
+        if sign:
+            values.sign_()
+        parts = values.split([y.shape[0] * y.shape[1] for y in like])
+        return [part.view(y.shape) for part, y in zip(parts, like, strict=True)]
 
-    def restore(self, chosen: Tensor, values: Tensor, like: Tensor) -> Tensor:
-        """Return the values of k coefficients per block, `[w number, k]`, shaped as `like`."""
-        coefficients = values.new_zeros(len(values), self.size).scatter(1, chosen, values)
-        return self.inverse(coefficients.view(len(like), self.number, self.size), like)
+    def restore(self, chosen: Tensor, values: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
+        """Return the values of k coefficients per block, `[blocks, k]`, shaped as `like`."""
+        coefficients = values.new_zeros(len(values), self.size).scatter_(1, chosen, values)
+        return self.inverse(coefficients, like)
+
+
+@lru_cache(maxsize=64)  # one entry per bucket of DDP
+def _groups_of(
+    sides: tuple[tuple[int, int], ...], most: int, coefficients: int, device: torch.device
+) -> list[_Group]:
+    """Return the blocks of matrices `[n, m]`, of at most `most` values in height and width."""
+    groups: dict[tuple[int, int], list[tuple[slice, list[_Piece]]]] = {}
+    for i, (n, m) in enumerate(sides):
+        height, width = _divisor(n, most), _divisor(m, most)
+        down, across = n // height, m // width
+        slices = groups.setdefault((height, width), [])
+        # A GPU takes all blocks at once, which costs fewer launches.
+        fit = CACHED_VALUES // (height * width) if device.type == "cpu" else sys.maxsize
+        step = min(down, max(1, fit // across))
+        for first in range(0, down, step):
+            last = min(down, first + step)
+            count, end = (last - first) * across, slices[-1][0].stop if slices else 0
+            if not slices or end - slices[-1][0].start + count > fit:
+                slices.append((slice(end, end), []))
+            slices[-1][1].append(_Piece(i, n, m, first, last))
+            slices[-1] = slice(slices[-1][0].start, end + count), slices[-1][1]
+    return [
+        _Group(height, width, min(coefficients, height * width), slices)
+        for (height, width), slices in groups.items()
+    ]
 
 
 @lru_cache(maxsize=64)

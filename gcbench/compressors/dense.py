@@ -33,7 +33,11 @@ class Dense(Checked):
     )
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
-        rows = {k: g.to(getattr(torch, self.dtype)) for k, g in grads.items()}
+        rows = grads
+        if self.dtype != "float32":
+            rows = {k: g.to(getattr(torch, self.dtype)) for k, g in grads.items()}
         means = comm.mean(list(rows.values()))
-        update = {k: m.float() for k, m in zip(rows, means, strict=True)}
+        if self.dtype != "float32":
+            means = [m.float() for m in means]
+        update = dict(zip(grads, means, strict=True))
         return Aggregated(update, lambda: {k: r.float() for k, r in rows.items()}, state)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate
 from typing import ClassVar, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from gcbench.codecs.indices import index_bytes, largest, pack_indices, unpack_indices
-from gcbench.codecs.means import mean_where, standard_deviation
 from gcbench.codecs.noise import Noise
 from gcbench.codecs.packing import pack, unpack
-from gcbench.compressors.base import Properties
+from gcbench.compressors.base import Properties, flatten_sum
 from gcbench.compressors.codec import Codec, Message
 from gcbench.compressors.top_k import count_share
 from gcbench.knobs import Checked
@@ -67,21 +69,31 @@ class SparseLoCo(Checked, Codec):
     properties: ClassVar[Properties] = Properties(contractive=True)
 
     def encode(self, x: Tensor, segments: tuple[int, ...], noise: Noise) -> Message:
-        positions, codes, means = [], [], []
-        for tensor in self._chunks(segments):
-            in_row = []
-            for chunks in tensor:
-                chosen = largest(chunks.rows_of(x), chunks.chosen)
-                positions.append(pack_indices(chosen, chunks.size).reshape(len(x), -1))
-                in_row.append(chunks.positions_in_row(chosen))
-            bins, means_of_bins = _to_bins(x.gather(1, torch.cat(in_row, dim=1)))
-            codes.append(bins)
-            means.append(means_of_bins)
-        packed = pack(torch.cat(codes, dim=1), 2)
-        return [torch.cat(positions, dim=1), packed, torch.cat(means, dim=1)]
+        layout = self._layout(segments, x.device)
+        positions, in_row = [], []
+        for chunks in layout.chunks:
+            chosen = largest(chunks.rows_of(x), chunks.chosen)
+            positions.append(pack_indices(chosen, chunks.size).reshape(len(x), -1))
+            in_row.append(chunks.positions_in_row(chosen))
+        bins, means = _to_bins(x.gather(1, torch.cat(in_row, dim=1)), layout)
+        return [torch.cat(positions, dim=1), pack(bins, 2), means]
 
     def decode_add(self, message: Message, segments: tuple[int, ...], out: Tensor) -> None:
         out.scatter_add_(1, *self._decode(message, segments))
+
+    def encode_corrected(
+        self,
+        tensors: Sequence[Tensor],
+        residual: Sequence[Tensor],
+        alpha: float,
+        segments: tuple[int, ...],
+        noise: Noise,
+    ) -> tuple[Message, list[Tensor]]:
+        x = flatten_sum(tensors, residual, alpha)
+        message = self.encode(x, segments, noise)
+        positions, values = self._decode(message, segments)
+        x.scatter_add_(1, positions, values.neg_())
+        return message, list(x.split(segments, dim=1))
 
     def decode_mean(self, messages: Message, segments: tuple[int, ...]) -> Tensor:
         mean = super().decode_mean(messages, segments)
@@ -96,49 +108,30 @@ class SparseLoCo(Checked, Codec):
     def _decode(self, message: Message, segments: tuple[int, ...]) -> tuple[Tensor, Tensor]:
         """Return the positions in a row and the values of a message, both `[r, values]`."""
         positions, packed, means = message
-        tensors = self._chunks(segments)
-        pieces = [chunks for tensor in tensors for chunks in tensor]
+        layout = self._layout(segments, packed.device)
+        parts = positions.split([len(c.starts) * c.index_bytes for c in layout.chunks], dim=1)
         in_row = [
             chunks.positions_in_row(
                 unpack_indices(
-                    part.reshape(len(part) * chunks.number, -1), chunks.size, chunks.chosen
+                    part.reshape(len(part) * len(chunks.starts), -1), chunks.size, chunks.chosen
                 )
             )
-            for chunks, part in zip(
-                pieces,
-                positions.split([c.number * c.index_bytes for c in pieces], dim=1),
-                strict=True,
-            )
+            for chunks, part in zip(layout.chunks, parts, strict=True)
         ]
-        counts = [sum(c.number * c.chosen for c in tensor) for tensor in tensors]
-        bins = unpack(packed, sum(counts), 2).to(torch.int64).split(counts, dim=1)
-        tables = means.split(_BINS, dim=1)
-        values = [table.gather(1, b) for table, b in zip(tables, bins, strict=True)]
-        return torch.cat(in_row, dim=1), torch.cat(values, dim=1)
+        bins = unpack(packed, len(layout.tensors), 2).to(torch.int64)
+        return torch.cat(in_row, dim=1), means.gather(1, bins + _BINS * layout.tensors)
 
-    def _chunks(self, segments: tuple[int, ...]) -> list[list[_Chunks]]:
-        """Return the chunks of each tensor: those of full size, and a shorter last one."""
-        tensors = []
-        for start, n in zip(accumulate(segments, initial=0), segments, strict=False):
-            full, left = divmod(n, self.chunk_size)
-            pieces = ((start, full, self.chunk_size), (start + n - left, 1, left))
-            tensors.append(
-                [
-                    _Chunks(begin, number, size, count_share(self.fraction, size))
-                    for begin, number, size in pieces
-                    if number and size
-                ]
-            )
-        return tensors
+    def _layout(self, segments: tuple[int, ...], device: torch.device) -> _Layout:
+        return _layout_of(segments, self.chunk_size, self.fraction, device)
 
 
 class _Chunks(NamedTuple):
-    """Adjacent chunks of equal size in a row of values."""
+    """All chunks of one size in a row of values."""
 
-    start: int
-    number: int
     size: int
     chosen: int  # how many values of each chunk are chosen
+    starts: Tensor  # [chunks, 1]: where they begin in a row
+    runs: list[tuple[int, int]]  # where adjacent chunks begin and end
 
     @property
     def index_bytes(self) -> int:
@@ -146,21 +139,69 @@ class _Chunks(NamedTuple):
         return index_bytes(self.size, self.chosen)
 
     def rows_of(self, x: Tensor) -> Tensor:
-        """Return the chunks of `[w, n]` as `[w number, size]`."""
-        return x[:, self.start : self.start + self.number * self.size].reshape(-1, self.size)
+        """Return the chunks of `[w, n]` as `[w chunks, size]`."""
+        parts = [x[:, start:end] for start, end in self.runs]
+        return (parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)).reshape(-1, self.size)
 
     def positions_in_row(self, chosen: Tensor) -> Tensor:
-        """Return positions in chunks `[w number, k]` as positions in rows, `[w, number k]`."""
-        starts = self.start + self.size * torch.arange(self.number, device=chosen.device)
-        return (chosen.view(-1, self.number, self.chosen) + starts.unsqueeze(1)).flatten(1)
+        """Return positions in chunks `[w chunks, k]` as positions in rows, `[w, chunks k]`."""
+        return (chosen.view(-1, len(self.starts), self.chosen) + self.starts).flatten(1)
 
 
-def _to_bins(v: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the bin of each value of `[w, k]`, uint8, and the mean of each bin, `[w, 4]`."""
-    width = (_BIN_IN_DEVIATIONS * standard_deviation(v)).to(v.dtype).unsqueeze(1)
-    mean = mean_where(v, torch.ones_like(v, dtype=torch.bool)).unsqueeze(1)
-    place = (v - mean) / torch.where(width > 0, width, 1)
+class _Layout(NamedTuple):
+    """The chunks of a row of tensors, and which tensor each chosen value belongs to."""
+
+    chunks: list[_Chunks]
+    tensors: Tensor  # [values]
+    by_tensor: Tensor  # [values]: indices of values, by tensor
+    counts: Tensor  # [tensors]: how many values a tensor has
+
+
+@lru_cache(maxsize=64)  # one entry per bucket of DDP
+def _layout_of(
+    segments: tuple[int, ...], chunk_size: int, fraction: float, device: torch.device
+) -> _Layout:
+    sizes: dict[int, list[tuple[int, int]]] = {}  # of each size: starts and tensors
+    for i, (start, n) in enumerate(zip(accumulate(segments, initial=0), segments, strict=False)):
+        for at in range(start, start + n, chunk_size):
+            sizes.setdefault(min(chunk_size, start + n - at), []).append((at, i))
+    chunks, tensors = [], [np.empty(0, dtype=np.int64)]
+    for size, places in sizes.items():
+        runs: list[tuple[int, int]] = []
+        for at, _ in places:
+            begin = runs.pop()[0] if runs and runs[-1][1] == at else at
+            runs.append((begin, at + size))
+        k, starts = count_share(fraction, size), torch.tensor([[at] for at, _ in places])
+        chunks.append(_Chunks(size, k, starts.to(device), runs))
+        tensors.append(np.array([i for _, i in places]).repeat(k))
+    of_value = np.concatenate(tensors)
+    tables = of_value, of_value.argsort(kind="stable"), np.bincount(of_value)
+    return _Layout(chunks, *[torch.tensor(table, device=device) for table in tables])
+
+
+def _to_bins(v: Tensor, layout: _Layout) -> tuple[Tensor, Tensor]:
+    """Return the bins of values `[w, k]`, uint8, and the means of each tensor's, `[w, 4 tensors]`.
+
+    Sums are in float64, each in the order of its values.
+    """
+    mean = _sums(v, layout) / layout.counts
+    apart = v - mean.index_select(1, layout.tensors)
+    deviation = (_sums(apart.square(), layout) / layout.counts).sqrt()
+    width = (_BIN_IN_DEVIATIONS * deviation).to(v.dtype).index_select(1, layout.tensors)
+    place = apart.to(v.dtype) / torch.where(width > 0, width, 1)
     # A NaN may go to any bin, but has to go to one, so that the bin's mean is NaN.
     bins = (place.round().to(torch.int32) + _BINS // 2).clamp(0, _BINS - 1)
-    means = [mean_where(v, bins == b) for b in range(_BINS)]
-    return bins.to(torch.uint8), torch.stack(means, dim=1)
+    means = [
+        _sums(torch.where(inside, v, 0), layout) / _sums(inside, layout).clamp_min(1)
+        for inside in (bins == b for b in range(_BINS))
+    ]
+    return bins.to(torch.uint8), torch.stack(means, dim=2).flatten(1).to(v.dtype)
+
+
+def _sums(x: Tensor, layout: _Layout) -> Tensor:
+    """Return the sum of each tensor's values of `[w, k]`, float64 `[w, tensors]`."""
+    sorted_values = x.index_select(1, layout.by_tensor).double().flatten()
+    lengths = layout.counts.repeat(len(x))
+    # `unsafe` skips a check of the lengths, for which the host would wait.
+    sums = torch.segment_reduce(sorted_values, "sum", lengths=lengths, unsafe=True)
+    return sums.view(len(x), -1)

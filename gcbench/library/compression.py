@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -35,7 +35,6 @@ from gcbench.library.states import (
     refuse_other_traffic,
     to_plain,
 )
-from gcbench.train.finite import not_finite
 
 
 @dataclass
@@ -214,11 +213,11 @@ class Compression(ABC):
         self,
         exchange: Exchange,
         state: State,
-        seen: Iterable[Tensor],
+        bad: Tensor,
         group: dist.ProcessGroup | None,
         earlier: Sequence[Tensor] | None = None,
     ) -> bool:
-        """Store `state` if all `seen` tensors `[1, ...]` are finite; else keep the old state.
+        """Store `state` unless this worker has seen a `bad` value, `[1]`; else keep the old state.
 
         The processes of `group` decide together: if one has seen a bad value, none stores. Returns
         whether it was stored.
@@ -227,7 +226,7 @@ class Compression(ABC):
             ConfigError: if they have made different numbers of exchanges, or have different
                 `earlier` updates, where None stands for any.
         """
-        bad = not_finite(seen).float()
+        bad = bad.float()
         if group is None:
             kept = not bad.item()
         else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from operator import is_
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from gcbench.comm import Comm, MirrorTransport, WholeGradient, node_size, transport_of
+from gcbench.comm import Arrived, Comm, MirrorTransport, WholeGradient, node_size, transport_of
 from gcbench.compressors import Compressor, Grads, parts_of
 from gcbench.compressors.hierarchical import Hierarchical
 from gcbench.compressors.matrices import Shape, shapes_of_parameters
@@ -24,6 +25,7 @@ from gcbench.library.states import (
     refuse_other_tensors,
     states_of,
 )
+from gcbench.train.finite import not_finite
 
 
 class DdpCompression(Compression):
@@ -45,6 +47,11 @@ class DdpCompression(Compression):
             {"gradient": Exchange(seed)},
             parameters={name: list(p.shape) for p, name in self._parameters.items()},
         )
+        self._arrived: Arrived | None = None
+        self._everyone: Sequence[nn.Parameter | None] = []  # with those that are not exchanged
+        self._frozen: Sequence[nn.Parameter] = []
+        self._places: dict[str, Tensor] = {}  # what holds gradients, then updates
+        self._copied: list[str] = []  # whose gradients have another type or layout than rows
         self._hook = _free_hook_of(ddp, self._parameters)
         self._hook.on_gradients = self._exchange
         self._hook.on_forward = self._refuse_first_no_sync
@@ -70,33 +77,51 @@ class DdpCompression(Compression):
             )
 
     @torch.no_grad()
-    def _exchange(
-        self, gradients: Mapping[nn.Parameter, Tensor], earlier: Sequence[Tensor] | None
-    ) -> None:
+    def _exchange(self, arrived: Arrived, earlier: Sequence[Tensor] | None) -> None:
         """Replace this worker's new gradients by the update that all workers agree on."""
-        trainable = {p for p in self._module.parameters() if p.requires_grad}
-        if not trainable <= self._parameters.keys() <= gradients.keys():
-            self._refuse_late_parameters(gradients)
-        rows = {
-            name: gradients[p].float().contiguous().view(1, *self._shapes[name])
-            for p, name in self._parameters.items()
+        everyone = [p for part in self._module.modules() for p in part._parameters.values()]
+        if not (
+            arrived is self._arrived
+            and len(everyone) == len(self._everyone)
+            and all(map(is_, everyone, self._everyone))
+            and not any(p.requires_grad for p in self._frozen)
+        ):
+            self._prepare(arrived, everyone)
+        copies = {
+            name: self._places[name].float().contiguous().view(1, *self._shapes[name])
+            for name in self._copied
         }
         exchange = self._exchanges["gradient"]
-        out = self._aggregate(exchange, rows)
+        bad = not_finite([_as_row(x) for x in (*arrived.buffers, *copies.values())])
+        out = self._aggregate(exchange, self._places | copies)
+        updates = [out.update[name] for name in self._places]
+        for i, name in enumerate(self._places) if copies else ():
+            updates[i] = updates[i].view(self._places[name].shape)
+        torch._foreach_copy_([*self._places.values()], updates)
         # Some methods code an overflow as they code any other value, such as signs, or do not send
         # it in this step, so that the update of all workers is finite even if a gradient is not.
         # An update may also be too large for float16.
-        updates = {
-            p: out.update[name].to(gradients[p].dtype) for p, name in self._parameters.items()
-        }
-        seen = [*rows.values(), *updates.values()]
-        kept = self._keep(exchange, out.state, seen, self._group, earlier)
-        for p, update in updates.items():
-            # GradScaler sees only what is written here, and must find the overflow of any worker.
-            if kept:
-                gradients[p].copy_(update.view(p.shape))
+        bad |= not_finite([_as_row(x) for x in arrived.buffers])
+        # GradScaler sees only what is written here, and must find the overflow of any worker.
+        if not self._keep(exchange, out.state, bad, self._group, earlier):
+            for buffer in arrived.buffers:
+                buffer.fill_(torch.nan)
+
+    def _prepare(self, arrived: Arrived, everyone: Sequence[nn.Parameter | None]) -> None:
+        """Find the places of gradients, which are the same until DDP has other buckets."""
+        gradients = arrived.gradients
+        trainable = {p for p in everyone if p is not None and p.requires_grad}
+        if not trainable <= self._parameters.keys() <= gradients.keys():
+            self._refuse_late_parameters(gradients)
+        self._arrived, self._everyone = arrived, everyone
+        self._frozen = [p for p in everyone if p is not None and not p.requires_grad]
+        self._places = {name: gradients[p] for p, name in self._parameters.items()}
+        self._copied = []
+        for name, g in self._places.items():
+            if g.dtype == torch.float32 and g.is_contiguous():
+                self._places[name] = g.view(1, *self._shapes[name])
             else:
-                gradients[p].fill_(torch.nan)
+                self._copied.append(name)
 
     def _refuse_late_parameters(self, gradients: Collection[nn.Parameter]) -> None:
         """Raise ConfigError for a parameter that began to take part too late for DDP or for us."""
@@ -182,6 +207,10 @@ def shapes_of(ddp: DistributedDataParallel) -> dict[str, Shape]:
     shapes = shapes_of_parameters(ddp.module)
     by_name = {name_without_wrappers(name): shape for name, shape in shapes.items()}
     return {name: by_name[name] for name in parameters_of(ddp).values()}
+
+
+def _as_row(x: Tensor) -> Tensor:
+    return x.view(1, -1)
 
 
 def _trainable(module: nn.Module, ignored: Collection[str]) -> dict[nn.Parameter, str]:

@@ -29,6 +29,7 @@ from gcbench.library.states import (
 )
 from gcbench.library.turns import Turns
 from gcbench.seeds import mix
+from gcbench.train.finite import not_finite
 
 
 @dataclass
@@ -166,7 +167,8 @@ class FsdpCompression(Compression):
         out = self._aggregate(exchange, {name: rows}, like={name: own})
         # A GradScaler must find an overflow even where a method sends a sign of it, or nothing. The
         # owner of a shard sees only its own update, but its residual is that of all shards.
-        kept = self._keep(exchange, out.state, [rows, *out.update.values()], self._agreeing)
+        bad = not_finite([rows, *out.update.values()])
+        kept = self._keep(exchange, out.state, bad, self._agreeing)
         return out.update[name][0] if kept else torch.full_like(own[0], torch.nan)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -65,7 +65,7 @@ class FirstBad:
 
 def not_finite(tensors: Iterable[Tensor]) -> Tensor:
     """Return for each worker, `[w]`, whether its row of any tensor `[w, ...]` is not finite."""
-    by_worker = list(zip(*(x for x in tensors if x.numel()), strict=True))
+    by_worker = list(zip(*_wholes([x for x in tensors if x.numel()]), strict=True))
     if by_worker[0][0].device.type == "cpu":
         # A sum is faster than extremes, and finite only where all its terms are.
         sums = torch.stack([row.sum() for worker in by_worker for row in worker])
@@ -78,6 +78,22 @@ def not_finite(tensors: Iterable[Tensor]) -> Tensor:
             for worker in by_worker
         ]
     )
+
+
+def _wholes(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Return tensors `[w, ...]`, with one for all that are the parts of its rows."""
+    by_whole: dict[int, list[Tensor]] = {}
+    for x in tensors:
+        by_whole.setdefault(id(x if x._base is None else x._base), []).append(x)
+    wholes: list[Tensor] = []
+    for parts in by_whole.values():
+        whole = parts[0]._base
+        fills = whole is not None and len(whole) == len(parts[0])
+        if fills and whole.numel() == sum(x.numel() for x in parts):
+            wholes.append(whole)
+        else:
+            wholes += parts
+    return wholes
 
 
 def describe_bad_value(bad: BadValue) -> str:
