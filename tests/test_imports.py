@@ -116,6 +116,15 @@ def test_rooms_import_one_way() -> None:
             assert other in {room} | SHARED | MAY_IMPORT[room], f"{path} imports {module}"
 
 
+def test_an_entropy_coder_is_needed_only_by_who_uses_it() -> None:
+    """A GPU that is lent for minutes may be on a machine that cannot install it."""
+    tree = ast.parse((PACKAGE / "codecs/entropy.py").read_text())
+    first = {
+        alias.name for node in tree.body if isinstance(node, ast.Import) for alias in node.names
+    }
+    assert "torch" in first and "constriction" not in first
+
+
 def test_libraries_stay_in_their_rooms() -> None:
     for path, room, module in imports():
         for library, rooms in ONLY_IN.items():

@@ -74,7 +74,9 @@ def test_lines_are_kept_at_once_and_what_failed_or_was_cut_off_is_tried_again(
     good = [{"part": "encode", "milliseconds": 0.5, "x": 4.0}]
     todo = items(script, good=lambda: good, bad=fails, endless=sees_the_others)
     monkeypatch.setattr(script, "list_items", lambda place: todo)
-    typed("--dry-run", "--out", "first", "--minutes", "0.05")  # returns although one is endless
+    typed(
+        "--dry-run", "--out", "first", "--minutes", str(patience(3) / 60)
+    )  # returns although one is endless
     assert names_in(tmp_path / "first") == ["codecs/good/1", "codecs/bad/1"]
     with (tmp_path / "first/results/gpu.jsonl").open("a") as file:
         file.write('{"name": "codecs/')  # the machine went away while it wrote
