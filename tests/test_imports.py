@@ -25,7 +25,7 @@ MAY_IMPORT = {
     "codecs": set(),
     "models": set(),
     "data": set(),
-    "records": set(),
+    "records": {"config"},
     "compressors": {"codecs", "comm"},
     "train": {"compressors", "codecs", "comm", "data", "models", "records"},
     "config": set(),

@@ -169,14 +169,17 @@ void transposed_times(Shape s, const float* m, const float* p, float* q, Index s
   });
 }
 
-void product_and_rest(Shape s, const float* p, const float* q, const float* r, float* m, float* u,
-                      bool past_caches) {
+void product_and_rest(Shape s, const float* p, const float* q, const float* own_p, const float* r,
+                      float* m, float* u, bool past_caches) {
   few_columns(s.rank, [&](Index c, auto few) {
     const float *qc = q + c * s.columns, *rc = r + c * s.columns;
-    float w[few];
-    for (int k = 0; k < few; k++) w[k] = p[(c + k) * s.rows];
+    float w[few], own[few];
+    for (int k = 0; k < few; k++) {
+      w[k] = p[(c + k) * s.rows];
+      own[k] = own_p[(c + k) * s.rows];
+    }
     auto subtract = [&](Index j) {
-      for (int k = 0; k < few; k++) m[j] -= w[k] * rc[k * s.columns + j];
+      for (int k = 0; k < few; k++) m[j] -= own[k] * rc[k * s.columns + j];
     };
     auto add = [&](Index j, float so_far) {
       for (int k = 0; k < few; k++) so_far += w[k] * qc[k * s.columns + j];
@@ -282,19 +285,22 @@ void transposed_times(Index count, const Shape* shapes, Index workers, const flo
   }
 }
 
-// U = P Q^T and, in place, M = M - P R^T. R is a worker's own Q or, if r_size is 0, that of all.
+// U = P Q^T and, in place, M = M - P' R^T. P' and R are a worker's own factors or, where their size
+// is 0, those of all.
 void product_and_rest(Index count, const Shape* shapes, Index workers, const float* p,
-                      const float* q, const float* r, Index r_size, float* const* m,
-                      float* const* u, int threads) {
+                      const float* q, const float* own_p, Index own_p_size, const float* r,
+                      Index r_size, float* const* m, float* const* u, int threads) {
   for (Index i = 0; i < count; i++) {
     const Shape s = shapes[i];
     const bool past_caches = goes_past_caches(u[i], s);
     in_parallel(workers * s.rows, threads, [&](Index row) {
-      const Index worker = row / s.rows, at = row * s.columns;
+      const Index worker = row / s.rows, of_worker = row % s.rows, at = row * s.columns;
       float* update = worker == 0 ? u[i] + at : nullptr;
-      product_and_rest(s, p + row % s.rows, q, r + worker * r_size, m[i] + at, update, past_caches);
+      product_and_rest(s, p + of_worker, q, own_p + worker * own_p_size + of_worker,
+                       r + worker * r_size, m[i] + at, update, past_caches);
     });
     p += s.rank * s.rows;
+    own_p += s.rank * s.rows;
     q += s.rank * s.columns;
     r += s.rank * s.columns;
   }

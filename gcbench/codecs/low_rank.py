@@ -6,9 +6,39 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+_MANY = 8  # columns, of which Cholesky's decomposition is faster than one at a time
+_DEPENDENT = 1e-4  # a column with less of its norm outside of the others is left to Gram-Schmidt
+
 
 def orthogonalize(p: Tensor) -> Tensor:
     """Return the columns of each matrix `[..., n, r]` made orthonormal by Gram-Schmidt.
+
+    On a CPU, those of well-conditioned matrices with many columns come from Cholesky's
+    decomposition of P^T P, in float64 and twice, which gives the same columns up to rounding.
+    """
+    if not p.is_cpu or not _MANY < p.shape[-1] <= p.shape[-2]:
+        return _gram_schmidt(p)
+    out, good = _by_cholesky(p.double())
+    out = out.to(p.dtype)
+    if not good.all():
+        out[~good] = _gram_schmidt(p[~good])
+    return out
+
+
+def _by_cholesky(p: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the columns of P made orthonormal, and whether each matrix was well-conditioned."""
+    q = p / torch.linalg.vector_norm(p, dim=-2, keepdim=True)
+    good = torch.ones(p.shape[:-2], dtype=torch.bool)
+    for _ in range(2):
+        factor, info = torch.linalg.cholesky_ex(q.mT @ q)
+        left = factor.diagonal(dim1=-2, dim2=-1).amin(-1)
+        good &= (info == 0) & (left > _DEPENDENT)  # NaN is not greater
+        q = torch.linalg.solve_triangular(factor, q.mT, upper=False).mT
+    return q, good
+
+
+def _gram_schmidt(p: Tensor) -> Tensor:
+    """Return the columns of each matrix `[..., n, r]` made orthonormal one by one.
 
     A zero column stays zero.
 

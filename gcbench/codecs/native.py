@@ -46,7 +46,7 @@ _FUNCTIONS = {  # *: pointer, f: float, i: int, n: int64
             "orthogonalize": "*",
             "add_times": "n****f***ni",
             "transposed_times": "n***ni",
-            "product_and_rest": "n***n**i",
+            "product_and_rest": "n***n*n**i",
         }.items()
     },
 }

@@ -29,9 +29,12 @@ from gcbench.codecs.native import is_native, load_native
 Matrices = Sequence[Tensor]
 Stacks = Sequence[Tensor]
 
-# On a CPU a stack would save nothing, and be so large a block of memory that the system allocates
-# it anew in every step, page by page.
+# On a CPU a stack of large matrices would save nothing, and be so large a block of memory that the
+# system allocates it anew in every step, page by page.
 STACKED_ON = {"cuda"}
+_SMALL = 1 << 14  # values of a matrix that is stacked everywhere
+# With more columns, a product of matrices is faster than our loops, which take four at a time.
+_FEW = 8
 
 
 class Shape(NamedTuple):
@@ -68,7 +71,7 @@ def ps_of(flat: Tensor, shapes: Shapes) -> list[Tensor]:
 
 def qs_of(flat: Tensor, shapes: Shapes) -> list[Tensor]:
     """Return the factors Q of all matrices, `[w, r, m]` each, as views."""
-    return [q for qs in _stacked_qs(flat, shapes) for q in qs.unbind(1)]
+    return [q for qs in stacked_qs(flat, shapes) for q in qs.unbind(1)]
 
 
 def _stacked_ps(flat: Tensor, shapes: Shapes) -> list[Tensor]:
@@ -76,7 +79,7 @@ def _stacked_ps(flat: Tensor, shapes: Shapes) -> list[Tensor]:
     return _split(flat, [(k, s.r, s.n) for s, k in _stack_sizes(shapes, flat.device)])
 
 
-def _stacked_qs(flat: Tensor, shapes: Shapes) -> list[Tensor]:
+def stacked_qs(flat: Tensor, shapes: Shapes) -> list[Tensor]:
     """Return the factors Q by stack, `[w, k, r, m]` each, as views."""
     return _split(flat, [(k, s.r, s.m) for s, k in _stack_sizes(shapes, flat.device)])
 
@@ -91,7 +94,7 @@ def restart(qs: Sequence[Tensor], fresh: Tensor, shapes: Shapes) -> Tensor:
 
     Columns that are zero, or not finite, are replaced by those of `fresh`.
     """
-    library, out = _native(qs), torch.empty_like(fresh, dtype=qs[0].dtype)
+    library, out = _native(shapes, qs), torch.empty_like(fresh, dtype=qs[0].dtype)
     if library is not None:
         library.restart(*_c_shapes(shapes), _addresses(qs), fresh.data_ptr(), out.data_ptr())
         return out
@@ -103,6 +106,11 @@ def restart(qs: Sequence[Tensor], fresh: Tensor, shapes: Shapes) -> Tensor:
     return out
 
 
+def add(gs: Matrices, es: Matrices, alpha: float, shapes: Shapes) -> list[Tensor]:
+    """Return stacks of M = G + alpha E."""
+    return stack(torch._foreach_add(list(gs), list(es), alpha=alpha), shapes)
+
+
 def add_times(
     gs: Matrices, es: Matrices, alpha: float, q: Tensor, shapes: Shapes
 ) -> tuple[list[Tensor], Tensor]:
@@ -110,15 +118,14 @@ def add_times(
 
     Each worker's matrix is contiguous in G and E, but need not be next to another worker's.
     """
-    library = _native(gs, es)
+    library = _native(shapes, gs, es)
+    if library is None:
+        stacks = add(gs, es, alpha, shapes)
+        return stacks, times(stacks, q, shapes)
     workers = len(gs[0])
     sizes = _stack_sizes(shapes, gs[0].device)
     stacks = [gs[0].new_empty(count, workers, s.n, s.m) for s, count in sizes]
     ms = unstack(stacks)
-    if library is None:
-        for m, g, e in zip(ms, gs, es, strict=True):
-            torch.add(g, e, alpha=alpha, out=m)
-        return stacks, times(stacks, q, shapes)
     p = _empty_factors(stacks, sum(s.r * s.n for s in shapes))
     inputs = (*_places(gs), *_places(es), alpha, q.data_ptr())
     outputs = (_addresses(ms), p.data_ptr(), p.shape[1])
@@ -130,7 +137,7 @@ def times(stacks: Stacks, q: Tensor, shapes: Shapes) -> Tensor:
     """Return P = M Q."""
     p = _empty_factors(stacks, sum(s.r * s.n for s in shapes))
     for ms, (factor,), outs in zip(
-        stacks, _stacked_qs(q, shapes), _stacked_ps(p, shapes), strict=True
+        stacks, stacked_qs(q, shapes), _stacked_ps(p, shapes), strict=True
     ):
         for m, out in zip(ms.unbind(1), outs, strict=True):
             torch.bmm(factor, m.mT, out=out)
@@ -139,7 +146,7 @@ def times(stacks: Stacks, q: Tensor, shapes: Shapes) -> Tensor:
 
 def orthogonalize(p: Tensor, shapes: Shapes) -> Tensor:
     """Return P `[1, all]` with the columns of each matrix made orthonormal."""
-    library, out = _native([p]), p.clone()
+    library, out = _native(shapes, [p]), p.clone()
     if library is not None:
         library.orthogonalize(*_c_shapes(shapes), out.data_ptr())
         return out
@@ -152,7 +159,7 @@ def orthogonalize(p: Tensor, shapes: Shapes) -> Tensor:
 
 def transposed_times(stacks: Stacks, p: Tensor, shapes: Shapes) -> Tensor:
     """Return Q = M^T P."""
-    library, q = _native(stacks), _empty_factors(stacks, sum(s.r * s.m for s in shapes))
+    library, q = _native(shapes, stacks), _empty_factors(stacks, sum(s.r * s.m for s in shapes))
     if library is not None:
         factors = p.data_ptr(), q.data_ptr(), q.shape[1]
         addresses = _addresses(unstack(stacks))
@@ -161,7 +168,7 @@ def transposed_times(stacks: Stacks, p: Tensor, shapes: Shapes) -> Tensor:
         )
         return q
     for ms, (factor,), outs in zip(
-        stacks, _stacked_ps(p, shapes), _stacked_qs(q, shapes), strict=True
+        stacks, _stacked_ps(p, shapes), stacked_qs(q, shapes), strict=True
     ):
         for m, out in zip(ms.unbind(1), outs, strict=True):
             torch.bmm(factor, m, out=out)
@@ -169,37 +176,50 @@ def transposed_times(stacks: Stacks, p: Tensor, shapes: Shapes) -> Tensor:
 
 
 def product(p: Tensor, q: Tensor, shapes: Shapes) -> list[Tensor]:
-    """Return stacks of P Q^T."""
+    """Return stacks of P Q^T, of which either may be each worker's own."""
     stacks = []
-    for (left,), rights in zip(_stacked_ps(p, shapes), _stacked_qs(q, shapes), strict=True):
-        rows = [torch.bmm(left.mT, right) for right in rights]
+    for lefts, rights in zip(_stacked_ps(p, shapes), stacked_qs(q, shapes), strict=True):
+        rows = [torch.bmm(left.mT, right) for left, right in _pair(lefts, rights)]
         stacks.append(torch.stack(rows, dim=1) if len(rows) > 1 else rows[0].unsqueeze(1))
     return stacks
 
 
 def product_and_rest(
-    p: Tensor, q: Tensor, worker_q: Tensor, stacks: Stacks, shapes: Shapes
+    p: Tensor, q: Tensor, worker_p: Tensor, worker_q: Tensor, stacks: Stacks, shapes: Shapes
 ) -> list[Tensor]:
-    """Return stacks of P Q^T, and replace each worker's M by M - P Q'^T.
+    """Return stacks of P Q^T, and replace each worker's M by M - P' Q'^T.
 
-    Q' is the worker's row of `worker_q`, or its only row.
+    P' and Q' are the worker's rows of `worker_p` and `worker_q`, or their only row.
     """
-    library = _native(stacks)
+    library = _native(shapes, stacks)
     if library is None:
-        for ms, (left,), rights in zip(
-            stacks, _stacked_ps(p, shapes), _stacked_qs(worker_q, shapes), strict=True
-        ):
-            for m, right in zip(ms.unbind(1), rights.expand(ms.shape[1], -1, -1, -1), strict=True):
+        own = zip(_stacked_ps(worker_p, shapes), stacked_qs(worker_q, shapes), strict=True)
+        for ms, (lefts, rights) in zip(stacks, own, strict=True):
+            pairs = _pair(lefts, rights, ms.shape[1])
+            for m, (left, right) in zip(ms.unbind(1), pairs, strict=True):
                 m.baddbmm_(left.mT, right, alpha=-1)
         return product(p, q, shapes)
     updates = [torch.empty_like(ms[:, :1]) for ms in stacks]
-    worker_stride = worker_q.shape[1] if len(worker_q) > 1 else 0
-    factors = p.data_ptr(), q.data_ptr(), worker_q.data_ptr(), worker_stride
+    own_factors = [
+        place for x in (worker_p, worker_q) for place in (x.data_ptr(), (len(x) > 1) * x.shape[1])
+    ]
     outputs = _addresses(unstack(stacks)), _addresses(unstack(updates))
     library.product_and_rest(
-        *_c_shapes(shapes), stacks[0].shape[1], *factors, *outputs, torch.get_num_threads()
+        *_c_shapes(shapes),
+        stacks[0].shape[1],
+        p.data_ptr(),
+        q.data_ptr(),
+        *own_factors,
+        *outputs,
+        torch.get_num_threads(),
     )
     return updates
+
+
+def _pair(lefts: Tensor, rights: Tensor, rows: int = 1) -> list[tuple[Tensor, Tensor]]:
+    """Return the factors of each worker, at least `rows`, where either may have a single row."""
+    rows = max(len(lefts), len(rights), rows)
+    return list(zip(lefts.expand(rows, -1, -1, -1), rights.expand(rows, -1, -1, -1), strict=True))
 
 
 def _empty_factors(stacks: Stacks, size: int) -> Tensor:
@@ -213,9 +233,12 @@ def _stack_sizes(shapes: Shapes, device: torch.device) -> tuple[tuple[Shape, int
 @lru_cache(maxsize=64)  # one entry per bucket of DDP
 def _runs(shapes: Shapes, stacked: bool) -> tuple[tuple[Shape, int], ...]:
     """Return each stack's shape, and how many matrices it has."""
-    if not stacked:
-        return tuple([(shape, 1) for shape in shapes])
-    return tuple([(shape, len(list(run))) for shape, run in groupby(shapes)])
+    runs: list[tuple[Shape, int]] = []
+    for shape, run in groupby(shapes):
+        count = len(list(run))
+        together = stacked or shape.n * shape.m <= _SMALL
+        runs += [(shape, count)] if together else [(shape, 1)] * count
+    return tuple(runs)
 
 
 @lru_cache(maxsize=64)
@@ -265,7 +288,9 @@ def _similar(shapes: Shapes) -> Iterator[list[int]]:
     yield batch
 
 
-def _native(*matrices: Matrices) -> CDLL | None:
+def _native(shapes: Shapes, *matrices: Matrices) -> CDLL | None:
+    if any(s.r > _FEW for s in shapes):
+        return None
     assert all(m[0].is_contiguous() for ms in matrices for m in ms)
     return load_native() if is_native(matrices[0][0]) else None
 

@@ -4,15 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from gcbench.codecs.low_rank import orthogonalize
+from gcbench.codecs.power_iteration import (
+    Shape,
+    Shapes,
+    Stacks,
+    add,
+    add_times,
+    orthogonalize,
+    product,
+    product_and_rest,
+    ps_of,
+    qs_of,
+    restart,
+    stack,
+    times,
+    transposed_times,
+)
 from gcbench.comm import Comm
-from gcbench.compressors.base import Aggregated, Grads, Properties, State, Step, sizes_of, unflatten
-from gcbench.compressors.matrices import matrix_shape, sides_of
+from gcbench.compressors.base import (
+    Aggregated,
+    Grads,
+    Properties,
+    State,
+    Step,
+    flatten,
+    sizes_of,
+    unflatten,
+)
+from gcbench.compressors.matrices import sides_of
+from gcbench.compressors.powersgd import by_shape, matrices_of, shapes_of, tensors_of
 from gcbench.knobs import Checked
 from gcbench.settings.compressor import Rank
 
@@ -51,34 +77,86 @@ class ACPSGD(Checked):
         return min(self.rank, n, m) * (n + m) / 2
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
-        matrices = {k: g.reshape(-1, *matrix_shape(g)) for k, g in grads.items()}  # [w, n, m]
-        # The state has the factor that was sent last, P `[1, n, r]` or Q `[1, 1, m, r]`: the
-        # number of dimensions says which, as the sides do not where n = m.
-        turned = {k: bool(state.shared) and state.shared[k].dim() == 3 for k in matrices}
-        ms = {k: m.mT if turned[k] else m for k, m in matrices.items()}
-        bases = self._bases(ms, turned, state, step)
-        worker_factors = {k: m @ bases[k] for k, m in ms.items()}
-        factors = dict(zip(ms, comm.mean(list(worker_factors.values())), strict=True))
+        ordered = by_shape(grads)
+        shapes = shapes_of(ordered, self.rank)
+        base, turned = self._base(ordered, shapes, state, step)
+        ms = stack(matrices_of(ordered, shapes), shapes)
+        own, mean = self._factors(
+            None if turned else times(ms, base, shapes), ms, base, shapes, comm
+        )
+        updates = product(*(base, mean) if turned else (mean, base), shapes)
+        return self._to_aggregated(grads, shapes, base, own, mean, turned, updates)
 
-        def decode(factors: Grads) -> Grads:
-            products = {k: factor @ bases[k].mT for k, factor in factors.items()}
-            return {
-                k: (x.mT if turned[k] else x).reshape(-1, *grads[k].shape[1:])
-                for k, x in products.items()
-            }
+    def aggregate_corrected(
+        self, grads: Grads, residual: Grads, alpha: float, state: State, comm: Comm, step: Step
+    ) -> tuple[Aggregated, Grads]:
+        ordered = by_shape(grads)
+        shapes = shapes_of(ordered, self.rank)
+        base, turned = self._base(ordered, shapes, state, step)
+        gs, es = (matrices_of(x, shapes) for x in (ordered, {k: residual[k] for k in ordered}))
+        if turned:
+            ms, worker_p = add(gs, es, alpha, shapes), None
+        else:
+            ms, worker_p = add_times(gs, es, alpha, base, shapes)
+        own, mean = self._factors(worker_p, ms, base, shapes, comm)
+        factors = (base, mean, base, own) if turned else (mean, base, own, base)
+        updates = product_and_rest(*factors, ms, shapes)
+        out = self._to_aggregated(grads, shapes, base, own, mean, turned, updates)
+        return out, tensors_of(ms, grads)
 
-        kept = {k: f.unsqueeze(1) if turned[k] else f for k, f in factors.items()}
-        return Aggregated(decode(factors), lambda: decode(worker_factors), State(shared=kept))
+    def _factors(
+        self, worker_p: Tensor | None, ms: Stacks, base: Tensor, shapes: Shapes, comm: Comm
+    ) -> tuple[Tensor, Tensor]:
+        """Return each worker's P, or else its Q = M^T P, and the mean of the workers'."""
+        own = transposed_times(ms, base, shapes) if worker_p is None else worker_p
+        return own, comm.mean([own])[0]
 
-    def _bases(self, ms: Grads, turned: dict[str, bool], state: State, step: Step) -> Grads:
-        """Return the orthonormal factor `[1, m, r]` to multiply each matrix `[w, n, m]` with."""
-        bases: dict[str, Tensor] = {}
-        for k, drawn in draw_sketches(ms, self.rank, step).items():
-            last = drawn
-            if state.shared:
-                last = state.shared[k] if turned[k] else state.shared[k].squeeze(1)
-            bases[k] = orthogonalize(torch.where(last.any(1, keepdim=True), last, drawn))
-        return bases
+    def _to_aggregated(
+        self,
+        grads: Grads,
+        shapes: Shapes,
+        base: Tensor,
+        own: Tensor,
+        mean: Tensor,
+        turned: bool,
+        updates: Stacks,
+    ) -> Aggregated:
+        def sent() -> Grads:
+            return tensors_of(product(*(base, own) if turned else (own, base), shapes), grads)
+
+        # The number of dimensions says which factor was sent last, as sides do not where n = m.
+        parts = [q.unsqueeze(1) for q in qs_of(mean, shapes)] if turned else ps_of(mean, shapes)
+        by_name = dict(zip(by_shape(grads), parts, strict=True))
+        kept = State(shared={name: by_name[name] for name in grads})
+        return Aggregated(tensors_of(updates, grads), sent, kept)
+
+    def _base(
+        self, ordered: Grads, shapes: Shapes, state: State, step: Step
+    ) -> tuple[Tensor, bool]:
+        """Return the orthonormal factor to multiply M with, and whether it is P, not Q.
+
+        The factor is that which was sent last, P `[1, r, n]` or Q `[1, 1, r, m]`.
+        """
+        last = [state.shared[k] for k in ordered] if state.shared else []
+        turned = bool(last) and last[0].dim() == 3
+        sides = tuple([Shape(s.m, s.n, s.r) if turned else s for s in shapes])
+        offsets = tuple([step.offsets[name] for name in ordered])
+        base = _draw_base(step.seed, offsets, sides, next(iter(ordered.values())).device)
+        if last:
+            factors = [x if turned else x.squeeze(1) for x in last]
+            base = restart([x.contiguous() for x in factors], base, sides)
+        return orthogonalize(base, tuple([Shape(s.m, s.n, s.r) for s in sides])), turned
+
+
+@lru_cache(maxsize=64)  # two entries per bucket of DDP
+def _draw_base(seed: int, offsets: tuple[int, ...], shapes: Shapes, device: torch.device) -> Tensor:
+    """Return the sketches of the first step, for whichever factor has m values per column."""
+    names = [str(i) for i in range(len(shapes))]
+    step = Step(0, seed, range(0), dict(zip(names, offsets, strict=True)))
+    like = zip(names, shapes, strict=True)
+    ms = {name: torch.empty(1, s.r, s.m, device=device) for name, s in like}
+    drawn = draw_sketches(ms, max(s.r for s in shapes), step)
+    return flatten({name: x.mT for name, x in drawn.items()})
 
 
 def draw_sketches(ms: Grads, rank: int, step: Step) -> Grads:

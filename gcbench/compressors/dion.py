@@ -15,8 +15,8 @@ from gcbench.codecs.power_iteration import (
     orthogonalize,
     product,
     product_and_rest,
-    qs_of,
     stack,
+    stacked_qs,
     times,
     transposed_times,
 )
@@ -93,7 +93,7 @@ class Dion(Checked):
         worker_r = transposed_times(bs, p, shapes)
         r = comm.mean([worker_r])[0]
         scaled_q = _normalize(r, shapes)
-        updates = product_and_rest(p, scaled_q, (1 - self.momentum) * r, bs, shapes)
+        updates = product_and_rest(p, scaled_q, p, (1 - self.momentum) * r, bs, shapes)
         return Aggregated(
             tensors_of(updates, grads),
             lambda: tensors_of(product(p, worker_r, shapes), grads),
@@ -106,11 +106,13 @@ class Dion(Checked):
 
 def _normalize(r: Tensor, shapes: Shapes) -> Tensor:
     """Return factors `[1, all]` with columns of norm sqrt(n / m), or zero where they are noise."""
-    out = torch.empty_like(r)
-    for factor, target, s in zip(qs_of(r, shapes), qs_of(out, shapes), shapes, strict=True):
+    out, first = torch.empty_like(r), 0
+    for factors, targets in zip(stacked_qs(r, shapes), stacked_qs(out, shapes), strict=True):
         # Dividing by the largest entry first keeps the squares of tiny columns from underflowing.
-        largest = factor.abs().amax(-1, keepdim=True)
-        is_noise = largest <= _NOISE * largest.amax()
-        unit = F.normalize(factor / torch.where(is_noise, 1, largest), dim=-1)
-        target.copy_(torch.where(is_noise, 0, (s.n / s.m) ** 0.5 * unit))
+        largest = factors.abs().amax(-1, keepdim=True)
+        is_noise = largest <= _NOISE * largest.amax(-2, keepdim=True)
+        unit = F.normalize(factors / torch.where(is_noise, 1, largest), dim=-1)
+        shape = shapes[first]
+        targets.copy_(torch.where(is_noise, 0, (shape.n / shape.m) ** 0.5 * unit))
+        first += factors.shape[1]
     return out

@@ -124,7 +124,7 @@ class PowerSGD(Checked):
         else:
             factors = self._iterate(ms, p, q, shapes, comm)
         sent_q = factors.q if self.residual == "aggregated" else factors.worker_q
-        updates = product_and_rest(factors.p, factors.q, sent_q, ms, shapes)
+        updates = product_and_rest(factors.p, factors.q, factors.p, sent_q, ms, shapes)
         return self._to_aggregated(grads, shapes, factors, updates), tensors_of(ms, grads)
 
     def _to_aggregated(

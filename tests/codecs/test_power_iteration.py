@@ -76,7 +76,8 @@ def step(workers: int, rank: int, rows: slice = slice(None)) -> list[list[Tensor
     orthonormal = orthogonalize(randn(1, p.shape[1], seed=6), shapes)
     worker_q = transposed_times(ms, orthonormal, shapes)
     sums = [m.clone() for m in unstack(ms)]
-    updates = product_and_rest(orthonormal, q, worker_q, ms, shapes)
+    own_p = torch.cat([(1 + worker) * orthonormal for worker in range(workers)])[rows]
+    updates = product_and_rest(orthonormal, q, own_p, worker_q, ms, shapes)
     return [
         sums,
         ps_of(p, shapes),
@@ -199,7 +200,7 @@ def test_a_shared_factor_is_subtracted_from_all() -> None:
         for sides in zip(*SIDES, strict=True)
     )
     stacks = stack(ms, shapes)
-    updates = product_and_rest(p, q, q, stacks, shapes)
+    updates = product_and_rest(p, q, p, q, stacks, shapes)
     for m, old, update in zip(unstack(stacks), before, unstack(updates), strict=True):
         torch.testing.assert_close(m, old - update, rtol=1e-4, atol=1e-4)
 
