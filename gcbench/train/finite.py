@@ -88,14 +88,11 @@ def _wholes(tensors: Sequence[Tensor]) -> list[Tensor]:
     wholes: list[Tensor] = []
     for parts in by_whole.values():
         whole = parts[0]._base
-        if (
-            whole is not None
-            and len(whole) == len(parts[0])
-            and whole.numel() == sum(x.numel() for x in parts)
-        ):
-            wholes.append(whole)
-        else:
+        if whole is None or len(whole) != len(parts[0]):
             wholes += parts
+        else:
+            fill = whole.numel() == sum(x.numel() for x in parts)
+            wholes += [whole] if fill else parts
     return wholes
 
 

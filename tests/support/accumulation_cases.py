@@ -14,6 +14,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 import gcbench
+from gcbench.comm import Arrived
 
 
 def add_up_micro_batches(
@@ -103,18 +104,21 @@ def use_branches(process: Process, as_view: bool) -> tuple[list[Tensor], list[Te
     return seen
 
 
-def copies_of_updates(process: Process) -> list[int]:
-    """Return how many updates each exchange copied; `zero_grad` came before all but the last."""
+def copies_of_updates(process: Process) -> list[tuple[int, int]]:
+    """Return how many updates each exchange copied, and how many arrivals it watched.
+
+    `zero_grad` came before all but the last, and set `p.grad` to None in the first four.
+    """
     ddp = DistributedDataParallel(Net())
     compression = gcbench.compress(ddp, "powersgd")
     exchange, copies = compression._hook.on_gradients, []  # type: ignore[attr-defined]
 
-    def count(new: Mapping[nn.Parameter, Tensor], earlier: Sequence[Tensor]) -> None:
-        copies.append(len(earlier))
+    def count(new: Arrived, earlier: Sequence[Tensor]) -> None:
+        copies.append((len(earlier), len(compression._hook._watching)))  # type: ignore[attr-defined]
         exchange(new, earlier)
 
     compression._hook.on_gradients = count  # type: ignore[attr-defined]
-    for set_to_none in (True, True, False, None):
+    for set_to_none in (True, True, True, True, False, None):
         if set_to_none is not None:
             ddp.zero_grad(set_to_none)
         backward(ddp, process.rank, 0)

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 import torch
 from sentence import run
+from torch import Tensor
 
 from gcbench.compressors import Aggregated, State
 from gcbench.compressors.dense import Dense
 from gcbench.compressors.wrappers import ErrorFeedback
 from gcbench.config import RunFailed
-from gcbench.train.finite import KINDS, FirstBad, describe_bad_value
+from gcbench.train.finite import KINDS, FirstBad, describe_bad_value, not_finite
 
 CPU = torch.device("cpu")
 
@@ -50,6 +51,18 @@ def test_the_first_step_counts() -> None:
     for step in (2, 4):
         noted.note_gradients(step, torch.tensor([torch.nan]), torch.zeros(1, 2))
     assert noted.collect(range(1)) == [(2, KINDS.index("loss"), 0)]
+
+
+def test_parts_of_a_row_are_one_sum(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The values of tensors that fill a flat one are read at once, with their workers apart."""
+    flat = torch.zeros(2, 300)
+    parts = [part.view(2, 2, 5) for part in flat.split(10, dim=1)]
+    sums: list[Tensor] = []
+    plain = Tensor.sum
+    monkeypatch.setattr(Tensor, "sum", lambda x: sums.append(x) or plain(x))
+    assert not_finite(parts).tolist() == [False, False] and len(sums) == 2
+    flat[1, 299] = torch.inf
+    assert not_finite(parts).tolist() == not_finite(parts[29:]).tolist() == [False, True]
 
 
 OVERRIDES = [
