@@ -69,7 +69,7 @@ def test_alternating_steps_send_either_factor() -> None:
         state = out.state
         seen.append(comm.meter.sent_bits[0])
         assert {k: p.shape[1:] for k, p in state.shared.items()} == (
-            {"w": (1, 10, 2), "x": (1, 30, 2)} if number % 2 else {"w": (9, 2), "x": (4, 2)}
+            {"w": (1, 2, 10), "x": (1, 2, 30)} if number % 2 else {"w": (2, 9), "x": (2, 4)}
         )
     sent = [b - a for a, b in zip(seen, seen[1:], strict=False)]
     assert sent == [32 * 2 * (9 + 4), 32 * 2 * (10 + 30)] * 2
