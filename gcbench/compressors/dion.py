@@ -66,18 +66,14 @@ class Dion(Checked):
 
     Sends r (n + m) floats per matrix in two all-reduces, r = min(rank, n, m), as PowerSGD does.
 
-    Differences from the paper: the rank is a number, not a fraction of the smaller side.
-    Gram-Schmidt replaces its randomized Cholesky QR, which spans the same space (on a CPU,
-    Cholesky's decomposition in float64 gives the same columns where they are well-conditioned).
-    Columns of R that are rounding noise, as when B has a lower rank than r, count as zero; the
-    paper makes them <<<<<<< HEAD as long as the others. Differences from its code, microsoft/dion:
-    the code transposes wide matrices, so that the longer side is the orthonormal one, adds 1e-8 to
-    norms, and uses Lion for embeddings and the last layer, too, which are matrices here. A gradient
-    that is smaller than its factors is sent in their place, there and, with `min_ratio=1`, here.
-    ======= as long as the others. Differences from its code, microsoft/dion: the code transposes
-    wide matrices, so that the longer side is the orthonormal one, adds 1e-8 to norms, and uses Lion
-    for embeddings and the last layer, too, which are matrices here. A gradient that is smaller than
-    its factors is sent in their place, there and, with `min_ratio=1`, here. >>>>>>> fixed
+    Differences from the paper: the rank is a number, not a fraction of the smaller side. Gram-
+    Schmidt replaces its randomized Cholesky QR, which spans the same space (on a CPU, Cholesky's
+    decomposition in float64 gives the same columns where they are well-conditioned). Columns of R
+    that are rounding noise, as when B has a lower rank than r, count as zero; the paper makes them
+    as long as the others. Differences from its code, microsoft/dion: the code transposes wide
+    matrices, so that the longer side is the orthonormal one, adds 1e-8 to norms, and uses Lion
+    for embeddings and the last layer, too, which are matrices here. A gradient that is
+    smaller than its factors is sent in their place, there and, with `min_ratio=1`, here.
     """
 
     rank: Rank
