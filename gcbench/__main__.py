@@ -9,7 +9,7 @@ import sys
 if sys.path[0] == os.getcwd() != os.path.dirname(os.path.dirname(__file__)):
     del sys.path[0]
 
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # before torch loads; launch.local says why
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # before torch loads; launch.local says why
 
 import signal  # noqa: E402
 

@@ -34,9 +34,9 @@ STOP_SECONDS = 600.0  # from SIGTERM to the kill: a test may have to end first
 ORPHAN_SECONDS = 20.0  # for workers whose parent was killed
 FOLLOW_SECONDS = 5.0  # for workers to end by themselves when one of them has failed
 LOOK_SECONDS = 0.2  # between checks for a signal, and for the parent process
-# OpenMP's threads that wait for work sleep. By default they spin between
-# the operations of a step, which on a busy machine takes many times the CPU time of the step.
-SLEEPING = ("OMP_WAIT_POLICY", "passive")  # read when torch loads
+# OpenMP's threads (GNU's, as in PyTorch's wheels) spin this often before they sleep. By default they
+# spin 300 times as long, which on a busy machine takes many times the CPU time of a step.
+SPINNING = ("GOMP_SPINCOUNT", "1000")  # read when torch loads
 _PROCESSES: Any = multiprocessing.get_context("spawn")
 
 
@@ -110,7 +110,7 @@ def _run_once(
     received: Sequence[str],
 ) -> WorkerFailed | None:
     workers = [_PROCESSES.Process(target=_work, args=(target, args, place)) for place in places]
-    os.environ.setdefault(*SLEEPING)
+    os.environ.setdefault(*SPINNING)
     try:
         with _block_sigint(), _hide_main(), _spawn_from_python():
             for worker in workers:
