@@ -12,6 +12,7 @@ from composing import merge_files_once
 from needed import unexpected
 from record import Recorder
 
+from gcbench.codecs.kernels import keep_backend
 from gcbench.launch import local
 
 # As in the processes that tests start: small tensors gain nothing from more threads, and some sums
@@ -38,6 +39,13 @@ def pytest_configure(config: pytest.Config) -> None:
     file = config.getoption("--record")
     if file and not hasattr(config, "workerinput"):  # workers of pytest-xdist report to this one
         config.pluginmanager.register(Recorder(file))
+
+
+@pytest.fixture(autouse=True)
+def own_backend() -> Iterator[None]:
+    """Leave the codecs of the process as they were: `gcbench.compress` chooses them for good."""
+    with keep_backend():
+        yield
 
 
 @pytest.fixture(params=["eager", "native"])

@@ -34,8 +34,8 @@ STOP_SECONDS = 600.0  # from SIGTERM to the kill: a test may have to end first
 ORPHAN_SECONDS = 20.0  # for workers whose parent was killed
 FOLLOW_SECONDS = 5.0  # for workers to end by themselves when one of them has failed
 LOOK_SECONDS = 0.2  # between checks for a signal, and for the parent process
-# OpenMP's threads (GNU's, as in PyTorch's wheels) spin this often before they sleep. By default they
-# spin 300 times as long, which on a busy machine takes many times the CPU time of a step.
+# GNU's OpenMP, as in PyTorch's wheels, lets threads spin so often before they sleep. By default it
+# is 300 times as often, which on a busy machine takes many times the CPU time of a step.
 SPINNING = ("GOMP_SPINCOUNT", "1000")  # read when torch loads
 _PROCESSES: Any = multiprocessing.get_context("spawn")
 

@@ -148,6 +148,7 @@ script.main()
 """
 
 
+@pytest.mark.slow
 def test_codecs_and_steps_are_measured_in_one_process(tmp_path: Path) -> None:
     names = ["codecs/qsgd/10000", "steps/resnet8/compress qsgd"]
     names += ["steps/gpt_tiny/torch powerSGD_hook"]
