@@ -203,7 +203,7 @@ def test_a_winner_is_right_only_if_it_is_first_in_both() -> None:
     page = runpy.run_path(str(ROOT / "scripts/reach"))["page"]
     text = page({"parts": [part(1.1, 2.0), part(1.1, 1.0), part(2.0, 2.2)]})
     assert "right in 2 of 3 configurations, and 4 of 6 steps are" in " ".join(text.split())
-    assert "| 1gbit, 2 x 8, 27              | One    |    1000.0 |   1100.0 |  1.10 |" in text
+    assert "| 1gbit, 2x8, 27 | One    |    1000.0 |   1100.0 |  1.10 |" in text
     assert "* 12" in text and all(len(line) <= PAGE_WIDTH for line in text.split("\n")[:9])
 
 
