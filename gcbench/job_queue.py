@@ -113,4 +113,6 @@ def run_commands(
                 one.process.kill()
                 one.process.wait()
     if received and kill_at == inf:  # it came when there was nothing more to stop here
+        if received[0] == "SIGINT":
+            raise KeyboardInterrupt  # rather than wherever the signal's handler would run
         signal.raise_signal(signal.Signals[received[0]])
