@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gcbench.codecs.buckets import Buckets
 from gcbench.codecs.noise import Noise
-from gcbench.compressors.base import Properties
+from gcbench.compressors.base import Properties, flatten_sum
 
 Message = list[Tensor]
 """The tensors that one `encode` sends, each `[w, ...]`."""
@@ -45,11 +45,16 @@ class Codec(Protocol):
 
         Overriding it can save passes over memory.
         """
-        corrected = torch._foreach_add(list(tensors), list(residual), alpha=alpha)
-        message = self.encode_each(corrected, segments, noise)
-        sent = tensors[0].new_zeros(len(tensors[0]), sum(segments))
+        x = flatten_sum(tensors, residual, alpha)
+        message = self.encode(x, segments, noise)
+        self.subtract_sent(x, message, segments)
+        return message, list(x.split(segments, dim=1))
+
+    def subtract_sent(self, x: Tensor, message: Message, segments: tuple[int, ...]) -> None:
+        """Subtract from `x` `[w, n]` what its message says; overriding it can save passes."""
+        sent = torch.zeros_like(x)
         self.decode_add(message, segments, sent)
-        return message, list(torch._foreach_sub(corrected, list(sent.split(segments, dim=1))))
+        x.sub_(sent)
 
     def decode_add(self, message: Message, segments: tuple[int, ...], out: Tensor) -> None:
         """Add the decoded values of a message with r rows to `out` `[r, n]`."""

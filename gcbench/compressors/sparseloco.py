@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
@@ -15,7 +14,7 @@ from torch import Tensor
 from gcbench.codecs.indices import index_bytes, largest, pack_indices, unpack_indices
 from gcbench.codecs.noise import Noise
 from gcbench.codecs.packing import pack, unpack
-from gcbench.compressors.base import Properties, flatten_sum
+from gcbench.compressors.base import Properties
 from gcbench.compressors.codec import Codec, Message
 from gcbench.compressors.top_k import count_share
 from gcbench.knobs import Checked
@@ -81,19 +80,9 @@ class SparseLoCo(Checked, Codec):
     def decode_add(self, message: Message, segments: tuple[int, ...], out: Tensor) -> None:
         out.scatter_add_(1, *self._decode(message, segments))
 
-    def encode_corrected(
-        self,
-        tensors: Sequence[Tensor],
-        residual: Sequence[Tensor],
-        alpha: float,
-        segments: tuple[int, ...],
-        noise: Noise,
-    ) -> tuple[Message, list[Tensor]]:
-        x = flatten_sum(tensors, residual, alpha)
-        message = self.encode(x, segments, noise)
+    def subtract_sent(self, x: Tensor, message: Message, segments: tuple[int, ...]) -> None:
         positions, values = self._decode(message, segments)
         x.scatter_add_(1, positions, values.neg_())
-        return message, list(x.split(segments, dim=1))
 
     def decode_mean(self, messages: Message, segments: tuple[int, ...]) -> Tensor:
         mean = super().decode_mean(messages, segments)

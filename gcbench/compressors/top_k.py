@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
@@ -13,7 +12,7 @@ from torch import Tensor
 
 from gcbench.codecs.indices import index_bytes, largest_of_each, pack_indices, unpack_indices
 from gcbench.codecs.noise import Noise
-from gcbench.compressors.base import Properties, flatten_sum
+from gcbench.compressors.base import Properties
 from gcbench.compressors.codec import Codec, Message
 from gcbench.knobs import Checked
 from gcbench.settings.compressor import Fraction, IndexCode
@@ -61,18 +60,8 @@ class TopK(Checked, Codec):
     def decode_add(self, message: Message, segments: tuple[int, ...], out: Tensor) -> None:
         out.scatter_add_(1, self._positions(message, segments), message[1])
 
-    def encode_corrected(
-        self,
-        tensors: Sequence[Tensor],
-        residual: Sequence[Tensor],
-        alpha: float,
-        segments: tuple[int, ...],
-        noise: Noise,
-    ) -> tuple[Message, list[Tensor]]:
-        x = flatten_sum(tensors, residual, alpha)
-        message = self.encode(x, segments, noise)
+    def subtract_sent(self, x: Tensor, message: Message, segments: tuple[int, ...]) -> None:
         x.scatter_(1, self._positions(message, segments), 0)
-        return message, list(x.split(segments, dim=1))
 
     def _positions(self, message: Message, segments: tuple[int, ...]) -> Tensor:
         """Return the positions in a row of the message's values, `[r, values]`."""

@@ -77,7 +77,7 @@ class Phase(Record):
 
 
 class Target(Record):
-    """What a run had spent when its tests first reached trainer.target, between two tests."""
+    """When a run first reached `trainer.target`, between two tests, and what it had spent by then."""
 
     score: str
     value: float
