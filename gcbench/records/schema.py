@@ -77,7 +77,7 @@ class Phase(Record):
 
 
 class Target(Record):
-    """When a run first reached `trainer.target`, between two tests, and what it had spent by then."""
+    """When a run first reached `trainer.target`, between two tests, and what it had spent."""
 
     score: str
     value: float
