@@ -8,76 +8,20 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from gcbench.settings import marks
+from gcbench.settings.config import keys_of, neutral_values
+from gcbench.settings.fields import format_value as format_value
+
 Config = dict[str, Any]
 Flat = dict[str, Any]  # dotted key to value
 Differences = dict[str, tuple[Any, Any]]  # dotted key to (before, now)
 
-# Keys of `trainer` that say how and where a run executes, but not what it computes.
-EXECUTION = {
-    "launcher",
-    "nodes",
-    "device",
-    "backend",
-    "processes",
-    "threads",
-    "codec_backend",
-    "record_gradients",
-    "overlap",
-    "bucket_mib",
-}
-# Keys of `trainer` that say what a run writes and how it is monitored.
-BOOKKEEPING = {
-    "checkpoint_steps",
-    "checkpoint_minutes",
-    "checkpoint_keep",
-    "keep_weights",
-    "max_restarts",
-    "timeout_seconds",
-    "drift_every",
-    "tta",
-    "target",
-}
-LENGTH = {"epochs", "max_steps"}  # keys of `trainer` that change when a run is extended
-# Top-level keys that say where results go and what they are called.
-ELSEWHERE = {
-    "needs",
-    "needed_files",
-    "budget",
-    "outputs",
-    "directory",
-    "rerun",
-    "resume",
-    "logger",
-    "name",
-    "data",
-    "choices",
-    "experiment",
-    "knobs",
-    "form",
-}
-# Keys that were added when runs had already been kept, each with the value for the earlier
-# behavior: a configuration with that value is the same as one without the key.
-NEUTRAL = {
-    "checksum": False,
-    "overlap": False,
-    "double_buffering": False,
-    "bucket_scope": "tensor",
-    "warmup_start": None,
-    "momentum_start": "zero",
-    "scale": "mean",
-    "combine": "mean",
-    "bias_correction": True,
-    "network": {},
-    "interval": "step",
-    "groups": [],
-    "updates_per_interval": None,
-    "crop_padding": 4,
-    "crop_fill": "zeros",
-    "flip": "random",
-    "label_smoothing": 0.0,
-    "end_factor": 0.0,
-    "min_ratio": 0.0,
-}
+EXECUTION = keys_of("trainer", marks.EXECUTION)
+BOOKKEEPING = keys_of("trainer", marks.BOOKKEEPING)
+LENGTH = keys_of("trainer", marks.LENGTH)
+ELSEWHERE = keys_of("", marks.ELSEWHERE)
+PLACES = keys_of("dataset", marks.ELSEWHERE)
+NEUTRAL = neutral_values()
 ABSENT = "(absent)"
 CHOICE_GROUPS = ("model", "dataset", "compressor")  # groups of conf/ that describe a run
 
@@ -101,9 +45,9 @@ def clear_folders(config: Config) -> Config:
     return {**config, **cleared, "dataset": dataset | without}
 
 
-def _places(dataset: Config) -> set[str]:
+def _places(dataset: Config) -> Collection[str]:
     """Return the keys of a data set that say where its files are, but not what is in them."""
-    return {"root", "download"} if _is_ours(dataset.get("_target_")) else set()
+    return PLACES if _is_ours(dataset.get("_target_")) else ()
 
 
 def _is_ours(target: str | None) -> bool:
@@ -274,19 +218,6 @@ def drop_copies(keys: Iterable[str]) -> list[str]:
         for key in listed
         if not (key.startswith("compressor.") and key.rpartition(".")[2] in knobs)
     ]
-
-
-def format_value(value: Any) -> str:
-    """Return `value` as it is typed on a command line."""
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    if isinstance(value, float):
-        return f"{value:g}" if float(f"{value:g}") == value else repr(value)
-    if isinstance(value, (list, tuple)):
-        return f"[{','.join(map(format_value, value))}]"
-    if isinstance(value, dict):
-        return f"{{{','.join(f'{key}:{format_value(v)}' for key, v in value.items())}}}"
-    return str(value)
 
 
 def _drop_neutral(node: Any) -> Any:

@@ -13,12 +13,12 @@ from math import isclose
 from pathlib import Path
 
 import torch
+from pydantic import Field
 
 from gcbench.config import (
     Arguments,
     ConfigError,
     RunFailed,
-    key,
     read_arguments,
     refuse_empty_sweep,
     resolve_overrides,
@@ -48,7 +48,6 @@ TEST = "test"
 Try = tuple[float, int]  # a value and a seed
 
 
-@dataclass
 class Tune(Arguments):
     """Choose the learning rate of a run, or of each row of a sweep, by the same number of tries:
     three rates a factor of two apart around the row's own, with two seeds each, and one rate more
@@ -65,12 +64,18 @@ gcbench tune list '+experiment/modern/gpt=glob(*)' budget=cpu        what would 
 """
     takes_other_keys = True  # those of the run
 
-    tuned: str = key(RATE, "what is tuned: any key of the run with a number above 0", name="key")
-    rates: tuple[float, ...] = key((0.5, 1.0, 2.0), "multiples of the row's own value")
-    seeds: tuple[int, ...] = key((1, 2), "seeds of the tries")
-    tries: int = key(12, "the most tries of a row, after which its best may be at an edge")
-    report: bool = key(True, "run the chosen value on the test part; false: print the command")
-    jobs: int = key(1, "runs at once; best with trainer.launcher=virtual trainer.threads=1")
+    tuned: str = Field(RATE, alias="key")
+    """what is tuned: any key of the run with a number above 0"""
+    rates: tuple[float, ...] = (0.5, 1.0, 2.0)
+    """multiples of the row's own value"""
+    seeds: tuple[int, ...] = (1, 2)
+    """seeds of the tries"""
+    tries: int = 12
+    """the most tries of a row, after which its best may be at an edge"""
+    report: bool = True
+    """run the chosen value on the test part; false: print the command"""
+    jobs: int = 1
+    """runs at once; best with trainer.launcher=virtual trainer.threads=1"""
 
 
 @dataclass

@@ -1,16 +1,18 @@
-"""Arguments of subcommands are read into the fields of a dataclass."""
+"""Arguments of subcommands are read into the fields of a model."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import pytest
+from pydantic import Field
 
-from gcbench.config import Arguments, ConfigError, key, option, read_arguments, read_keys
+from gcbench.config import Arguments, ConfigError, Option, read_arguments, read_keys
+from gcbench.settings.marks import OneOf
 
 
-@dataclass
 class Own(Arguments):
     """Says what it
     does."""
@@ -18,16 +20,22 @@ class Own(Arguments):
     usage = "gcbench own FOLDER [key=value ...]"
     examples = "gcbench own here"
 
-    steps: int = key(3, "of each run")
-    seconds: float | None = key(None, "of a step")
-    overlap: bool = key(False, "true: under the backward pass")
-    form: str = key("csv", "csv or latex", choices=("csv", "latex"))
-    folders: tuple[str, ...] = key((), "with runs")
-    numbers: tuple[int, ...] | None = key((1, 2), "some", name="in")
-    config_dir: str | None = option("a folder")
+    steps: int = 3
+    """of each run"""
+    seconds: float | None = None
+    """of a step"""
+    overlap: bool = False
+    """true: under the backward pass"""
+    form: Annotated[str, OneOf(("csv", "latex"))] = "csv"
+    """csv or latex"""
+    folders: tuple[str, ...] = ()
+    """with runs"""
+    numbers: tuple[int, ...] | None = Field((1, 2), alias="in")
+    """some"""
+    config_dir: Annotated[str | None, Option()] = None
+    """a folder"""
 
 
-@dataclass
 class Open(Own):
     takes_other_keys = True
 

@@ -30,12 +30,11 @@ from gcbench.config import (
     sentence_of,
     to_overrides,
 )
-from gcbench.config.checks import SCHEMAS
 from gcbench.config.help import list_choices
 from gcbench.config.notices import budget_notice, learning_rate_notice
 from gcbench.config.sentences import unknown_key
 from gcbench.identity import fingerprint, identify
-from gcbench.knobs import knobs_of
+from gcbench.settings.config import SCHEMAS
 
 GROUPS = (
     "model",
@@ -114,11 +113,11 @@ def test_help_names_every_choice() -> None:
 @pytest.mark.parametrize(
     ("sentence", "says"),
     [
-        ("bits=1", "bits=1: type a number of bits from 2 to 8, as in bits=4"),
+        ("bits=1", "bits=1: type a whole number from 2 to 8, as in bits=4"),
         ("bits=abc", "bits=abc"),
         ("bits=true", "bits=true"),
         ("levels=20 bits=4", "levels=20 needs 6 bits per code, not bits=4"),
-        ("levels=200", "levels=200: type a number of levels from 1 to 127, as in levels=7"),
+        ("levels=200", "levels=200: type a whole number from 1 to 127, as in levels=7"),
         ("norm=l1", "norm=l1: type norm=linf or l2"),
         (
             "compressor=orq per_layer=true bucket_size=64",
@@ -146,11 +145,11 @@ def test_help_names_every_choice() -> None:
         ("schedule.kind=steps", "schedule.milestones=null: with schedule=steps the rate falls at"),
         (
             "optimizer.groups=[{match:bias,lr:-1}]",
-            "optimizer.groups: lr=-1: type a rate above 0",
+            "optimizer.groups: lr=-1: type a number above 0",
         ),
         (
             "optimizer.groups=[{match:bias,lr_scale:-1}]",
-            "optimizer.groups: lr_scale=-1: type a factor of at least 0",
+            "optimizer.groups: lr_scale=-1: type a number of at least 0",
         ),
         ("+rank=2", "rank=2: no such key with these choices; rank belongs to compressor=acpsgd, a"),
         (
@@ -163,7 +162,7 @@ def test_help_names_every_choice() -> None:
             "model=resnet20 dataset=synthetic",
             "model=resnet20 reads image, dataset=synthetic holds vector",
         ),
-        ("trainer.gpus=0", "trainer.gpus=0: type a number of workers of at least 1"),
+        ("trainer.gpus=0", "trainer.gpus=0: type a whole number of at least 1"),
         (
             "compressor=powersgd svd=true warm_start=false",
             "warm_start=false has no effect with svd=true; type svd=false too, or leave it out",
@@ -206,8 +205,8 @@ def test_help_names_every_choice() -> None:
             "+resume.where=there",
             "resume.where=there: no such key with these choices; resume has mode, workers",
         ),
-        ("optimizer=adam optimizer.betas=[0.9,1]", "optimizer.betas=[0.9,1]: type two weights of"),
-        ("optimizer.momentum=2", "optimizer.momentum=2: type a weight of at least 0 and below 1"),
+        ("optimizer=adam optimizer.betas=[0.9,1]", "optimizer.betas=[0.9,1]: type 2 numbers of"),
+        ("optimizer.momentum=2", "optimizer.momentum=2: type a number of at least 0 and below 1"),
         (
             "optimizer.nesterov=true optimizer.momentum=0",
             "optimizer.nesterov=true looks ahead along the momentum, and optimizer.momentum=0; "
@@ -216,8 +215,8 @@ def test_help_names_every_choice() -> None:
         ("optimizer._target_=my.pkg.Lion", "type its learning rate too"),
         ("name=a/b", "name='a/b': type a name of printable characters"),
         (f"name='{'é' * 76}'", "éé': type a name of printable characters"),
-        ("bits=4.0", "bits=4.0: type a number of bits from 2 to 8, as in bits=4"),
-        ("bits='4'", "bits='4': type a number of bits from 2 to 8, as in bits=4"),
+        ("bits=4.0", "bits=4.0: type a whole number from 2 to 8, as in bits=4"),
+        ("bits='4'", "bits='4': type a whole number from 2 to 8, as in bits=4"),
         (
             "model=resnet20 model._target_=my.pkg.Net",
             "model=resnet20 model._target_=my.pkg.Net: the class has no keys of the choice",
@@ -336,7 +335,7 @@ def test_an_unknown_key_is_answered_with_what_was_meant(sentence: str, says: str
         ("+compressor=none", "+compressor: a run has this choice already; type it without the +"),
         ("~seed", "~seed: every run needs this key; leave this out"),
         ("~schedule", "~schedule: every run needs this key; leave this out"),
-        ("outputs=5", "outputs=5: type a folder, as in outputs=outputs"),
+        ("outputs=5", "outputs=5: type a text, as in outputs=outputs"),
         ("optimizer.groups=[{match:1,lr_scale:2}]", "optimizer.groups: match=1: type a text in q"),
         ("compressor=", "compressor=: there is no such choice; type compressor=acpsgd, "),
         ("compressor=null", "compressor=null: there is no such choice; type compressor=acpsgd, "),
@@ -406,7 +405,7 @@ def test_a_benchmark_is_answered_with_keys_of_benchmarks() -> None:
         ("foo", "foo: this is not a readable key=value; close its brackets"),
         ("trainer.tta=6", "trainer.tta=6: type trainer.tta=true or false"),
         ("++trainer.compile=5", "trainer.compile=5: type trainer.compile=true or false"),
-        ("trainer.gpus=two", "trainer.gpus=two: type a number of workers of at least 1, as in"),
+        ("trainer.gpus=two", "trainer.gpus=two: type a whole number of at least 1, as in"),
         ("schedule.interval=day", "schedule.interval=day: type schedule.interval=step or epoch"),
         (
             "schedule._target_=my.pkg.Halving schedule.interval=day",
@@ -525,7 +524,8 @@ def test_a_row_is_the_same_run_in_hydras_other_form() -> None:
 def test_a_budget_does_not_compute_with_a_mistake(typed: str) -> None:
     with pytest.raises(ConfigError, match=f"^{typed}: type a"):
         config_of(ROW, "budget=cpu", typed)
-    config_of("+experiment/modern/gpt=local_8", "budget=smoke", "estimator.every=abc")
+    with pytest.raises(ConfigError, match="^estimator.every=abc: type a"):
+        config_of("+experiment/modern/gpt=local_8", "budget=smoke", "estimator.every=abc")
 
 
 def test_a_budget_makes_the_same_experiment_smaller() -> None:
@@ -746,14 +746,25 @@ def test_composing_and_checking_import_no_torch() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_trainer_settings_have_the_defaults_of_their_file() -> None:
-    """A run takes them from conf/, a program that makes TrainerSettings from the class."""
-    file = yaml.safe_load((conf_directory() / "trainer" / "default.yaml").read_text())
-    defaults = OmegaConf.to_container(OmegaConf.structured(SCHEMAS["trainer"]), enum_to_str=True)
-    assert isinstance(defaults, dict)
-    given = {name: value for name, value in defaults.items() if value != "???"}
-    assert {name: file[name] for name in given} == given
-    assert set(file) - {"defaults"} == set(defaults)
+def test_defaults_are_those_of_the_models() -> None:
+    """A run has the defaults that a program gets which makes TrainerSettings itself."""
+    config = config_of("schedule=constant")
+    for group in ("trainer", "schedule", "logger", "resume"):
+        assert config[group] == SCHEMAS[group]().model_dump()
+
+
+def test_a_misspelled_key_in_a_file_is_named(tmp_path: Path) -> None:
+    for group, key, says in (
+        ("trainer", "epohcs", "did you mean trainer.epochs"),
+        ("schedule", "xyz", "it has kind, milestones, "),
+        ("optimizer", "momentun", "did you mean optimizer.momentum"),
+    ):
+        (tmp_path / group).mkdir()
+        (tmp_path / group / "mine.yaml").write_text(f"defaults: [schema, _self_]\n{key}: 3\n")
+        if group == "optimizer":
+            (tmp_path / group / "mine.yaml").write_text(f"kind: sgd\nlr: 1\n{key}: 3\n")
+        with pytest.raises(ConfigError, match=f"^{group}.{key}: no such key, in a file .*{says}"):
+            resolve(compose_overrides([f"{group}=mine"], str(tmp_path)))
 
 
 STRUCTURE = {"defaults", "_target_", "compressor", "reads", "features"}  # keys that are not knobs
@@ -765,7 +776,7 @@ STRUCTURE = {"defaults", "_target_", "compressor", "reads", "features"}  # keys 
 def test_every_key_is_explained_by_its_knob_or_beside_it(group: str, choice: str) -> None:
     text = (conf_directory() / group / f"{choice}.yaml").read_text()
     said = {line.partition(":")[0] for line in text.splitlines() if "  # " in line}
-    known = set(knobs_of(SCHEMAS[group])) if group in SCHEMAS else {"kind"}
+    known = set(SCHEMAS[group].model_fields) if group in SCHEMAS else {"kind"}
     assert set(yaml.safe_load(text)) - STRUCTURE <= said | known
 
 

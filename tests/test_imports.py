@@ -11,7 +11,6 @@ PACKAGE = Path(gcbench.__file__).parent
 # Plain modules that every room may import.
 SHARED = {
     "identity",
-    "knobs",
     "settings",
     "seeds",
     "private",
@@ -64,7 +63,6 @@ MAY_IMPORT = {
     "job_queue": {"launch", "records", "report"},
     "tune": {"config", "launch", "records", "report", "job_queue"},
     "__main__": {"cli"},
-    "knobs": set(),
     "identity": set(),
     "settings": set(),
     "seeds": set(),
@@ -77,7 +75,17 @@ MAY_IMPORT = {
 ONLY_IN = {
     "hydra": {"cli", "config", "launch", "search", "sweep_progress"},
     "omegaconf": {"cli", "config", "launch", "search", "sweep_progress"},
-    "pydantic": {"config", "predict", "records", "report"},
+    "pydantic": {
+        "settings",
+        "tune",
+        "config",
+        "compressors",
+        "data",
+        "models",
+        "predict",
+        "records",
+        "report",
+    },
     "torch.distributed": {"comm", "launch", "bench", "check", "library"},
     "wandb": {"records", "report"},
     "matplotlib": {"report", "predict", "drawing"},

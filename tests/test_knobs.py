@@ -1,4 +1,4 @@
-"""Every knob admits what is just inside its range and refuses by name what is just outside."""
+"""Every key admits what is just inside its range and refuses by name what is just outside."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pytest
 from knob_values import example, inside, outside
 from needed import patience
 from processes import command
+from pydantic import Field
 from sentence import config_of
 
 from gcbench import compressors
@@ -21,15 +22,26 @@ from gcbench.compressors.dense import Dense
 from gcbench.compressors.powersgd import PowerSGD
 from gcbench.compressors.qsgd import QSGD
 from gcbench.config import ConfigError, compose_methods, method_keys
-from gcbench.config.checks import SCHEMAS, check_knobs
+from gcbench.config.checks import check_values
 from gcbench.identity import format_value
-from gcbench.knobs import Checked, Knob, knobs_of, refusal
-from gcbench.settings import BenchSettings, MethodSettings, RunSettings
+from gcbench.settings.compressor import MethodSettings
+from gcbench.settings.config import SCHEMAS
+from gcbench.settings.fields import (
+    Checked,
+    Positive,
+    checked_hints,
+    hints_of,
+    refusal,
+)
+from gcbench.settings.fields import (
+    example as typed_like,
+)
+from gcbench.settings.run import BenchSettings, RunSettings
 
 TOP = (MethodSettings, RunSettings, BenchSettings)
-KEYS = [(None, schema, name) for schema in TOP for name in knobs_of(schema)]
+KEYS = [(None, schema, name) for schema in TOP for name in schema.model_fields]
 NODE_KEYS = [
-    (group, schema, name) for group, schema in SCHEMAS.items() for name in knobs_of(schema)
+    (group, schema, name) for group, schema in SCHEMAS.items() for name in schema.model_fields
 ]
 CHOICES = sorted(method_keys())
 
@@ -38,14 +50,15 @@ CHOICES = sorted(method_keys())
     ("group", "schema", "name"), [*KEYS, *NODE_KEYS], ids=lambda part: str(part)
 )
 def test_the_command_line_is_held_to_the_range(group: str | None, schema: Any, name: str) -> None:
-    hint = knobs_of(schema)[name]
+    hint = hints_of(schema)[name]
     for value in inside(hint):
-        check_knobs({group: {name: value}} if group else {name: value}, schema)
+        check_values({group: {name: value}} if group else {name: value}, schema)
     for value in outside(hint):
         typed = f"{group}.{name}" if group else name
         with pytest.raises(ConfigError) as error:
-            check_knobs({group: {name: value}} if group else {name: value}, schema)
-        assert str(error.value).startswith(f"{typed}={format_value(value)}: type ")
+            check_values({group: {name: value}} if group else {name: value}, schema)
+        said = f"{typed}={format_value(value)}: type ", f"{typed}={value!r}: type "
+        assert str(error.value).startswith(said)
         assert "\n" not in str(error.value)
 
 
@@ -63,7 +76,7 @@ MADE = sorted(
 
 def make(kind: type[Any], **settings: Any) -> Any:
     """Return an instance with `settings`; other required ones are examples of their knobs."""
-    hints = knobs_of(kind)
+    hints = checked_hints(kind)
     needed = {
         field.name: example(hints[field.name]) if field.name in hints else Dense()
         for field in fields(kind)
@@ -73,10 +86,10 @@ def make(kind: type[Any], **settings: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("kind", "name"), [(kind, name) for kind in MADE for name in knobs_of(kind)], ids=str
+    ("kind", "name"), [(kind, name) for kind in MADE for name in checked_hints(kind)], ids=str
 )
 def test_methods_and_wrappers_are_held_to_it_too(kind: type[Any], name: str) -> None:
-    hint = knobs_of(kind)[name]
+    hint = checked_hints(kind)[name]
     for value in inside(hint):
         assert getattr(make(kind, **{name: value}), name) == value
     for value in outside(hint):
@@ -85,9 +98,9 @@ def test_methods_and_wrappers_are_held_to_it_too(kind: type[Any], name: str) -> 
         assert str(error.value).startswith(f"{name}={format_value(value)}: type ")
 
 
-@pytest.mark.parametrize("name", knobs_of(compressors.build))
+@pytest.mark.parametrize("name", checked_hints(compressors.build))
 def test_arguments_of_build_are_held_to_it_too(name: str) -> None:
-    hint = knobs_of(compressors.build)[name]
+    hint = checked_hints(compressors.build)[name]
     needed = {"exchange": "hierarchical"} if name == "workers_per_node" else {}
     method = PowerSGD(2) if name == "min_ratio" else QSGD(7)
     for value in inside(hint):
@@ -107,15 +120,17 @@ def test_configurations_are_checked_when_they_are_resolved() -> None:
 @pytest.mark.parametrize(
     ("hint", "value", "says"),
     [
-        (Annotated[int, Knob("", unit="a k", above=0, example=2)], 0, "a k above 0, as in x=2"),
-        (Annotated[int, Knob("", at_least=2, at_most=8)], 9, "a whole number from 2 to 8"),
-        (Annotated[float, Knob("", above=0, at_most=1)], 0, "a number above 0 and up to 1"),
-        (Annotated[float, Knob("", at_least=0, below=1)], 1, "a number of at least 0 and below 1"),
-        (Annotated[int, Knob("", below=2**63)], 2**63, "a whole number below 2^63"),
-        (Annotated[int, Knob("", among=(3, 5, 9))], 4, "3, 5 or 9"),
-        (Annotated[float | None, Knob("", above=0)], 0, "a number above 0, or null"),
-        (Annotated[list[float], Knob("", above=0, below=1)], [2], "numbers between 0 and 1"),
-        (Annotated[list[Literal["a", "b"]], Knob("")], ["c"], "some of a or b"),
+        (Annotated[int, Field(gt=0), typed_like(2)], 0, "a whole number above 0, as in x=2"),
+        (Annotated[int, Field(ge=2, le=8)], 9, "a whole number from 2 to 8"),
+        (Annotated[float, Field(gt=0, le=1)], 0, "a number above 0 and up to 1"),
+        (Annotated[float, Field(ge=0, lt=1)], 1, "a number of at least 0 and below 1"),
+        (Annotated[int, Field(lt=2**63)], 2**63, "a whole number below 2^63"),
+        (Literal[3, 5, 9], 4, "x=3, 5 or 9"),
+        (Positive | None, 0, "a number above 0, or null"),
+        (Annotated[Positive | None, typed_like(7)], 0, "a number above 0, as in x=7, or null"),
+        (list[Annotated[float, Field(gt=0, lt=1)]], [2], "numbers between 0 and 1"),
+        (Annotated[list[Positive], Field(min_length=2, max_length=2)], [2], "2 numbers above 0"),
+        (list[Literal["a", "b"]], ["c"], "some of a or b"),
         (Literal["a", "b", "c"], "d", "x=a, b or c"),
         (bool, 1, "x=true or false"),
         (bool | None, 1, "x=true or false, or null"),
@@ -129,18 +144,20 @@ def test_a_refusal_says_what_to_type(hint: Any, value: Any, says: str) -> None:
 def test_a_method_may_have_a_narrower_range_than_its_key() -> None:
     @dataclass
     class Narrow(Checked):
-        rank: Annotated[int, Knob("columns", at_least=3)]
+        rank: Annotated[int, Field(ge=3)]
 
     assert Narrow(3).rank == 3
     with pytest.raises(ValueError, match="rank=2: type a whole number of at least 3"):
         Narrow(2)
 
 
-def test_every_key_has_a_knob() -> None:
+def test_every_key_has_a_range_and_a_meaning() -> None:
     for choice, keys in method_keys().items():
-        assert set(keys) <= set(knobs_of(MethodSettings)), choice
+        assert set(keys) <= set(MethodSettings.model_fields), choice
     for schema in (*TOP, *SCHEMAS.values()):
-        assert [field.name for field in fields(schema)] == list(knobs_of(schema))
+        for name, field in schema.model_fields.items():
+            assert field.description, f"{schema.__name__}.{name} has no docstring"
+        assert dict(checked_hints(schema)) == dict(hints_of(schema))
 
 
 def test_keys_that_files_share_are_those_that_hydra_composes() -> None:
@@ -148,13 +165,13 @@ def test_keys_that_files_share_are_those_that_hydra_composes() -> None:
     assert {name: keys for name, (_, keys) in composed.items()} == method_keys()
 
 
-def test_help_has_every_knob_with_the_methods_that_have_it(tmp_path: Path) -> None:
+def test_help_has_every_key_with_the_methods_that_have_it(tmp_path: Path) -> None:
     text, of_bench = (
         command(arguments, tmp_path, os.environ, timeout=patience(60)).stdout
         for arguments in (["--help"], ["bench", "--help"])
     )
     keys = method_keys()
-    for name in knobs_of(MethodSettings):
+    for name in MethodSettings.model_fields:
         entry = re.search(rf"^  {name}=.*?\[([a-z][^]]*)]$", text, re.MULTILINE | re.DOTALL)
         assert entry, name
         listed = entry[1].split()
@@ -163,10 +180,10 @@ def test_help_has_every_knob_with_the_methods_that_have_it(tmp_path: Path) -> No
         assert listed in (["all"], [choice for choice in CHOICES if name in keys[choice]]), name
     for group, _, name in NODE_KEYS:
         assert f" {group}.{name}=" in text
-    assert all(f" {name}=" in of_bench for name in knobs_of(BenchSettings))
+    assert all(f" {name}=" in of_bench for name in BenchSettings.model_fields)
 
 
 def test_a_share_of_a_process_is_refused() -> None:
-    hint = knobs_of(BenchSettings)["workers"]
+    hint = hints_of(BenchSettings)["workers"]
     assert refusal("workers", [2], hint) is None
-    assert str(refusal("workers", [2.5], hint)).startswith("workers=[2.5]: type numbers of proc")
+    assert str(refusal("workers", [2.5], hint)).startswith("workers=[2.5]: type whole numbers of")

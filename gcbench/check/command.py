@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Annotated
 
 from gcbench.config import (
     Arguments,
     Config,
     ConfigError,
+    Option,
     compose_methods,
-    key,
-    option,
     read_arguments,
 )
 
 
-@dataclass
 class Check(Arguments):
     """Runs the tests that every method of gcbench passes on a method of your own, given by the
     dotted name of its class or by compressor=NAME, with settings as key=value."""
@@ -30,10 +28,10 @@ gcbench check gpu --help
 """
     takes_other_keys = True
 
-    config_dir: str | None = option("a folder with your compressor/NAME.yaml")
+    config_dir: Annotated[str | None, Option()] = None
+    """a folder with your compressor/NAME.yaml"""
 
 
-@dataclass
 class CheckGPU(Arguments):
     """Compiles the kernels of all methods for an H100, and observes a step of each, without a GPU:
     registers, spills, launches, types that NCCL lacks, and where the host would wait."""
@@ -46,11 +44,12 @@ gcbench check gpu my_package.MyMethod rank=2
 """
     takes_other_keys = True
 
-    kernel: tuple[str, ...] = key((), "names of the kernels to compile; all where none is typed")
-    config_dir: str | None = option("a folder with your compressor/NAME.yaml")
+    kernel: tuple[str, ...] = ()
+    """names of the kernels to compile; all where none is typed"""
+    config_dir: Annotated[str | None, Option()] = None
+    """a folder with your compressor/NAME.yaml"""
 
 
-@dataclass
 class Methods(Arguments):
     """Lists all methods, or those named: what they are, their knobs, what they promise and,
     if measured, what they send."""
@@ -63,10 +62,10 @@ gcbench methods qsgd ecqsgd bits=2 bucket_size=128
 """
     takes_other_keys = True
 
-    measure: bool = key(
-        False, "true: also what each sends, measured in a step; with names it always is"
-    )
-    config_dir: str | None = option("a folder with your compressor/NAME.yaml, to be listed too")
+    measure: bool = False
+    """true: also what each sends, measured in a step; with names it always is"""
+    config_dir: Annotated[str | None, Option()] = None
+    """a folder with your compressor/NAME.yaml, to be listed too"""
 
 
 def check(typed: Sequence[str]) -> None:

@@ -39,8 +39,7 @@ from gcbench.compressors.base import (
 )
 from gcbench.compressors.matrices import sides_of
 from gcbench.compressors.powersgd import by_shape, matrices_of, shapes_of, tensors_of
-from gcbench.knobs import Checked
-from gcbench.settings.compressor import Rank
+from gcbench.settings.fields import Checked, Count
 
 
 @dataclass(frozen=True)
@@ -69,7 +68,7 @@ class ACPSGD(Checked):
     factors.
     """
 
-    rank: Rank
+    rank: Count
     properties: ClassVar[Properties] = Properties(contractive=True, mean_linear=True, turns=2)
 
     def values_sent(self, shape: Sequence[int]) -> float:

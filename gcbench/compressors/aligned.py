@@ -13,7 +13,7 @@ from gcbench.compressors.bucketed import Bucketed
 from gcbench.compressors.entropy_coded import apply_code
 from gcbench.compressors.exchange import GatherExchange
 from gcbench.compressors.matrices import is_convolution
-from gcbench.settings.wrappers import Code
+from gcbench.settings.compressor import Code
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from torch.nn.utils.rnn import pad_sequence
 from gcbench.codecs.low_rank import conditional_bernoulli, svd
 from gcbench.comm import Comm
 from gcbench.compressors.base import Aggregated, Grads, Properties, State, Step
-from gcbench.knobs import Checked
-from gcbench.settings.compressor import AtomoVariant, Rank
+from gcbench.settings.compressor import AtomoVariant
+from gcbench.settings.fields import Checked, Count
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Atomo(Checked):
     the code, as here, do not.
     """
 
-    rank: Rank
+    rank: Count
     variant: AtomoVariant = "published"
 
     @property

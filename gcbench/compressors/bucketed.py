@@ -19,8 +19,7 @@ from gcbench.codecs.one_pass import Kinds, OnePass
 from gcbench.codecs.radix import pack_digits, unpack_digits
 from gcbench.codecs.words import from_words, rows_of, to_words, words_of
 from gcbench.compressors.codec import Codec, Message
-from gcbench.knobs import Checked
-from gcbench.settings.compressor import BucketSize, PerLayer
+from gcbench.settings.fields import Checked, Count
 
 _TOGETHER = 4  # how many messages are decoded in one pass over the mean
 # With at most this many parameters, the codes of all rows of a group are computed at once in the
@@ -43,8 +42,8 @@ class Bucketed(Checked, Codec, ABC):
     are rows that do not fill a group and the tails of tensors, is packed as digits.
     """
 
-    bucket_size: BucketSize = 2048  # D, the number of values that share parameters
-    per_layer: PerLayer = False  # whether each tensor is one bucket, however large
+    bucket_size: Count = 2048  # D, the number of values that share parameters
+    per_layer: bool = False  # whether each tensor is one bucket, however large
     random: ClassVar[bool] = True
 
     @property

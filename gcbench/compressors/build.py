@@ -29,26 +29,15 @@ from gcbench.compressors.wrappers import (
     NormClipping,
     SigmaClipping,
 )
-from gcbench.knobs import checked
-from gcbench.settings.wrappers import (
-    Align,
-    Alpha,
+from gcbench.settings.compressor import (
     Beta,
     BucketScope,
-    ClipNorm,
-    ClipSigma,
     Code,
-    CodedMomentum,
     CodedStart,
-    DenseSteps,
     Exchange,
-    MinDims,
-    MinRatio,
-    MinSize,
-    ResetSteps,
     WithErrorFeedback,
-    WorkersPerNode,
 )
+from gcbench.settings.fields import Count, Natural, NonNegative, Positive, Share, checked
 
 Feedback = ErrorFeedback | EF21 | LoCo
 """What `error_feedback` puts around a method."""
@@ -58,23 +47,23 @@ Feedback = ErrorFeedback | EF21 | LoCo
 def build(
     method: Compressor | Codec,
     *,
-    align: Align = False,
+    align: bool = False,
     bucket_scope: BucketScope = "tensor",
     code: Code = "fixed",
     exchange: Exchange = "gather",
-    workers_per_node: WorkersPerNode | None = None,
-    clip_norm: ClipNorm | None = None,
-    dense_steps: DenseSteps = 0,
-    min_size: MinSize = 0,
-    min_dims: MinDims = 0,
-    min_ratio: MinRatio = 0.0,
+    workers_per_node: Count | None = None,
+    clip_norm: Positive | None = None,
+    dense_steps: Natural = 0,
+    min_size: Natural = 0,
+    min_dims: Natural = 0,
+    min_ratio: NonNegative = 0.0,
     error_feedback: WithErrorFeedback = False,
-    alpha: Alpha = 1.0,
+    alpha: NonNegative = 1.0,
     beta: Beta = 1.0,
-    reset_steps: ResetSteps | None = None,
-    momentum: CodedMomentum | None = None,
+    reset_steps: Count | None = None,
+    momentum: Share | None = None,
     momentum_start: CodedStart = "warmup",
-    clip_sigma: ClipSigma | None = None,
+    clip_sigma: Positive | None = None,
 ) -> Compressor:
     """Return `method` as a compressor, inside the wrappers that the settings ask for.
 
@@ -120,10 +109,10 @@ def build(
 
 def _send_codes(
     method: Compressor | Codec,
-    align: Align,
+    align: bool,
     code: Code,
     exchange: Exchange,
-    workers_per_node: WorkersPerNode | None,
+    workers_per_node: Count | None,
 ) -> Compressor:
     """Return a compressor that sends a codec's codes; a compressor is returned unchanged."""
     if isinstance(method, Compressor):
@@ -151,9 +140,9 @@ def _add_feedback(
     compressor: Compressor,
     kind: WithErrorFeedback,
     exchange: Exchange,
-    alpha: Alpha,
+    alpha: NonNegative,
     beta: Beta,
-    reset_steps: ResetSteps | None,
+    reset_steps: Count | None,
 ) -> Compressor:
     """Return the compressor inside error feedback of this kind; False adds none."""
     if kind == "ef21":
@@ -175,7 +164,7 @@ def _add_feedback(
 
 
 def _refuse_idle(
-    exchange: Exchange, code: Code, align: Align, workers_per_node: WorkersPerNode | None
+    exchange: Exchange, code: Code, align: bool, workers_per_node: Count | None
 ) -> None:
     """Raise ValueError for settings that have no effect with this exchange."""
     if code != "fixed" and exchange != "gather":
@@ -196,7 +185,7 @@ def _refuse_idle(
 
 
 def _refuse_buckets_beside_layers(
-    bucket_scope: BucketScope, exchange: Exchange, align: Align
+    bucket_scope: BucketScope, exchange: Exchange, align: bool
 ) -> None:
     """Raise ValueError for settings that contradict per_layer=true, one bucket per tensor."""
     if align:

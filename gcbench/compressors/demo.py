@@ -17,8 +17,8 @@ from gcbench.codecs.kernels import CACHED_VALUES
 from gcbench.comm import Comm
 from gcbench.compressors.base import Aggregated, Grads, Properties, State, Step, add_scaled
 from gcbench.compressors.matrices import matrix_shape
-from gcbench.knobs import Checked
-from gcbench.settings.compressor import ChunkSide, Coefficients, Combine, SignumMomentum
+from gcbench.settings.compressor import Combine
+from gcbench.settings.fields import Checked, Count, Share
 
 
 @dataclass(frozen=True)
@@ -52,9 +52,9 @@ class DeMo(Checked):
     dimensions are matrices with their first dimension as rows.
     """
 
-    coefficients: Coefficients  # K
-    momentum: SignumMomentum  # beta
-    chunk_side: ChunkSide = 64  # s
+    coefficients: Count  # K
+    momentum: Share  # beta
+    chunk_side: Count = 64  # s
     combine: Combine = "mean"
     properties: ClassVar[Properties] = Properties(direction=True)
 

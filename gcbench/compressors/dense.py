@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 
 from gcbench.comm import Comm
 from gcbench.compressors.base import Aggregated, Grads, Properties, State, Step
-from gcbench.knobs import Checked, Knob
+from gcbench.settings.fields import Checked
 
-Dtype = Annotated[Literal["float32", "float16", "bfloat16"], Knob("type of values on the wire")]
+Dtype = Literal["float32", "float16", "bfloat16"]
 
 
 @dataclass(frozen=True)

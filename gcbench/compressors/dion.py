@@ -31,8 +31,7 @@ from gcbench.compressors.powersgd import (
     shapes_of,
     tensors_of,
 )
-from gcbench.knobs import Checked
-from gcbench.settings.compressor import KeptMomentum, Rank
+from gcbench.settings.fields import Checked, Count, Share
 
 # Columns of R below this fraction of the largest one count as noise: rounding errors of B reach
 # 1e-6 of it. If a gradient has a lower rank than r, such as that of a layer before a softmax, some
@@ -76,8 +75,8 @@ class Dion(Checked):
     smaller than its factors is sent in their place, there and, with `min_ratio=1`, here.
     """
 
-    rank: Rank
-    momentum: KeptMomentum  # mu
+    rank: Count
+    momentum: Share  # mu
     properties: ClassVar[Properties] = Properties(mean_linear=True, direction=True)
 
     def values_sent(self, shape: Sequence[int]) -> float:

@@ -17,7 +17,7 @@ from gcbench.codecs.entropy import decode_ans, encode_ans
 from gcbench.codecs.noise import Noise
 from gcbench.compressors.base import Properties
 from gcbench.compressors.codec import Codec, GridCodec, Message
-from gcbench.settings.wrappers import Code
+from gcbench.settings.compressor import Code
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ from gcbench.compressors.codec import (
     TableCodec,
 )
 from gcbench.compressors.counted import CountExchange
-from gcbench.settings.wrappers import Exchange
+from gcbench.settings.compressor import Exchange
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,7 @@ from gcbench.compressors.base import (
     sizes_of,
     unflatten,
 )
-from gcbench.knobs import Checked
-from gcbench.settings.compressor import K
+from gcbench.settings.fields import Checked, Count
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,7 @@ class GlobalRandK(Checked):
     """
 
     quantizer: Compressor
-    k: K = 10_000
+    k: Count = 10_000
     properties: ClassVar[Properties] = Properties(scope="global")
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:

@@ -18,8 +18,7 @@ from gcbench.compressors.base import (
     unflatten,
 )
 from gcbench.compressors.codec import Codec
-from gcbench.knobs import Checked
-from gcbench.settings.wrappers import WorkersPerNode
+from gcbench.settings.fields import Checked, Count
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ class Hierarchical(Checked):
     """
 
     codec: Codec
-    workers_per_node: WorkersPerNode | None = None  # g; None: all workers of a host
+    workers_per_node: Count | None = None  # g; None: all workers of a host
 
     @property
     def properties(self) -> Properties:

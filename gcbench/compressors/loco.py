@@ -16,8 +16,7 @@ from gcbench.compressors.base import Aggregated, Compressor, Grads, Properties, 
 from gcbench.compressors.bucketed import Parameters
 from gcbench.compressors.quantizers import SignedGridQuantizer
 from gcbench.compressors.wrappers import ErrorFeedback
-from gcbench.knobs import Checked
-from gcbench.settings.wrappers import Alpha, ResetSteps
+from gcbench.settings.fields import Checked, Count, NonNegative
 
 _LARGEST = 127  # the largest code of a residual, in a signed byte
 _BLOCK = 512  # how many values of a residual share a scale
@@ -81,8 +80,8 @@ class LoCo(Checked):
     """
 
     inner: Compressor
-    alpha: Alpha = 1.0  # the paper's beta
-    reset_steps: ResetSteps | None = None  # T; None: never
+    alpha: NonNegative = 1.0  # the paper's beta
+    reset_steps: Count | None = None  # T; None: never
 
     @property
     def properties(self) -> Properties:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from gcbench.codecs.kernels import block_slices, kernel
@@ -25,13 +26,10 @@ from gcbench.compressors.base import (
     unflatten,
 )
 from gcbench.compressors.exchange import sum_codes
-from gcbench.knobs import Checked, Knob
 from gcbench.settings.compressor import NormKind, Scales
+from gcbench.settings.fields import Checked
 
-ManyLevels = Annotated[
-    int,
-    Knob("levels s above zero", unit="a number of levels", at_least=1, at_most=2**12, example=7),
-]
+ManyLevels = Annotated[int, Field(ge=1, le=2**12)]
 _TINY = 2.0**-100
 
 

@@ -11,8 +11,8 @@ import torch
 from gcbench.comm import Comm
 from gcbench.compressors.base import Aggregated, Compressor, Grads, Properties, State, Step
 from gcbench.compressors.wrappers import DenseWarmup
-from gcbench.knobs import Checked
-from gcbench.settings.wrappers import CodedMomentum, CodedStart
+from gcbench.settings.compressor import CodedStart
+from gcbench.settings.fields import Checked, Share
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class MomentumCoding(Checked):
     """
 
     inner: Compressor
-    momentum: CodedMomentum  # beta
+    momentum: Share  # beta
     momentum_start: CodedStart = "warmup"
 
     @property

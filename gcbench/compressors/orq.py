@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Literal
 
 from torch import Tensor
 
 from gcbench.codecs.levels import orq_levels
 from gcbench.compressors.base import Properties
 from gcbench.compressors.quantizers import TableQuantizer
-from gcbench.knobs import Knob
 
-Halvings = Annotated[
-    int,
-    Knob("levels in all, found by halving", among=(3, 5, 9, 17, 33, 65, 129), example=5),
-]
+Halvings = Literal[3, 5, 9, 17, 33, 65, 129]
 
 
 @dataclass(frozen=True)

@@ -38,8 +38,8 @@ from gcbench.compressors.base import (
     unflatten,
 )
 from gcbench.compressors.matrices import matrix_shape, sides_of
-from gcbench.knobs import Checked
-from gcbench.settings.compressor import Iterations, Rank, SubtractedUpdate, Svd, WarmStart
+from gcbench.settings.compressor import SubtractedUpdate
+from gcbench.settings.fields import Checked, Count
 
 
 class Factors(NamedTuple):
@@ -81,11 +81,11 @@ class PowerSGD(Checked):
     rounding; with `aggregated`, the workers' residuals drift apart like a random walk.
     """
 
-    rank: Rank
-    warm_start: WarmStart = True  # whether to reuse the last Q, not draw it every step
+    rank: Count
+    warm_start: bool = True  # whether to reuse the last Q, not draw it every step
     residual: SubtractedUpdate = "own"
-    iterations: Iterations = 1  # power iterations per step
-    svd: Svd = False  # whether to take the best approximation of the dense mean instead
+    iterations: Count = 1  # power iterations per step
+    svd: bool = False  # whether to take the best approximation of the dense mean instead
     properties: ClassVar[Properties] = Properties(contractive=True, mean_linear=True)
 
     def __post_init__(self) -> None:

@@ -21,9 +21,8 @@ from gcbench.compressors.base import (
     sizes_of,
 )
 from gcbench.compressors.matrices import is_stack, sides_of
-from gcbench.knobs import Checked
 from gcbench.seeds import mix
-from gcbench.settings.compressor import Rank
+from gcbench.settings.fields import Checked, Count
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,7 @@ class RandomK(Checked):
     which are drawn for the step.
     """
 
-    rank: Rank
+    rank: Count
     properties: ClassVar[Properties] = Properties(contractive=True, mean_linear=True)
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
@@ -83,7 +82,7 @@ class RandomBlock(Checked):
     Differences from the authors' code: none known.
     """
 
-    rank: Rank
+    rank: Count
     properties: ClassVar[Properties] = Properties(contractive=True, mean_linear=True)
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:

@@ -10,8 +10,8 @@ import torch
 from gcbench.codecs.packing import pack, unpack
 from gcbench.comm import Comm
 from gcbench.compressors.base import Aggregated, Grads, Properties, State, Step, flatten, unflatten
-from gcbench.knobs import Checked
-from gcbench.settings.compressor import MomentumStart, SignumMomentum
+from gcbench.settings.compressor import MomentumStart
+from gcbench.settings.fields import Checked, Share
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Signum(Checked):
     and sends one bit back.
     """
 
-    momentum: SignumMomentum  # beta
+    momentum: Share  # beta
     momentum_start: MomentumStart = "zero"
     properties: ClassVar[Properties] = Properties(divisible=True, direction=True)
 

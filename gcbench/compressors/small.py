@@ -22,8 +22,7 @@ from gcbench.compressors.base import (
 )
 from gcbench.compressors.dense import Dense
 from gcbench.compressors.matrices import OfMatrices, is_stack
-from gcbench.knobs import Checked
-from gcbench.settings.wrappers import MinDims, MinRatio, MinSize
+from gcbench.settings.fields import Checked, Natural, NonNegative
 
 
 @dataclass(frozen=True)
@@ -38,9 +37,9 @@ class SmallTensorsWhole(Checked):
     """
 
     inner: Compressor
-    min_size: MinSize = 0
-    min_dims: MinDims = 0
-    min_ratio: MinRatio = 0.0
+    min_size: Natural = 0
+    min_dims: Natural = 0
+    min_ratio: NonNegative = 0.0
     # The method inside, which `min_ratio` asks; its repr has the method anyway.
     method: OfMatrices | None = field(default=None, repr=False)
     dense: Compressor = Dense()

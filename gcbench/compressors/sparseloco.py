@@ -17,8 +17,8 @@ from gcbench.codecs.packing import pack, unpack
 from gcbench.compressors.base import Properties
 from gcbench.compressors.codec import Codec, Message
 from gcbench.compressors.top_k import count_share
-from gcbench.knobs import Checked
-from gcbench.settings.compressor import ChunkSize, Combine, Fraction
+from gcbench.settings.compressor import Combine, Fraction
+from gcbench.settings.fields import Checked, Count
 
 _BINS = 4  # a bin number takes two bits
 _BIN_IN_DEVIATIONS = 6 / _BINS  # together, the bins span six standard deviations
@@ -63,7 +63,7 @@ class SparseLoCo(Checked, Codec):
     """
 
     fraction: Fraction
-    chunk_size: ChunkSize = 4096
+    chunk_size: Count = 4096
     combine: Combine = "mean"
     properties: ClassVar[Properties] = Properties(contractive=True)
 

@@ -14,8 +14,8 @@ from gcbench.codecs.indices import index_bytes, largest_of_each, pack_indices, u
 from gcbench.codecs.noise import Noise
 from gcbench.compressors.base import Properties
 from gcbench.compressors.codec import Codec, Message
-from gcbench.knobs import Checked
 from gcbench.settings.compressor import Fraction, IndexCode
+from gcbench.settings.fields import Checked
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from gcbench.comm import Comm
 from gcbench.compressors.acpsgd import ACPSGD, draw_sketches
 from gcbench.compressors.base import Aggregated, Grads, Properties, State, Step
 from gcbench.compressors.matrices import matrix_shape, sides_of
-from gcbench.knobs import Checked
-from gcbench.settings.compressor import LowRankVariant, Rank
+from gcbench.settings.compressor import LowRankVariant
+from gcbench.settings.fields import Checked, Count
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class UnbiasedLowRank(Checked):
     Differences from the paper and its code: see `ACPSGD`.
     """
 
-    rank: Rank
+    rank: Count
     variant: LowRankVariant = "text"
 
     @property

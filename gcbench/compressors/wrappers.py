@@ -32,14 +32,8 @@ from gcbench.compressors.base import (
     unflatten,
 )
 from gcbench.compressors.dense import Dense
-from gcbench.knobs import Checked
-from gcbench.settings.wrappers import (
-    Alpha,
-    Beta,
-    ClipNorm,
-    ClipSigma,
-    DenseSteps,
-)
+from gcbench.settings.compressor import Beta
+from gcbench.settings.fields import Checked, Natural, NonNegative, Positive
 
 
 @dataclass(frozen=True)
@@ -76,7 +70,7 @@ class NormClipping(Checked):
     """Scale each worker's whole gradient down to a 2-norm of `clip_norm`."""
 
     inner: Compressor
-    clip_norm: ClipNorm
+    clip_norm: Positive
 
     @property
     def properties(self) -> Properties:
@@ -94,7 +88,7 @@ class DenseWarmup(Checked):
     """Send gradients uncompressed, in fp32, in the first `dense_steps` exchanges."""
 
     inner: Compressor
-    dense_steps: DenseSteps
+    dense_steps: Natural
     dense: Compressor = Dense()
 
     @property
@@ -126,7 +120,7 @@ class ErrorFeedback(Checked):
     """
 
     inner: Compressor
-    alpha: Alpha = 1.0
+    alpha: NonNegative = 1.0
     beta: Beta = 1.0
 
     @property
@@ -169,7 +163,7 @@ class SigmaClipping(Checked):
     """
 
     inner: Compressor
-    clip_sigma: ClipSigma
+    clip_sigma: Positive
 
     @property
     def properties(self) -> Properties:

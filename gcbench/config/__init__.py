@@ -5,19 +5,9 @@ This package does not import torch, so that help and error messages appear at on
 
 from __future__ import annotations
 
-from gcbench.config.arguments import (
-    Arguments,
-    key,
-    near,
-    option,
-    read_arguments,
-    read_keys,
-    refuse_unread,
-    to_overrides,
-)
 from gcbench.config.budget import PAPER, budget_names
 from gcbench.config.checks import refuse_empty_sweep
-from gcbench.config.command_line import resolve_method, resolve_overrides
+from gcbench.config.command_line import resolve_method, resolve_overrides, to_overrides
 from gcbench.config.compose import (
     compose_methods,
     compose_overrides,
@@ -38,6 +28,14 @@ from gcbench.config.errors import (
 from gcbench.config.help import method_keys
 from gcbench.config.links import emulated_link
 from gcbench.config.notices import notices_of, start_notice
+from gcbench.config.reading import (
+    Arguments,
+    Option,
+    near,
+    read_arguments,
+    read_keys,
+    refuse_unread,
+)
 from gcbench.config.register import register
 from gcbench.config.resolve import resolve, resolve_benchmark
 from gcbench.config.run_name import bench_name, row_directory, run_directory, run_name
@@ -49,6 +47,7 @@ __all__ = [
     "Config",
     "ConfigError",
     "IdleKeyError",
+    "Option",
     "PAPER",
     "RunDiverged",
     "RunFailed",
@@ -60,13 +59,11 @@ __all__ = [
     "conf_directory",
     "emulated_link",
     "help_of",
-    "key",
     "method_keys",
     "method_node",
     "near",
     "notices_of",
     "open_nodes",
-    "option",
     "read_arguments",
     "read_keys",
     "read_yaml",

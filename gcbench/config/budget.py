@@ -72,8 +72,7 @@ def _shrink(tree: DictConfig, part: Mapping[str, Any], typed: Collection[str]) -
     for key in ("gpus", "batch_size", "epochs", "max_steps"):
         if key in part and f"trainer.{key}" not in typed:
             bound = part[key]
-            every = tree.estimator.get("every")
-            if key == "max_steps" and isinstance(every, int):
+            if key == "max_steps" and (every := tree.estimator.get("every")):
                 bound = max(bound, every)  # local steps need H steps for an exchange
             trainer[key] = bound if trainer[key] is None else min(bound, trainer[key])
     if trainer.record_gradients and trainer.max_steps and "trainer.record_gradients" not in typed:

@@ -11,47 +11,56 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from gcbench import settings
 from gcbench.config.directory import conf_directory
-from gcbench.config.errors import Config, ConfigError
-from gcbench.knobs import kinds_of, knobs_of, refusal
-
-SCHEMAS = {
-    "trainer": settings.TrainerSettings,
-    "optimizer": settings.OptimizerSettings,
-    "schedule": settings.ScheduleSettings,
-    "estimator": settings.EstimatorSettings,
-    "logger": settings.LoggerSettings,
-    "resume": settings.ResumeSettings,
-}
+from gcbench.config.errors import Config, ConfigError, IdleKeyError
+from gcbench.identity import all_knobs, format_value
+from gcbench.settings.config import SCHEMAS, needs_of_keys
+from gcbench.settings.fields import NonNegative, Settings, hints_of, is_float, refusal
+from gcbench.settings.optimizer import OptimizerSettings
 
 # Groups whose files have only the keys that their class takes.
 WITH_KEYS_BY_CHOICE = ("optimizer", "estimator")
+
+FACTS = {"form", "recommended"}  # what a method's file says of it, and nothing computes with
 
 # Keys that mean the same for any `_target_`; the class itself checks all others.
 OF_ANY_TARGET = ("lr", "groups", "interval")
 
 
-def to_floats(node: Config, schema: type[Any]) -> None:
+def to_floats(node: Config, schema: type[Settings]) -> None:
     """Convert whole numbers of float keys to floats, so that lr=1 and lr=1.0 are the same run."""
-    for name, hint in knobs_of(schema).items():
-        if type(node.get(name)) is int and any(kind.type is float for kind in kinds_of(hint)):
-            node[name] = float(node[name])
+    for name, hint in hints_of(schema).items():
+        if name in node and is_float(hint):
+            node[name] = _to_float(node[name])
 
 
-def check_knobs(config: Config, *keys: type[Any]) -> None:
-    """Refuse values that their knobs exclude, of top-level `keys` and of nodes with a schema."""
+def _to_float(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_to_float(entry) for entry in value]
+    return float(value) if type(value) is int else value
+
+
+def check_values(config: Config, *keys: type[Settings]) -> None:
+    """Refuse values outside their ranges, of top-level `keys` and of nodes with a model."""
     for schema in keys:
         _check_node(config, schema, "")
     for group, schema in SCHEMAS.items():
-        _check_node(config.get(group, {}), schema, f"{group}.")
+        node = config.get(group, {})
+        for name in node.keys() - schema.model_fields.keys() if "_target_" not in node else ():
+            known = list(schema.model_fields)
+            near = get_close_matches(name, known, n=1)
+            advice = f"did you mean {group}.{near[0]}?" if near else f"it has {', '.join(known)}"
+            raise ConfigError(
+                f"{group}.{name}: no such key, in a file of the configuration; {advice}"
+            )
+        _check_node(node, schema, f"{group}.")
     _check_groups(config.get("optimizer", {}))
 
 
 def values_fit(tree: DictConfig, typed: Collection[str]) -> bool:
-    """Return whether the typed values of all nodes with a schema are within their knobs' bounds."""
+    """Return whether the typed values of all nodes with a model are in their ranges."""
     for group, schema in SCHEMAS.items():
-        node = OmegaConf.to_container(tree[group], resolve=True, enum_to_str=True)
+        node = OmegaConf.to_container(tree[group], resolve=True)
         assert isinstance(node, dict)
         named = {str(key): value for key, value in node.items()}
         asked = {k: v for k, v in named.items() if k == "_target_" or f"{group}.{k}" in typed}
@@ -65,17 +74,18 @@ def values_fit(tree: DictConfig, typed: Collection[str]) -> bool:
 def _check_groups(optimizer: Config) -> None:
     """Refuse an option of a group that the optimizer itself could not have."""
     for group in optimizer.get("groups") or []:
-        _check_node({**optimizer, **group}, settings.OptimizerSettings, "optimizer.groups: ")
+        _check_node({**optimizer, **group}, OptimizerSettings, "optimizer.groups: ")
         if sentence := refusal("optimizer.groups: match", group.get("match", ""), str):
             raise ConfigError(f"{sentence} in quotes, as in match:'1'")
         lr_scale = group.get("lr_scale", 1.0)
-        if sentence := refusal("optimizer.groups: lr_scale", lr_scale, settings.LrScale):
+        if sentence := refusal("optimizer.groups: lr_scale", lr_scale, NonNegative):
             raise ConfigError(sentence)
 
 
-def _check_node(node: Config, schema: type[Any], prefix: str) -> None:
-    for name, hint in knobs_of(schema).items():
-        if name not in node or ("_target_" in node and name not in OF_ANY_TARGET):
+def _check_node(node: Config, schema: type[Settings], prefix: str) -> None:
+    foreign = not str(node.get("_target_", "gcbench.")).startswith("gcbench.")
+    for name, hint in hints_of(schema).items():
+        if name not in node or (foreign and name not in OF_ANY_TARGET):
             continue
         if sentence := refusal(f"{prefix}{name}", node[name], hint):
             raise ConfigError(sentence)
@@ -123,6 +133,39 @@ def refuse_empty_sweep(arguments: Sequence[str], config_dir: str | None) -> None
             likely = get_close_matches(group, groups, n=1) or ["experiment/PAPER/TABLE"]
             advice = f"did you mean {argument.replace(group, likely[0])}?"
         raise ConfigError(f"{argument}: this matches no choice; {advice}")
+
+
+def refuse_idle_keys(config: Config, typed: set[str]) -> None:
+    """Raise IdleKeyError for a typed key that nothing reads: a sweep of it would repeat one run."""
+    for name in sorted(typed):
+        group, _, key = name.partition(".")
+        if group in FACTS:
+            raise IdleKeyError(
+                f"{name}: a method's file says this of it, and nothing is computed with it; leave "
+                "it out"
+            )
+        if group == "compressor" and key in config:  # reports would still show the value of KEY
+            value = config["compressor"][key]
+            raise IdleKeyError(f"{_typed(name, value)}: type {_typed(key, value)}")
+    flat = all_knobs(config)
+    for key, needs in needs_of_keys().items():
+        if key in typed and needs.key in flat and not needs.met_by(flat[needs.key]):
+            raise IdleKeyError(
+                f"{_typed(key, flat[key])} has no effect with {_typed(needs.key, flat[needs.key])};"
+                f" type {_typed(needs.key, needs.values[0])} too, or leave it out"
+            )
+    schedule = config.get("schedule", {})
+    if schedule.get("kind") == "steps" and not schedule["milestones"]:
+        raise IdleKeyError(
+            f"{_typed('schedule.milestones', schedule['milestones'])}: with schedule=steps the "
+            "rate falls at milestones; type some, as in schedule.milestones=[0.5,0.75], or "
+            "schedule=constant"
+        )
+
+
+def _typed(key: str, value: Any) -> str:
+    """Return `key=value`; the `kind` of a group is typed as its choice."""
+    return f"{key.removesuffix('.kind')}={format_value(value)}"
 
 
 def check_kinds(config: Config, choices: dict[str, str]) -> None:

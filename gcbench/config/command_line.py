@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from numbers import Number
+from pathlib import Path
+from typing import Any
 
 from gcbench.config.compose import compose_overrides
 from gcbench.config.errors import COMPOSITION_ERRORS, Config, ConfigError
 from gcbench.config.resolve import resolve
 from gcbench.config.run_name import run_directory
 from gcbench.config.sentences import sentence_of
+from gcbench.settings.fields import format_value
 
 
 def resolve_overrides(overrides: Sequence[str]) -> tuple[Config, str]:
@@ -30,3 +34,33 @@ def resolve_method(overrides: Sequence[str], config_dir: str | None = None) -> C
     """
     node: Config = resolve(compose_overrides(overrides, config_dir))["compressor"]
     return node
+
+
+def to_overrides(keys: Mapping[str, Any]) -> list[str]:
+    """Return Python keys and values as key=value overrides in Hydra's grammar.
+
+    For example, trainer={"epochs": 1} becomes trainer.epochs=1.
+    """
+    overrides = []
+    for name, value in keys.items():
+        if isinstance(value, Mapping):
+            overrides += to_overrides({f"{name}.{inner}": below for inner, below in value.items()})
+        else:
+            overrides.append(f"{name}={_quote(name, value)}")
+    return overrides
+
+
+def _quote(name: str, value: Any) -> str:
+    if getattr(value, "ndim", None) == 0:  # a number of NumPy or PyTorch
+        value = value.item()
+    if isinstance(value, (list, tuple)):
+        return f"[{','.join(_quote(name, entry) for entry in value)}]"
+    if isinstance(value, (str, Path)):
+        text = str(value).replace("\\", "\\\\").replace("'", "\\'")
+        return f"'{text}'"
+    if value is not None and not isinstance(value, (Number, dict)):
+        raise ConfigError(
+            f"{name}: a {type(value).__name__} is no value of a key; type a number, a text, True, "
+            "False or None, or a list of them"
+        )
+    return format_value(value)

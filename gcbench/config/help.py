@@ -1,20 +1,23 @@
-"""The tables of keys in --help, made from the knobs and from the files that have these keys."""
+"""The tables of keys in --help, made from models and from the files that have these keys."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from pathlib import Path
 from textwrap import wrap
-from typing import Any
 
-from gcbench.config.checks import SCHEMAS
+from gcbench.config.checks import FACTS
 from gcbench.config.directory import choices_in, conf_directory, read_yaml
 from gcbench.identity import format_value
-from gcbench.knobs import Knob, kinds_of, knobs_in, knobs_of
-from gcbench.settings import BenchSettings, MethodSettings, RunSettings
+from gcbench.settings.compressor import MethodSettings
+from gcbench.settings.config import SCHEMAS
+from gcbench.settings.fields import Settings, choices_of_kind, hints_of, interval_of, kinds_of
+from gcbench.settings.run import BenchSettings, RunSettings
 
-TOP = {"run": RunSettings, "bench": BenchSettings}  # schemas of keys without a group
-FACTS = {"form", "recommended"}  # what a method's file says of it, and nothing computes with
+TOP: dict[str, type[Settings]] = {
+    "run": RunSettings,
+    "bench": BenchSettings,
+}
 NO_KNOBS = {"compressor", "_target_", *FACTS}
 WIDTH = 118
 COLUMN = 24  # at which descriptions begin
@@ -22,7 +25,7 @@ INDENT = "\n  "  # between lines; the template itself indents the first one
 
 
 def method_keys() -> dict[str, list[str]]:
-    """Return the keys that each choice of compressor adds, in the order of their knobs."""
+    """Return the keys that each choice of compressor adds, in the order of their model."""
     return {choice: sort_keys(own) for choice, own in keys_by_choice("compressor").items()}
 
 
@@ -33,8 +36,8 @@ def keys_by_choice(group: str) -> dict[str, list[str]]:
 
 
 def sort_keys(keys: Collection[str]) -> list[str]:
-    """Return keys of methods in the order of their knobs, followed by those without a knob."""
-    known = list(knobs_of(MethodSettings))
+    """Return keys of methods in the order of their model, followed by those that it lacks."""
+    known = list(MethodSettings.model_fields)
     return sorted(keys, key=lambda key: known.index(key) if key in known else len(known))
 
 
@@ -42,12 +45,12 @@ def list_method_knobs() -> str:
     """Return the --help text of each key that a method may have, with the methods that have it."""
     keys = method_keys()
     lines = []
-    for name, hint in knobs_of(MethodSettings).items():
+    for name in MethodSettings.model_fields:
         having = [choice for choice, own in keys.items() if name in own]
         lacking = [choice for choice in keys if choice not in having]
         if len(lacking) < len(having):
             having = ["all but", *lacking] if lacking else ["all"]
-        lines += _lines(name, hint, f"[{' '.join(having)}]")
+        lines += _lines(name, name, MethodSettings, f"[{' '.join(having)}]")
     return INDENT.join(lines)
 
 
@@ -62,37 +65,37 @@ def list_keys(*groups: str) -> str:
     lines = []
     for group in groups:
         prefix = "" if group in TOP else f"{group}."
-        for name, hint in knobs_of(TOP.get(group) or SCHEMAS[group]).items():
-            lines += _lines(f"{prefix}{name}", hint)
+        schema = TOP.get(group) or SCHEMAS[group]
+        for name in schema.model_fields:
+            lines += _lines(f"{prefix}{name}", name, schema)
     return INDENT.join(lines)
 
 
 def _keys_in(file: Path) -> list[str]:
     """Return the keys of a file and of the files in its defaults list."""
     node = read_yaml(file)
-    shared = [
-        entry.partition("@")[0]
-        for entry in node.pop("defaults", [])
-        if entry not in ("_self_", "schema")
+    shared = [entry.partition("@")[0] for entry in node.pop("defaults", []) if entry != "_self_"]
+    inherited = [
+        key
+        for name in shared
+        for key in (
+            SCHEMAS[file.parent.name].model_fields
+            if name == "schema"
+            else _keys_in(file.parent / f"{name}.yaml")
+        )
     ]
-    inherited = [key for name in shared for key in _keys_in(file.parent / f"{name}.yaml")]
     return [key for key in dict.fromkeys([*inherited, *node]) if key not in NO_KNOBS]
 
 
-def _lines(name: str, hint: Any, ending: str = "") -> list[str]:
+def _lines(typed: str, name: str, schema: type[Settings], ending: str = "") -> list[str]:
     """Return `key=what may be typed` and, in a second column, what it means."""
-    knobs = knobs_in(hint)
-    choices = "|".join(choice for kind in kinds_of(hint) for choice in kind.choices)
-    example = next((format_value(knob.example) for knob in knobs if knob.example is not None), "")
-    about = "; ".join(map(_describe, knobs))
-    typed = f"{name}={choices or example}"
+    kinds = kinds_of(hints_of(schema)[name])
+    choices = "|".join(dict.fromkeys(c for kind in kinds for c in choices_of_kind(kind)))
+    examples = [format_value(e) for kind in kinds for e in kind.get("examples", [])]
+    interval = next(filter(None, map(interval_of, kinds)), "").removeprefix("of ")
+    about = f"{schema.model_fields[name].description} {f'({interval})' if interval else ''}".strip()
+    typed = f"{typed}={choices or next(iter(examples), '')}"
     text = wrap(f"{about} {ending}".strip(), WIDTH - COLUMN)
     if len(typed) >= COLUMN:
         return [typed, *(" " * COLUMN + line for line in text)]
     return [f"{typed:{COLUMN}}{text[0]}", *(" " * COLUMN + line for line in text[1:])]
-
-
-def _describe(knob: Knob) -> str:
-    """Return the meaning and the range of a knob."""
-    interval = knob.interval.removeprefix("of ")
-    return f"{knob.about} ({interval})" if interval else knob.about

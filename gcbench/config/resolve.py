@@ -3,36 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
-from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from gcbench.config.budget import apply_budget
 from gcbench.config.checks import (
-    SCHEMAS,
     check_division,
     check_kinds,
-    check_knobs,
     check_nesterov,
+    check_values,
+    refuse_idle_keys,
     to_floats,
 )
 from gcbench.config.errors import Config, ConfigError
 from gcbench.config.help import keys_by_choice
-from gcbench.config.idle import refuse_idle_keys
 from gcbench.config.links import emulated_link
 from gcbench.config.names import refuse_name
 from gcbench.config.sentences import (
     GROUPS,
-    hints_of_keys,
-    parse_value,
     unknown_key,
     value_for_group,
 )
 from gcbench.config.typed import WITH_TARGETS, choices_of, experiment_of, typed_keys, typed_knobs
-from gcbench.knobs import kinds_of, knobs_of, refusal
-from gcbench.settings import BenchSettings, MethodSettings, RunSettings
-from gcbench.settings.compressor import Levels
+from gcbench.settings.compressor import MethodSettings
+from gcbench.settings.config import SCHEMAS
+from gcbench.settings.fields import Settings, hints_of, refusal
+from gcbench.settings.run import BenchSettings, RunSettings
 
 
 def resolve(composed: DictConfig) -> Config:
@@ -54,13 +50,12 @@ def resolve_benchmark(composed: DictConfig) -> Config:
     return _settle_and_check(composed, MethodSettings, RunSettings, BenchSettings)
 
 
-def _settle_and_check(composed: DictConfig, *keys: type[Any]) -> Config:
+def _settle_and_check(composed: DictConfig, *keys: type[Settings]) -> Config:
     config = settle(composed)
     typed = typed_keys(composed)
     _refuse_added_keys(composed, config)
-    _refuse_numbers_for_flags(composed, config)
     refuse_name(config["name"])
-    check_knobs(config, *keys)
+    check_values(config, *keys)
     refuse_idle_keys(config, typed)
     return config
 
@@ -76,7 +71,7 @@ def settle(composed: DictConfig) -> Config:
     choices, experiment = choices_of(composed), experiment_of(composed)
     _refuse_removed_keys(composed)
     outputs = tree.get("outputs", "outputs")  # before a directory is named in it
-    if sentence := refusal("outputs", outputs, knobs_of(RunSettings)["outputs"]):
+    if sentence := refusal("outputs", outputs, hints_of(RunSettings)["outputs"]):
         raise ConfigError(sentence)
     _refuse_values_for_groups(tree, choices)
     if "budget" in tree:
@@ -90,14 +85,14 @@ def settle(composed: DictConfig) -> Config:
         to_floats(node, MethodSettings)
     if "optimizer" in config:
         _check_rate(config["optimizer"])
-        for group in ("optimizer", "estimator"):
-            to_floats(config[group], SCHEMAS[group])
+        for group, schema in SCHEMAS.items():
+            to_floats(config[group], schema)
     return config
 
 
 def _refuse_removed_keys(composed: DictConfig) -> None:
     """Refuse ~seed, ~schedule and the like, without which there is no run."""
-    needed = {*knobs_of(RunSettings), *GROUPS, "budget"}
+    needed = {*RunSettings.model_fields, *GROUPS, "budget"}
     for override in composed.hydra.overrides.task:
         if override.startswith("~") and override[1:].partition("=")[0] in needed:
             raise ConfigError(f"{override}: every run needs this key; leave this out")
@@ -128,7 +123,7 @@ def _settle_bits(tree: DictConfig, typed: set[str]) -> None:
         or not isinstance(tree.levels, int)
     ):
         return
-    if problem := refusal("levels", tree.levels, Levels):
+    if problem := refusal("levels", tree.levels, hints_of(MethodSettings)["levels"]):
         raise ConfigError(problem)  # before `bits`, which were not typed, are blamed
     bits = (2 * tree.levels).bit_length()
     if "bits" in typed and tree.bits != bits:
@@ -148,7 +143,7 @@ def _keep_typed_keys_of_other_target(group: str, config: Config, typed: set[str]
 def plain_values(tree: DictConfig) -> Config:
     """Return a composed configuration as plain values, without Hydra's own node."""
     masked = OmegaConf.masked_copy(tree, [str(k) for k in tree if k != "hydra"])
-    plain = OmegaConf.to_container(masked, resolve=True, throw_on_missing=True, enum_to_str=True)
+    plain = OmegaConf.to_container(masked, resolve=True, throw_on_missing=True)
     assert isinstance(plain, dict)
     return {str(k): v for k, v in plain.items()}
 
@@ -160,8 +155,8 @@ def _refuse_added_keys(composed: DictConfig, config: Config) -> None:
     """
     groups = {k.split("@")[0] for k in composed.hydra.runtime.choices}
     optimizers, methods = keys_by_choice("optimizer"), keys_by_choice("compressor")
-    own = {*methods.get(config["choices"].get("compressor"), ()), *knobs_of(RunSettings)}
-    known = {group: {field.name for field in fields(schema)} for group, schema in SCHEMAS.items()}
+    own = {*methods.get(config["choices"].get("compressor"), ()), *RunSettings.model_fields}
+    known = {group: {*schema.model_fields} for group, schema in SCHEMAS.items()}
     known["optimizer"] = set(optimizers.get(config["choices"].get("optimizer"), ()))
     for override in composed.hydra.overrides.task:
         key, _, value = override.lstrip("+").partition("=")
@@ -171,15 +166,3 @@ def _refuse_added_keys(composed: DictConfig, config: Config) -> None:
             continue
         if not leaf or (group in known and leaf not in known[group]):
             raise ConfigError(unknown_key(key, value, benchmark="trainer" not in config))
-
-
-def _refuse_numbers_for_flags(composed: DictConfig, config: Config) -> None:
-    """Refuse a number typed for a Boolean key, which OmegaConf would convert."""
-    hints = hints_of_keys(benchmark="trainer" not in config)
-    for override in composed.hydra.overrides.task:
-        key, _, text = override.lstrip("+").partition("=")
-        kinds = {kind.type for kind in kinds_of(hints[key])} if key in hints else set()
-        if bool not in kinds or isinstance(value := parse_value(text), str):
-            continue
-        if said := refusal(key, value, hints[key]):
-            raise ConfigError(said)

@@ -80,6 +80,6 @@ def row_directory(composed: DictConfig, number: int) -> str:
 
 def bench_name(composed: DictConfig) -> str:
     """Return the name of a benchmark's directory."""
-    config = plain_values(composed)
+    config: Config = plain_values(composed)
     refuse_name(config["name"])
     return f"{config['name'] or choices_of(composed)['compressor']}-{digest(config)}"

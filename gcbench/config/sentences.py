@@ -14,12 +14,14 @@ from hydra.core.override_parser.types import QuotedString
 from hydra.errors import OverrideParseException
 from yaml import YAMLError
 
-from gcbench.config.checks import SCHEMAS, WITH_KEYS_BY_CHOICE
+from gcbench.config.checks import WITH_KEYS_BY_CHOICE
 from gcbench.config.directory import conf_directory
 from gcbench.config.errors import ConfigError
 from gcbench.config.help import keys_by_choice
-from gcbench.knobs import knobs_in, knobs_of, refusal
-from gcbench.settings import BenchSettings, MethodSettings, RunSettings
+from gcbench.settings.compressor import MethodSettings
+from gcbench.settings.config import SCHEMAS
+from gcbench.settings.fields import hints_of, refusal
+from gcbench.settings.run import BenchSettings, RunSettings
 
 # Groups whose files have keys.
 GROUPS = (
@@ -51,7 +53,7 @@ def unknown_key(key: str, value: str, benchmark: bool, overrides: Sequence[str] 
             "second command without it"
         )
     groups = ("compressor",) if benchmark else GROUPS
-    owners, hints = _owners(groups), hints_of_keys(benchmark)
+    owners, hints = _owners(groups), _hints(benchmark)
     group, _, leaf = key.rpartition(".")
     advice = [f"{key} belongs to {choices}" for choices in owners.get(key, ())]
     keys = [k for k in {**hints, **owners} if k != key and _admits(hints.get(k), value)]
@@ -72,18 +74,10 @@ def unknown_key(key: str, value: str, benchmark: bool, overrides: Sequence[str] 
 def _keys_of(group: str, overrides: Sequence[str]) -> list[str]:
     """Return which keys a group has, by choice if they differ: of the typed choice, or of all."""
     if group not in WITH_KEYS_BY_CHOICE:
-        return [f"{group} has {', '.join(knobs_of(SCHEMAS[group]))}"]
+        return [f"{group} has {', '.join(SCHEMAS[group].model_fields)}"]
     having = {choice: keys for choice, keys in keys_by_choice(group).items() if keys}
     typed = [choice for choice in having if f"{group}={choice}" in overrides]
     return [f"{group}={choice} has {', '.join(having[choice])}" for choice in typed or having]
-
-
-def _unknown_key_in_file(group: str, key: str) -> str:
-    """Return the sentence for a key of a group's schema that a file misspells."""
-    known = list(knobs_of(SCHEMAS[group])) if group in SCHEMAS else []
-    likely = get_close_matches(key, known, n=1)
-    advice = f"did you mean {group}.{likely[0]}?" if likely else f"{group} has {', '.join(known)}"
-    return f"{group}.{key}: no such key, in a file of the configuration; {advice}"
 
 
 def _methods_without(key: str, overrides: Sequence[str]) -> tuple[list[str], list[str]] | None:
@@ -96,16 +90,15 @@ def _methods_without(key: str, overrides: Sequence[str]) -> tuple[list[str], lis
     return (without, having) if having and without else None
 
 
-def _likely(leaf: str, keys: Sequence[str], hints: Mapping[str, Any]) -> list[str]:
+def _likely(leaf: str, keys: Sequence[str], hints: Mapping[str, tuple[Any, str]]) -> list[str]:
     """Return the keys whose last part is `leaf`; if there are none, those that resemble it.
 
     These are described by it, or else begin with it, or else have a similar spelling.
     """
     word = leaf.replace("_", " ")
-    described = {k: knob.about for k in keys if k in hints for knob in knobs_in(hints[k])[:1]}
     return (
         [k for k in keys if _leaf(k) == leaf]
-        or [k for k, about in described.items() if about.startswith(word)]
+        or [k for k in keys if k in hints and hints[k][1].startswith(word)]
         or [k for k in keys if _leaf(k).startswith(leaf)]
         or [k for k in keys if get_close_matches(leaf, [_leaf(k)], cutoff=0.7)]
     )
@@ -115,8 +108,8 @@ def _leaf(key: str) -> str:
     return key.rpartition(".")[2]
 
 
-def _admits(hint: Any, value: str) -> bool:
-    return hint is None or refusal("", parse_value(value), hint) is None
+def _admits(hint: tuple[Any, str] | None, value: str) -> bool:
+    return hint is None or refusal("", parse_value(value), hint[0]) is None
 
 
 def parse_value(value: str) -> Any:
@@ -125,14 +118,16 @@ def parse_value(value: str) -> Any:
     return parsed.text if isinstance(parsed, QuotedString) else parsed
 
 
-def hints_of_keys(benchmark: bool) -> dict[str, Any]:
-    """Return the annotated types of all keys of a run or of a benchmark, by key as it is typed."""
-    hints = {**knobs_of(RunSettings), **knobs_of(MethodSettings)}
-    if benchmark:
-        return hints | knobs_of(BenchSettings)
-    for group, schema in SCHEMAS.items():
-        hints |= {f"{group}.{name}": hint for name, hint in knobs_of(schema).items()}
-    return hints
+def _hints(benchmark: bool) -> dict[str, tuple[Any, str]]:
+    """Return the annotation and the meaning of all keys, by key as it is typed."""
+    own = {"": BenchSettings} if benchmark else {"": RunSettings}
+    groups = {} if benchmark else {f"{group}.": schema for group, schema in SCHEMAS.items()}
+    models = [("", MethodSettings), *own.items(), *groups.items()]
+    return {
+        f"{prefix}{name}": (hints_of(model)[name], field.description or "")
+        for prefix, model in models
+        for name, field in model.model_fields.items()
+    }
 
 
 def _owners(groups: Sequence[str]) -> dict[str, list[str]]:
@@ -238,17 +233,8 @@ def _in_our_words(text: str, benchmark: bool, overrides: Sequence[str]) -> str:
             f"{unread[1] or unread[2]}: this is not a readable key=value; close its brackets and "
             "quotes, and quote a value with spaces or commas, as in 'name=\"a, b\"'"
         )
-    if wrong := re.match(r"Error merging override \+*(.+?)=(.*)", text):
-        said = refusal(wrong[1], parse_value(wrong[2]), hints_of_keys(benchmark).get(wrong[1], Any))
-        return said or text
     if unknown := re.match(r"Could not override '.+?'\.\s.* \+(.+?)=(.*)", text):
         return unknown_key(unknown[1], unknown[2], benchmark, overrides)
-    if merged := re.search(r"Merge error: (\w+) is not a subclass of (\w+)\. value: (.*)", text):
-        groups = [group for group, schema in SCHEMAS.items() if schema.__name__ == merged[2]]
-        if groups:
-            return value_for_group(groups[0], merged[3], merged[1] == "str")
-    if absent := re.search(r"Key '(\w+)' not in '.*'\s+full_key: (\w+)\.", text):
-        return _unknown_key_in_file(absent[2], absent[1])
     return text
 
 

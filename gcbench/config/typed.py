@@ -48,8 +48,7 @@ def choices_of(composed: DictConfig) -> dict[str, str]:
             choices[group] = composed[group]["_target_"]
     for group in WITH_KINDS:
         if f"{group}.kind" in typed:
-            kind = composed[group]["kind"]
-            choices[group] = getattr(kind, "value", kind)
+            choices[group] = composed[group]["kind"]
     return choices
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 import wave
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
 
 import numpy as np
 import torch
@@ -22,16 +21,13 @@ from torch import Tensor
 
 from gcbench.data.arrays import ArrayData, Pair
 from gcbench.data.split import Split, hold_out
-from gcbench.knobs import Knob
+from gcbench.settings.fields import Count
 
 RATE = 16_000  # samples per second
 WINDOW, HOP, FFT, BANDS = 400, 160, 512, 40  # windows of 25 ms, every 10 ms
 
 
-Frames = Annotated[int, Knob("of a segment", unit="a number of frames", at_least=1, example=64)]
-
-
-def an4(root: str, frames: Frames = 64, split: Split = "test") -> ArrayData:
+def an4(root: str, frames: Count = 64, split: Split = "test") -> ArrayData:
     """Return segments of `frames` x 40 log-mel features, with a phone for each frame.
 
     Features are standardized by the training frames. An utterance is cut into whole segments, the

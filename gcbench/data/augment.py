@@ -8,20 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import exp, log, sqrt
 from random import Random
-from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from gcbench.knobs import Knob
-
-CropPadding = Annotated[
-    int,
-    Knob("pixels by which a crop may lie off center", unit="a number of pixels", at_least=0),
-]
-CropFill = Literal["zeros", "reflect"]
-Flip = Literal["random", "alternating"]
+from gcbench.settings.dataset import CropFill, Flip
 
 
 @dataclass(frozen=True)

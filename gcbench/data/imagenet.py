@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from random import Random
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -24,8 +24,8 @@ from gcbench.data.arrays import epoch_order, part_of
 from gcbench.data.augment import crop_box
 from gcbench.data.protocol import Kind, Task
 from gcbench.data.split import Split, hold_out
-from gcbench.knobs import Knob
 from gcbench.seeds import mix
+from gcbench.settings.fields import Count
 
 Files = Sequence[tuple[str, int]]
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -34,9 +34,7 @@ MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 def imagenet(
     root: str,
     folder: str = "imagenet",
-    size: Annotated[
-        int, Knob("of an image's side", unit="a number of pixels", at_least=1, example=224)
-    ] = 224,
+    size: Count = 224,
     augment: bool = True,
     split: Split = "test",
 ) -> ImageFiles:

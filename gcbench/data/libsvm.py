@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from gcbench.data.arrays import ArrayData, Pair
-from gcbench.data.protocol import Features
 from gcbench.data.split import Split, hold_out
+from gcbench.settings.fields import Count
 
 SITE = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets"
 
@@ -22,7 +22,7 @@ SITE = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets"
 def libsvm(
     root: str,
     name: str,
-    features: Features,
+    features: Count,
     task: Literal["classification", "regression"] = "classification",
     scale: bool = False,
     test_file: bool = False,

@@ -12,13 +12,13 @@ import numpy as np
 import torch
 
 from gcbench.data.arrays import ArrayData, Pair
-from gcbench.data.protocol import Features
 from gcbench.data.split import Split, hold_out
+from gcbench.settings.fields import Count
 
 SITE = "https://github.com/treforevans/uci_datasets, where it is uci_datasets/protein/data.csv.gz"
 
 
-def protein(root: str, features: Features = 90, split: Split = "test") -> ArrayData:
+def protein(root: str, features: Count = 90, split: Split = "test") -> ArrayData:
     """Return 36,584 training and 9,146 test proteins of `<root>/regression/protein.csv.gz`.
 
     A row has nine properties x and a target, centered. Features are cos(w x' + b) of the

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from gcbench.knobs import Knob
-
 Task = Literal["classification", "regression", "language"]
 Kind = Literal["image", "vector", "tokens", "speech"]
-Features = Annotated[int, Knob("features of a sample", unit="a number", at_least=1, example=64)]
 
 
 @runtime_checkable

@@ -6,29 +6,24 @@ from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from gcbench.data.arrays import ArrayData, Pair, epoch_order, part_of
-from gcbench.data.protocol import Features, Kind, Task
+from gcbench.data.protocol import Kind, Task
 from gcbench.data.split import Split, hold_out
-from gcbench.knobs import Knob
 from gcbench.seeds import mix
+from gcbench.settings.fields import Count, NonNegative
 
-Samples = Annotated[
-    int, Knob("size of the training split", unit="a number of samples", at_least=2, example=10_000)
-]
-Outputs = Annotated[int, Knob("classes or targets", unit="a number", at_least=1, example=10)]
-Noise = Annotated[
-    float, Knob("deviation of the teacher's noise", unit="a deviation", at_least=0, example=0.1)
-]
+Samples = Annotated[int, Field(ge=2)]
 
 
 def synthetic(
     task: Literal["classification", "regression"] = "classification",
     samples: Samples = 10_000,
-    features: Features = 64,
-    outputs: Outputs = 10,
-    noise: Noise = 0.1,
+    features: Count = 64,
+    outputs: Count = 10,
+    noise: NonNegative = 0.1,
     seed: int = 0,
     split: Split = "test",
 ) -> ArrayData:
@@ -62,8 +57,8 @@ def _normal(generator: torch.Generator, *size: int) -> Tensor:
 
 def synthetic_rows(
     samples: Samples = 50_000,
-    features: Features = 20_000,
-    noise: Noise = 0.1,
+    features: Count = 20_000,
+    noise: NonNegative = 0.1,
     seed: int = 0,
     split: Split = "test",
 ) -> SyntheticRows:

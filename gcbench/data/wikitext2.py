@@ -13,28 +13,19 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from gcbench.data.tokens import TokenData
-from gcbench.knobs import Knob
+from gcbench.settings.fields import Count, example
 
 _MARKERS = ("<unk>", "<eos>")
 
 
 def wikitext2(
     root: str,
-    bptt: Annotated[
-        int, Knob("words in a window", unit="a number of words", at_least=1, example=30)
-    ] = 30,
-    vocabulary: Annotated[
-        int | None,
-        Knob(
-            "words that are told apart, the most frequent ones",
-            unit="a number of words",
-            at_least=len(_MARKERS) + 1,
-            example=2000,
-        ),
-    ] = None,
+    bptt: Count = 30,
+    vocabulary: Annotated[int, Field(ge=len(_MARKERS) + 1), example(2000)] | None = None,
     split: Literal["valid", "test"] = "valid",
 ) -> TokenData:
     """Return WikiText-2 with at most `vocabulary` different words.

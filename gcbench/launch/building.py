@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from gcbench.config import Config
 from gcbench.data import Data
 from gcbench.launch.connections import Connections
-from gcbench.launch.instantiate import make, make_compressor, make_model, to_dataclass
+from gcbench.launch.instantiate import make, make_compressor, make_model
 from gcbench.launch.optimization import make_optimizer, make_schedule
 from gcbench.launch.plan import Plan
 from gcbench.models import InitializedFromData
@@ -23,7 +23,7 @@ from gcbench.records.environment import describe_machine
 from gcbench.records.files import RunFiles
 from gcbench.records.gradients import GradientFiles
 from gcbench.seeds import mix
-from gcbench.settings import TrainerSettings
+from gcbench.settings.trainer import TrainerSettings
 from gcbench.train.pipeline import make_pipeline, overlap_obstacle
 from gcbench.train.replica import Replica
 from gcbench.train.run import Estimator, Run
@@ -41,7 +41,7 @@ def build_run(
     received: Sequence[str] = (),
 ) -> Run:
     """Return this process's part of the run before its first step."""
-    trainer = to_dataclass(TrainerSettings, config["trainer"])
+    trainer = TrainerSettings(**config["trainer"])
     comm, side_comm, control, device = connections
     replica = _make_replica(config, connections, data, trainer)
     steps_per_epoch = data.steps_per_epoch(plan.workers, trainer.batch_size)

@@ -25,7 +25,6 @@ from gcbench.launch.instantiate import (
     make,
     make_compressor,
     make_model,
-    to_dataclass,
     user_code_error,
 )
 from gcbench.launch.memory import check_memory
@@ -33,7 +32,7 @@ from gcbench.launch.optimization import try_step
 from gcbench.launch.plan import Plan
 from gcbench.private import use_own_compiler_cache
 from gcbench.records.summary import advice_on_share, share_in_words
-from gcbench.settings import TrainerSettings
+from gcbench.settings.trainer import TrainerSettings
 from gcbench.train.optimizers import options_by_group
 from gcbench.train.pipeline import refuse_pipeline
 from gcbench.train.replica import is_recurrent
@@ -83,7 +82,7 @@ def check(config: Config, plan: Plan, data: Data, directory: Path) -> None:
     codes_momentum = any(isinstance(part, MomentumCoding) for part in parts_of(compressor))
     try_step(config["optimizer"], config["schedule"], model, fixed_momentum=codes_momentum)
     refuse_pipeline(
-        to_dataclass(TrainerSettings, config["trainer"]),
+        TrainerSettings(**config["trainer"]),
         compressor,
         estimator,
         plan.every_worker_alone,

@@ -12,14 +12,14 @@ from typing import Any
 
 import torch
 
-from gcbench import settings
 from gcbench.config import Config, ConfigError
 from gcbench.data.protocol import Data
 from gcbench.identity import digest
-from gcbench.launch.instantiate import make_data, make_model, to_dataclass
+from gcbench.launch.instantiate import make_data, make_model
 from gcbench.launch.plan import Machine, make_plan
 from gcbench.records.clock import Clock
 from gcbench.records.schema import Result
+from gcbench.settings.trainer import TrainerSettings
 from gcbench.train.replica import Replica
 from gcbench.train.schedules import total_steps
 
@@ -112,7 +112,7 @@ def _measure(config: Config) -> tuple[float, int]:
     plan = make_plan(config, Machine.detect())
     if plan.device != "cpu":
         raise ConfigError("a device is not woken up for an estimate")
-    trainer = to_dataclass(settings.TrainerSettings, config["trainer"])
+    trainer = TrainerSettings(**config["trainer"])
     data, before = make_data(config), torch.get_num_threads()
     torch.set_num_threads(plan.threads)
     try:
@@ -123,9 +123,7 @@ def _measure(config: Config) -> tuple[float, int]:
     return rows * seconds, data.steps_per_epoch(plan.workers, trainer.batch_size)
 
 
-def _time_workers(
-    config: Config, trainer: settings.TrainerSettings, data: Data, workers: int
-) -> float:
+def _time_workers(config: Config, trainer: TrainerSettings, data: Data, workers: int) -> float:
     """Return the seconds that one worker's forward and backward pass take, the least of three."""
     replica = Replica(
         make_model(config["model"], data.shape, data.outputs),

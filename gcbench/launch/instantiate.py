@@ -6,7 +6,7 @@ import inspect
 import os
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from hydra.errors import InstantiationException
 from hydra.utils import get_object, instantiate
-from omegaconf import OmegaConf
 from torch import nn
 
 from gcbench.compressors import Compressor
@@ -23,9 +22,9 @@ from gcbench.compressors.matrices import shapes_of_parameters
 from gcbench.config import Config, ConfigError, near
 from gcbench.data import Data, as_data
 from gcbench.identity import format_value
-from gcbench.knobs import hints_of, knobs_of, refusal
 from gcbench.reasons import in_one_line
-from gcbench.settings import MethodSettings
+from gcbench.settings.compressor import MethodSettings
+from gcbench.settings.fields import hints_of, refusal
 
 NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
@@ -107,11 +106,6 @@ def parameter_shapes(
         return shapes_of_parameters(make_model(node, shape, outputs))
 
 
-def to_dataclass(schema: type[Any], node: Config) -> Any:
-    """Return a node of the configuration as an instance of the dataclass `schema`."""
-    return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), node))
-
-
 def fill_open(node: Config, key: str, facts: Config) -> Config:
     """Return a node in which `facts` fill the arguments that it or its target leaves open."""
     parameters = inspect.signature(_target(node, key)).parameters
@@ -160,7 +154,7 @@ def _check(node: Config, key: str, arguments: int = 0) -> None:
         if isinstance(value, dict) and "_target_" in value:
             _check(value, f"{key}.{name}")
             continue
-        is_top_level = key.startswith("compressor") and name in knobs_of(MethodSettings)
+        is_top_level = key.startswith("compressor") and name in MethodSettings.model_fields
         label = name if is_top_level else f"{key}.{name}"
         if sentence := refusal(label, value, hints.get(name, Any)):
             raise ConfigError(sentence)
@@ -218,7 +212,7 @@ def _root(error: BaseException) -> BaseException:
     return _root(error.__cause__) if error.__cause__ else error
 
 
-def _hints(target: Any) -> dict[str, Any]:
+def _hints(target: Any) -> Mapping[str, Any]:
     """Return the annotations of a target; none if those of a user's code cannot be resolved."""
     try:
         return hints_of(target)

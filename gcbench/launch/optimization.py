@@ -13,8 +13,8 @@ from torch.optim import Optimizer
 
 from gcbench.config import Config, ConfigError
 from gcbench.identity import format_value
-from gcbench.launch.instantiate import fill_open, make, to_dataclass, user_code_error
-from gcbench.settings import ScheduleSettings
+from gcbench.launch.instantiate import fill_open, make, user_code_error
+from gcbench.settings.optimizer import ScheduleSettings
 from gcbench.train.optimizers import parameter_groups
 from gcbench.train.schedules import FactorSchedule, Schedule, TorchSchedule
 
@@ -140,7 +140,7 @@ def make_schedule(
     Arguments in LENGTHS that the node leaves open get the number of rates set in the run.
     """
     if "_target_" not in node:
-        settings = to_dataclass(ScheduleSettings, node)
+        settings = ScheduleSettings(**node)
         return FactorSchedule(settings, workers, steps_per_epoch, steps)
     every = steps_per_epoch if node.get("interval") == "epoch" else 1
     settled = _fill_lengths(node, max(1, math.ceil(steps / every)))

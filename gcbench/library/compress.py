@@ -28,7 +28,6 @@ from gcbench.config import (
     resolve_overrides,
     to_overrides,
 )
-from gcbench.knobs import hints_of, refusal
 from gcbench.launch.instantiate import make_compressor
 from gcbench.launch.plan import Machine, choose_codec_backend
 from gcbench.library.compression import Compression
@@ -47,6 +46,7 @@ from gcbench.library.fsdp import (
     shards_of,
 )
 from gcbench.records.summary import advice_on_share, share_in_words
+from gcbench.settings.fields import hints_of, refusal
 from gcbench.settings.run import RunSettings
 
 

@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from typing import Annotated
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import gelu, max_pool2d
 
-from gcbench.knobs import Knob
+from gcbench.settings.fields import Count
 
 STAGES = 3  # each halves the image
 PATCH = 2  # side, in pixels, of the patches that the stem whitens
@@ -58,14 +59,7 @@ class AirNet(nn.Module):
         shape: Sequence[int],
         outputs: int,
         widths: Annotated[
-            Sequence[int],
-            Knob(
-                "channels of the three stages",
-                unit="three numbers of channels",
-                length=STAGES,
-                at_least=1,
-                example=[64, 256, 256],
-            ),
+            Sequence[Count], Field(min_length=STAGES, max_length=STAGES, examples=[[64, 256, 256]])
         ] = (64, 256, 256),
     ) -> None:
         channels, height, width = shape

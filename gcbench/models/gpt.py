@@ -5,14 +5,13 @@ Radford et al., "Language models are unsupervised multitask learners", 2019.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import gelu, scaled_dot_product_attention
 
-from gcbench.knobs import Knob
-from gcbench.models.knobs import Dropout, Layers, Width
+from gcbench.settings.fields import Count, Share
 
 
 class Block(nn.Module):
@@ -55,15 +54,11 @@ class GPT(nn.Module):
     def __init__(
         self,
         vocabulary: int,
-        width: Width = 256,
-        layers: Layers = 4,
-        heads: Annotated[
-            int, Knob("of attention", unit="a divisor of the width", at_least=1, example=4)
-        ] = 4,
-        context: Annotated[
-            int, Knob("words in a window", unit="a number of words", at_least=1, example=64)
-        ] = 128,
-        dropout: Dropout = 0.1,
+        width: Count = 256,
+        layers: Count = 4,
+        heads: Count = 4,
+        context: Count = 128,
+        dropout: Share = 0.1,
         parameters: Literal["fp32", "bf16"] = "fp32",
     ) -> None:
         super().__init__()

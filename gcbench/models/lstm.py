@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from gcbench.models.knobs import Dropout, Layers, Width
+from gcbench.settings.fields import Count, Share
 
 Carry = tuple[Tensor, Tensor]
 
@@ -24,7 +24,7 @@ class LSTM(nn.Module):
     recurrent: ClassVar[bool] = True
 
     def __init__(
-        self, vocabulary: int, width: Width = 650, layers: Layers = 3, dropout: Dropout = 0.4
+        self, vocabulary: int, width: Count = 650, layers: Count = 3, dropout: Share = 0.4
     ) -> None:
         super().__init__()
         self.dropout = nn.Dropout(dropout)
@@ -54,9 +54,9 @@ class SpeechLSTM(nn.Module):
         self,
         shape: Sequence[int],
         outputs: int,
-        width: Width = 800,
-        layers: Layers = 3,
-        dropout: Dropout = 0.0,
+        width: Count = 800,
+        layers: Count = 3,
+        dropout: Share = 0.0,
     ) -> None:
         super().__init__()
         self.lstm = nn.LSTM(shape[-1], width, layers, dropout=dropout, batch_first=True)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 from math import prod
-from typing import Annotated
 
 from torch import nn
 
-from gcbench.knobs import Knob
+from gcbench.settings.fields import Count
 
 
 class MLP(nn.Sequential):
@@ -17,10 +16,7 @@ class MLP(nn.Sequential):
         self,
         shape: Sequence[int],
         outputs: int,
-        widths: Annotated[
-            Sequence[int],
-            Knob("of the hidden layers", unit="numbers of units", at_least=1, example=[1024, 1024]),
-        ] = (1024, 1024),
+        widths: Sequence[Count] = (1024, 1024),
     ) -> None:
         sizes = [prod(shape), *widths]
         hidden = [

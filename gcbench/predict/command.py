@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Annotated
 
-from gcbench.config import Arguments, ConfigError, key, near, read_arguments, refuse_unread
+from pydantic import Field
+
+from gcbench.config import Arguments, ConfigError, near, read_arguments, refuse_unread
 from gcbench.console import FORMATS, show_table
+from gcbench.settings.marks import OneOf
 
 COMMANDS = ("pays", "measure", "compare", "links", "devices")
 SCENARIO = set(
@@ -23,7 +26,6 @@ READS = {  # the keys that each command reads
 }
 
 
-@dataclass
 class Predict(Arguments):
     """Predicts steps on clusters: their seconds, samples per second, and where compression pays.
     Other keys are knobs of the compressors (rank=2, bits=4, exchange=scatter; several values are
@@ -42,54 +44,48 @@ gcbench predict compare outputs/RUN network=1gbit    a run's times beside the pr
 """
     takes_other_keys = True
 
-    model: str = key("resnet18", "a choice of conf/model")
-    shapes: str | None = key(
-        None,
-        "a yaml file in place of a model: shapes: [[64, 3, 3, 3], ...], of experts [8, 64, 64], of "
-        "1-D convolutions [64, 3, 5, 1], and seconds: {128: 0.1}",
-    )
-    dataset: str | None = key(
-        None, "for the model's shapes and an epoch's samples; by default what it is trained on"
-    )
-    compressor: tuple[str, ...] = key(
-        ("none", "qsgd", "powersgd", "top_k", "signum"), "methods, separated by commas, or all"
-    )
-    network: tuple[str, ...] = key(
-        ("10gbit",),
-        "between nodes: rates (10gbit, 2.5gbit), or names that gcbench predict links has",
-    )
-    latency: str | None = key(None, "of a message between nodes, as in 50us; by default the link's")
-    inside: str = key("nvlink2", "the link inside a node")
-    workers: tuple[int, ...] = key((2, 4, 8, 16), "numbers, separated by commas")
-    workers_per_node: int = key(1, "that share a node's link")
-    batch_size: int | None = key(None, "samples of a worker; by default the device's")
-    seconds: float | None = key(
-        None, "of forward and backward of that batch, in place of the device's"
-    )
-    samples: int | None = key(None, "of an epoch; by default the data set's")
-    every: tuple[int, ...] = key(
-        (1,), "steps from one exchange to the next (estimator=local_steps), separated by commas"
-    )
-    overlap: bool = key(False, "true: the exchange of a bucket hides under the backward pass")
-    device: str = key(
-        "v100",
-        "a name that gcbench predict devices has, or a yaml file; with measure: the file to write",
-    )
-    title: str | None = key(None, "of the device that measure writes")
-    format: str = key("terminal", ", ".join(FORMATS), choices=FORMATS)
-    picture: str | None = key(
-        None, "a file without its ending: pays draws picture=NAME.svg and NAME.png"
-    )
-    target: float | None = key(
-        None, "with pays: a score; who reaches it first, by the kept curves of the nearest model"
-    )
-    results: tuple[str, ...] = key(
-        ("outputs",), "with target=: folders or files of kept runs, separated by commas"
-    )
-    own: tuple[str, ...] = key(
-        (),
-        "with compare: your own classes that a run's model or method may be, separated by commas",
-    )
+    model: str = "resnet18"
+    """a choice of conf/model"""
+    shapes: str | None = None
+    """a yaml file in place of a model: shapes: [[64, 3, 3, 3], ...], of experts [8, 64, 64], of 1-D
+    convolutions [64, 3, 5, 1], and seconds: {128: 0.1}"""
+    dataset: str | None = None
+    """for the model's shapes and an epoch's samples; by default what it is trained on"""
+    compressor: tuple[str, ...] = ("none", "qsgd", "powersgd", "top_k", "signum")
+    """methods, separated by commas, or all"""
+    network: tuple[str, ...] = ("10gbit",)
+    """between nodes: rates (10gbit, 2.5gbit), or names that gcbench predict links has"""
+    latency: str | None = None
+    """of a message between nodes, as in 50us; by default the link's"""
+    inside: str = "nvlink2"
+    """the link inside a node"""
+    workers: tuple[int, ...] = (2, 4, 8, 16)
+    """numbers, separated by commas"""
+    workers_per_node: int = 1
+    """that share a node's link"""
+    batch_size: int | None = None
+    """samples of a worker; by default the device's"""
+    seconds: float | None = None
+    """of forward and backward of that batch, in place of the device's"""
+    samples: int | None = None
+    """of an epoch; by default the data set's"""
+    every: tuple[int, ...] = (1,)
+    """steps from one exchange to the next (estimator=local_steps), separated by commas"""
+    overlap: bool = False
+    """true: the exchange of a bucket hides under the backward pass"""
+    device: str = "v100"
+    """a name that gcbench predict devices has, or a yaml file; with measure: the file to write"""
+    title: str | None = None
+    """of the device that measure writes"""
+    format: Annotated[str, OneOf(FORMATS)] = Field("terminal", description=", ".join(FORMATS))
+    picture: str | None = None
+    """a file without its ending: pays draws picture=NAME.svg and NAME.png"""
+    target: float | None = None
+    """with pays: a score; who reaches it first, by the kept curves of the nearest model"""
+    results: tuple[str, ...] = ("outputs",)
+    """with target=: folders or files of kept runs, separated by commas"""
+    own: tuple[str, ...] = ()
+    """with compare: your own classes that a run's model or method may be, separated by commas"""
 
     @property
     def command(self) -> str:

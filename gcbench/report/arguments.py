@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, TypeVar
+
+from pydantic import Field
 
 from gcbench.config import (
     PAPER,
     Arguments,
     ConfigError,
     budget_names,
-    key,
     read_arguments,
     refuse_unread,
 )
 from gcbench.console import FORMATS
 from gcbench.report.claims_formats import WRITERS as CLAIMS_WRITERS
+from gcbench.settings.marks import OneOf
 
 RESULTS = ("outputs",)
 WITH = (
@@ -36,15 +37,15 @@ READS = {  # the keys that each form of gcbench report reads
 }
 
 
-@dataclass
 class Source(Arguments):
     """The arguments that say where results are read from."""
 
-    results: tuple[str, ...] = key(
-        RESULTS, "folders with run directories or kept runs, or files of these, separated by commas"
-    )
-    source: str = key("files", "files, or wandb", choices=("files", "wandb"))
-    project: str | None = key(None, "entity/project, with source=wandb")
+    results: tuple[str, ...] = RESULTS
+    """folders with run directories or kept runs, or files of these, separated by commas"""
+    source: Annotated[str, OneOf(("files", "wandb"))] = "files"
+    """files, or wandb"""
+    project: str | None = None
+    """entity/project, with source=wandb"""
 
     @property
     def folder(self) -> Path:
@@ -60,7 +61,6 @@ class Source(Arguments):
         return f"results={','.join(self.results)}"
 
 
-@dataclass
 class Report(Source):
     """Print results beside the papers' numbers, as tables and figures; reads result files only."""
 
@@ -81,23 +81,20 @@ gcbench report deviations table=orq            settings in which rows deviate fr
 gcbench report diff A B                        two runs or trees: configuration, scores, bits, times
 """
 
-    table: str | None = key(None, "powersgd/table4, or powersgd for all of a paper, or all")
-    figure: str | None = key(
-        None,
-        "a table or paper, a study, which_method, runs, or all: as svg and png in figures/ below "
-        "keep=, or below the first folder of results=",
+    table: str | None = None
+    """powersgd/table4, or powersgd for all of a paper, or all"""
+    figure: str | None = None
+    """a table or paper, a study, which_method, runs, or all: as svg and png in figures/ below
+    keep=, or below the first folder of results="""
+    budget: Annotated[str, OneOf(tuple(budget_names()))] = Field(
+        PAPER, description=f"whose runs to read: {', '.join(budget_names())}"
     )
-    budget: str = key(
-        PAPER, f"whose runs to read: {', '.join(budget_names())}", choices=budget_names()
-    )
-    format: str = key("terminal", ", ".join(FORMATS), choices=FORMATS)
-    keep: str | None = key(
-        None, "a folder for the tables and the results behind them, as in keep=outputs"
-    )
-    beside: tuple[str, ...] = key((), WITH, name="with")
+    format: Annotated[str, OneOf(FORMATS)] = Field("terminal", description=", ".join(FORMATS))
+    keep: str | None = None
+    """a folder for the tables and the results behind them, as in keep=outputs"""
+    beside: tuple[str, ...] = Field((), description=WITH, alias="with")
 
 
-@dataclass
 class Page(Source):
     """Write everything that ran as one HTML page: curves, trade-offs, time to a goal on a link, a
     map of who reaches a score first, and a table of runs. It needs no server and no network; its
@@ -110,21 +107,20 @@ gcbench report html                        outputs/report.html
 gcbench report html results=old,new file=both.html
 """
 
-    file: str | None = key(
-        None, "where to write it; by default report.html in the first folder of results="
-    )
+    file: str | None = None
+    """where to write it; by default report.html in the first folder of results="""
 
 
-@dataclass
 class Runs(Source):
     """List everything that ran, with or without a table."""
 
     usage = "gcbench runs [FOLDER ...] [key=value ...]"
 
-    format: str = key("terminal", f"{', '.join(FORMATS)}; csv has every measure", choices=FORMATS)
+    format: Annotated[str, OneOf(FORMATS)] = Field(
+        "terminal", description=f"{', '.join(FORMATS)}; csv has every measure"
+    )
 
 
-@dataclass
 class Claims(Source):
     """Print the verdict on each of the papers' 70 claims, its evidence, and the commands that would
     decide open ones. Budgets are judged separately.
@@ -132,17 +128,16 @@ class Claims(Source):
 
     usage = "gcbench claims [paper=orq] [id=orq-05] [key=value ...]"
 
-    paper: str | None = key(
-        None, "whose claims: qsgd, powersgd, orq, maxnorm or ecqsgd; by default all"
+    paper: str | None = None
+    """whose claims: qsgd, powersgd, orq, maxnorm or ecqsgd; by default all"""
+    id: str | None = None
+    """one claim, as in id=powersgd-10"""
+    format: Annotated[str, OneOf(("terminal", *CLAIMS_WRITERS))] = Field(
+        "terminal", description=", ".join(("terminal", *CLAIMS_WRITERS))
     )
-    id: str | None = key(None, "one claim, as in id=powersgd-10")
-    format: str = key(
-        "terminal", ", ".join(("terminal", *CLAIMS_WRITERS)), choices=("terminal", *CLAIMS_WRITERS)
-    )
-    keep: str | None = key(
-        None, "a folder for claims.md and the studies behind it, as in keep=outputs"
-    )
-    beside: tuple[str, ...] = key((), WITH, name="with")
+    keep: str | None = None
+    """a folder for claims.md and the studies behind it, as in keep=outputs"""
+    beside: tuple[str, ...] = Field((), description=WITH, alias="with")
 
 
 S = TypeVar("S", bound=Source)

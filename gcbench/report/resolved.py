@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import Path
 
 from gcbench.config import conf_directory
+from gcbench.config.register import defaults_of_groups
 from gcbench.identity import Config
 
 log = logging.getLogger("gcbench")
@@ -67,9 +68,9 @@ def write_resolved(configs: Mapping[str, Config]) -> Path:
 
 
 def hash_conf() -> str:
-    """Return a hash of what configurations are composed from: conf/ without its comments."""
+    """Return a hash of what configurations are composed from: defaults, conf/ without comments."""
     root = conf_directory()
-    hashed = hashlib.sha256()
+    hashed = hashlib.sha256(json.dumps(defaults_of_groups()).encode())
     for path in sorted(root.rglob("*.yaml")):
         inside = path.relative_to(root)
         if inside.parts[0] not in NO_PART:

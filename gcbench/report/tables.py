@@ -11,7 +11,7 @@ from typing import Any, Literal
 from pydantic.dataclasses import dataclass
 
 from gcbench.config import ConfigError, budget_names, conf_directory, near, read_yaml
-from gcbench.config.checked import CHECKED, Texts, build_checked
+from gcbench.config.reading import CHECKED, Texts, build_checked
 from gcbench.identity import format_value
 from gcbench.report.measures import LOWER, MEASURES, SCORES
 

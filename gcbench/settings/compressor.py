@@ -3,280 +3,144 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
-from gcbench.knobs import Knob
-from gcbench.settings.wrappers import (
-    Align,
-    Alpha,
-    Beta,
-    BucketScope,
-    ClipNorm,
-    ClipSigma,
-    Code,
-    CodedStart,
-    DenseSteps,
-    Exchange,
-    MinRatio,
-    MinSize,
-    ResetSteps,
-    WithErrorFeedback,
-    WorkersPerNode,
-)
+from pydantic import AfterValidator, Field
 
-BITS = Knob(
-    "bits of a code, sign included",
-    unit="a number of bits",
-    at_least=2,
-    at_most=8,
-    example=4,
-)
-Bits = Annotated[int, BITS]
-ConvolutionBits = Annotated[
-    int, replace(BITS, about="bits of a code of a convolution; `bits` is that of other layers")
-]
-Levels = Annotated[
-    int,
-    Knob(
-        "levels s above zero, 2^(bits-1) - 1; typed by itself it sets bits",
-        unit="a number of levels",
-        at_least=1,
-        at_most=127,
-        example=7,
-        source="QSGD, section 3.1",
-    ),
-]
-BucketSize = Annotated[
-    int,
-    Knob(
-        "values that share a scale",
-        unit="a number of values",
-        at_least=1,
-        example=512,
-        source="QSGD, section 4",
-    ),
-]
-LevelCount = Annotated[
-    int,
-    Knob(
-        "levels in all; 2^K + 1 for orq",
-        unit="a number of levels",
-        at_least=2,
-        at_most=256,
-        example=9,
-        source="ORQ, section 3.1",
-    ),
-]
-PerLayer = Annotated[bool, Knob("true: every tensor is one bucket, whatever its size")]
-NormKind = Annotated[
-    Literal["linf", "l2"], Knob("the scale of a bucket: its largest magnitude, or its 2-norm")
-]
+from gcbench.settings.fields import Count, Natural, NonNegative, Positive, Settings, Share, example
+from gcbench.settings.marks import Needs, Neutral
+
+
+def _all_differ(values: Sequence[int]) -> Sequence[int]:
+    if len(set(values)) < len(values):
+        raise ValueError
+    return values
+
+
+Bits = Annotated[int, Field(ge=2, le=8)]
+Levels = Annotated[int, Field(ge=1, le=127)]
+LevelCount = Annotated[int, Field(ge=2, le=256)]
 Scales = Annotated[
-    Sequence[int],
-    Knob(
-        "log2 of the levels of each scale, without sign; each value uses the largest scale at "
-        "which its codes fit",
-        unit="different whole numbers of bits",
-        at_least=0,
-        at_most=12,
-        distinct=True,
-        filled=True,
-        example=[2, 6],
-        source="Vineeth S, algorithm 2",
-    ),
+    Sequence[Annotated[int, Field(ge=0, le=12)]],
+    Field(min_length=1, json_schema_extra={"uniqueItems": True}),
+    AfterValidator(_all_differ),
 ]
-K = Annotated[
-    int,
-    Knob(
-        "values drawn from the whole gradient every step, the same on all workers",
-        unit="a number of values",
-        at_least=1,
-        example=10000,
-        source="Vineeth S, section 3.3",
-    ),
-]
-Rank = Annotated[
-    int,
-    Knob(
-        "columns r of the factors; atomo: singular values kept; random_k, random_block: a budget "
-        "of r (n + m) values",
-        unit="a rank",
-        at_least=1,
-        example=2,
-        source="PowerSGD, algorithm 1",
-    ),
-]
-WarmStart = Annotated[
-    bool,
-    Knob(
-        "true: start from the last step's factors; false: from random ones",
-        source="PowerSGD, section 4.2",
-    ),
-]
-Iterations = Annotated[
-    int,
-    Knob(
-        "power iterations a step, each sent",
-        unit="a number of power iterations",
-        at_least=1,
-        example=3,
-        source="PowerSGD, table 2",
-    ),
-]
-Svd = Annotated[
-    bool,
-    Knob("true: send whole gradients and keep the best rank-r approximation of their mean"),
-]
-SubtractedUpdate = Annotated[
-    Literal["own", "aggregated"],
-    Knob(
-        "what the error-feedback residual leaves out: the worker's own projection, or the "
-        "aggregated update",
-        source="PowerSGD, algorithm 2, and the authors' code",
-    ),
-]
-Fraction = Annotated[
-    float,
-    Knob(
-        "share of the values of a tensor that is sent",
-        unit="a share of the values",
-        above=0,
-        at_most=1,
-        example=0.01,
-    ),
-]
-ChunkSize = Annotated[
-    int,
-    Knob(
-        "values of a chunk, of which `fraction` is sent",
-        unit="a number of values",
-        at_least=1,
-        example=4096,
-        source="SparseLoCo, section 3",
-    ),
-]
-ChunkSide = Annotated[
-    int,
-    Knob(
-        "largest side of a block of a matrix, whose frequencies are sent",
-        unit="a number of values",
-        at_least=1,
-        example=64,
-        source="DeMo, section 3",
-    ),
-]
-Coefficients = Annotated[
-    int,
-    Knob(
-        "frequencies of a block that are sent, those of largest magnitude",
-        unit="a number of coefficients",
-        at_least=1,
-        example=32,
-        source="DeMo, section 3",
-    ),
-]
-IndexCode = Annotated[
-    Literal["int32", "auto"],
-    Knob("bits of a position: 32, or as few as the tensor's size needs"),
-]
-SignumMomentum = Annotated[
-    float,
-    Knob(
-        "weight of the old momentum, each worker's own, before signs are taken",
-        unit="a weight",
-        at_least=0,
-        below=1,
-        example=0.9,
-        source="Signum, algorithm 1",
-    ),
-]
-KeptMomentum = Annotated[
-    float,
-    Knob(
-        "dion: share of what was sent that stays in each worker's momentum",
-        unit="a share",
-        at_least=0,
-        below=1,
-        example=0.95,
-        source="Dion, algorithm 1",
-    ),
-]
-MomentumStart = Annotated[
-    Literal["zero", "gradient"],
-    Knob("signum: momentum before the first step: zero, or the first gradient"),
-]
-SignScale = Annotated[
-    Literal["mean", "rms"],
-    Knob(
-        "magnitude of the signs of a bucket: its mean magnitude, which is nearest, or its root "
-        "mean square, which keeps the length",
-        source="Karimireddy et al. (2019), algorithm 1; 1-bit Adam, section 4",
-    ),
-]
-Combine = Annotated[
-    Literal["mean", "senders"],
-    Knob(
-        "what the sum of a value over workers is divided by: the number of workers, or of those "
-        "that sent the value",
-        source="SparseLoCo, algorithm 1; the code of DeMo and of SparseLoCo",
-    ),
-]
-LowRankVariant = Annotated[
-    Literal["text", "alternating"],
-    Knob(
-        "unbiased_lowrank: the sketch as printed, or half a power iteration a step as published",
-        source="PowerSGD, section 4.1",
-    ),
-]
-AtomoVariant = Annotated[
-    Literal["published", "unbiased"],
-    Knob(
-        "atomo: drawn again until `rank` values are kept, or drawn once",
-        source="PowerSGD, table 6; ATOMO",
-    ),
-]
+Fraction = Annotated[float, Field(gt=0, le=1)]
+Beta = Annotated[float, Field(ge=0, le=1)]
+BucketScope = Literal["tensor", "gradient"]
+Code = Literal["fixed", "elias_dense", "elias_sparse", "ans"]
+Exchange = Literal["gather", "scatter", "scatter_coded", "sum", "hierarchical"]
+NormKind = Literal["linf", "l2"]
+SubtractedUpdate = Literal["own", "aggregated"]
+IndexCode = Literal["int32", "auto"]
+MomentumStart = Literal["zero", "gradient"]
+CodedStart = Literal["warmup", "zero"]
+SignScale = Literal["mean", "rms"]
+Combine = Literal["mean", "senders"]
+LowRankVariant = Literal["text", "alternating"]
+AtomoVariant = Literal["published", "unbiased"]
+WithErrorFeedback = bool | Literal["ef21", "loco"]
+
+WITH_FEEDBACK = Needs("error_feedback", (True, "loco", "ef21"))
 
 
-@dataclass
-class MethodSettings:
+class MethodSettings(Settings):
     """All keys of conf/compressor; each file has the subset that its method takes."""
 
-    bits: Bits
-    levels: Levels
-    convolution_bits: ConvolutionBits
-    bucket_size: BucketSize
-    bucket_scope: BucketScope
-    level_count: LevelCount
-    per_layer: PerLayer
+    bits: Annotated[Bits, example(4)]
+    """bits of a code, sign included"""
+    levels: Annotated[Levels, example(7)]
+    """levels s above zero, 2^(bits-1) - 1; typed by itself it sets bits [QSGD, section 3.1]"""
+    convolution_bits: Annotated[Bits, example(4)]
+    """bits of a code of a convolution; `bits` is that of other layers"""
+    bucket_size: Annotated[Count, example(512), Needs("per_layer", (False,))]
+    """values that share a scale [QSGD, section 4]"""
+    bucket_scope: Annotated[BucketScope, Neutral("tensor")]
+    """whether buckets restart at every tensor or run through the whole gradient"""
+    level_count: Annotated[LevelCount, example(9)]
+    """levels in all; 2^K + 1 for orq [ORQ, section 3.1]"""
+    per_layer: bool
+    """true: every tensor is one bucket, whatever its size"""
     code: Code
+    """how codes are written: with a fixed number of bits, as Elias codes of all or of only nonzero
+    values, or by an entropy code (on the CPU); all but fixed need exchange=gather [QSGD, section
+    3.1; ECQ-SGD, section 3]"""
     exchange: Exchange
-    workers_per_node: WorkersPerNode | None
-    align: Align
+    """how codes are sent: all to all, by shards (means in fp32, or coded too), summed on one grid
+    (not bingrad_b, scaled_sign, onebit, onebit_adam, natural), or between nodes only"""
+    workers_per_node: Annotated[Count | None, example(4)]
+    """workers that average in fp32 before nodes exchange codes, with exchange=hierarchical; null:
+    all workers of a host, for gcbench.compress and benchmarks"""
+    align: bool
+    """true: buckets hold whole receptive fields, height x width of a filter [QSGD, section 5]"""
     norm: NormKind
-    scales: Scales
-    k: K
-    rank: Rank
-    warm_start: WarmStart
-    iterations: Iterations
-    svd: Svd
-    residual: SubtractedUpdate
-    fraction: Fraction
-    chunk_size: ChunkSize
-    chunk_side: ChunkSide
-    coefficients: Coefficients
+    """the scale of a bucket: its largest magnitude, or its 2-norm"""
+    scales: Annotated[Scales, example([2, 6])]
+    """log2 of the levels of each scale, without sign; each value uses the largest scale at which
+    its codes fit [Vineeth S, algorithm 2]"""
+    k: Annotated[Count, example(10000)]
+    """values drawn from the whole gradient every step, the same on all workers [Vineeth S, section
+    3.3]"""
+    rank: Annotated[Count, example(2)]
+    """columns r of the factors; atomo: singular values kept; random_k, random_block: a budget of r
+    (n + m) values [PowerSGD, algorithm 1]"""
+    warm_start: Annotated[bool, Needs("svd", (False,))]
+    """true: start from the last step's factors; false: from random ones [PowerSGD, section 4.2]"""
+    iterations: Annotated[Count, example(3)]
+    """power iterations a step, each sent [PowerSGD, table 2]"""
+    svd: bool
+    """true: send whole gradients and keep the best rank-r approximation of their mean"""
+    residual: Annotated[SubtractedUpdate, WITH_FEEDBACK]
+    """what the error-feedback residual leaves out: the worker's own projection, or the aggregated
+    update [PowerSGD, algorithm 2, and the authors' code]"""
+    fraction: Annotated[Fraction, example(0.01)]
+    """share of the values of a tensor that is sent"""
+    chunk_size: Annotated[Count, example(4096)]
+    """values of a chunk, of which `fraction` is sent [SparseLoCo, section 3]"""
+    chunk_side: Annotated[Count, example(64)]
+    """largest side of a block of a matrix, whose frequencies are sent [DeMo, section 3]"""
+    coefficients: Annotated[Count, example(32)]
+    """frequencies of a block that are sent, those of largest magnitude [DeMo, section 3]"""
     index: IndexCode
-    momentum: SignumMomentum | KeptMomentum
-    momentum_start: MomentumStart | CodedStart
-    scale: SignScale
-    combine: Combine
+    """bits of a position: 32, or as few as the tensor's size needs"""
+    momentum: Annotated[Share, example(0.9)]
+    """weight of the old momentum, each worker's own, before signs are taken [Signum, algorithm 1];
+    dion: share of what was sent that stays in each worker's momentum [Dion, algorithm 1]"""
+    momentum_start: Annotated[MomentumStart | CodedStart, Neutral("zero")]
+    """signum: momentum before the first step: zero, or the first gradient; onebit_adam: the
+    momentum that is coded starts from that of the uncompressed steps, or from zero [1-bit Adam,
+    algorithm 1]"""
+    scale: Annotated[SignScale, Neutral("mean")]
+    """magnitude of the signs of a bucket: its mean magnitude, which is nearest, or its root mean
+    square, which keeps the length [Karimireddy et al. (2019), algorithm 1; 1-bit Adam, section
+    4]"""
+    combine: Annotated[Combine, Neutral("mean")]
+    """what the sum of a value over workers is divided by: the number of workers, or of those that
+    sent the value [SparseLoCo, algorithm 1; the code of DeMo and of SparseLoCo]"""
     variant: LowRankVariant | AtomoVariant
-    min_size: MinSize
-    min_ratio: MinRatio
+    """unbiased_lowrank: the sketch as printed, or half a power iteration a step as published
+    [PowerSGD, section 4.1]; atomo: drawn again until `rank` values are kept, or drawn once
+    [PowerSGD, table 6; ATOMO]"""
+    min_size: Annotated[Natural, example(10000)]
+    """tensors of fewer values are sent uncompressed; 0: none are [QSGD, section 5]"""
+    min_ratio: Annotated[NonNegative, example(1), Neutral(0.0)]
+    """matrices are sent uncompressed where the method would send more than 1 / min_ratio of their
+    values; 0: none are [PyTorch's min_compression_rate]"""
     error_feedback: WithErrorFeedback
-    alpha: Alpha
-    beta: Beta
-    reset_steps: ResetSteps | None
-    clip_norm: ClipNorm | None
-    clip_sigma: ClipSigma | None
-    dense_steps: DenseSteps
+    """true: the residual, what was not sent, joins the next gradient; ef21: what is coded is how
+    much the gradient differs from the sum of what was sent before; loco: the residual is kept in
+    8 bits [PowerSGD, algorithm 2; EF21, algorithm 2; LoCo, algorithm 1]"""
+    alpha: Annotated[NonNegative, example(1), WITH_FEEDBACK]
+    """weight of the residual in what is coded [ECQ-SGD, equation 6]"""
+    beta: Annotated[Beta, example(1), WITH_FEEDBACK]
+    """weight of the old residual in the new [ECQ-SGD, equation 7]"""
+    reset_steps: Annotated[Count | None, example(1024), Needs("error_feedback", ("loco",))]
+    """steps (with local steps, exchanges) after which the residual is set to zero, with
+    error_feedback=loco; null: never [LoCo, algorithm 1]"""
+    clip_norm: Annotated[Positive | None, example(0.4)]
+    """2-norm to which each worker's gradient is clipped first; null: no clipping"""
+    clip_sigma: Annotated[Positive | None, example(2.5)]
+    """values are clipped to so many standard deviations of their tensor; null: no clipping
+    [TernGrad, section 4]"""
+    dense_steps: Annotated[Natural, example(100)]
+    """first steps (with local steps, first exchanges) in which gradients are sent uncompressed"""

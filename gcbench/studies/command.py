@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from gcbench.records.environment import describe_environment, now
 from gcbench.studies.study import Row, class_of, make_study, study_names
 
 
-@dataclass
 class StudyArguments(Arguments):
     """Measures what the papers' figures and tables need besides training runs."""
 

@@ -14,7 +14,7 @@ from gcbench.compressors.bingrad import BinGradB, BinGradPB
 from gcbench.compressors.bucketed import Bucketed
 from gcbench.compressors.even_levels import EvenLevels
 from gcbench.compressors.linear import Linear
-from gcbench.compressors.orq import ORQ
+from gcbench.compressors.orq import ORQ, Halvings
 from gcbench.records.gradients import Recorded
 from gcbench.studies.coding import code, vnmse
 from gcbench.studies.real_gradients import OnRealGradients
@@ -59,7 +59,7 @@ class GradientLevels(OnRealGradients):
     def _codecs(self) -> dict[str, Bucketed]:
         d = self.bucket_size
 
-        def with_levels(s: int) -> dict[str, Bucketed]:
+        def with_levels(s: Halvings) -> dict[str, Bucketed]:
             return {
                 f"QSGD-{s}": EvenLevels(level_count=s, bucket_size=d),
                 f"Linear-{s}": Linear(level_count=s, bucket_size=d),

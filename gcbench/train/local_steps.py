@@ -15,15 +15,7 @@ from gcbench.compressors.base import Sizes
 from gcbench.compressors.onebit_adam import MomentumCoding
 from gcbench.compressors.wrappers import NormClipping
 from gcbench.data import Data
-from gcbench.knobs import Checked
-from gcbench.settings.estimator import (
-    Every,
-    Fragments,
-    InnerClipNorm,
-    OuterLr,
-    OuterMomentum,
-    OuterNesterov,
-)
+from gcbench.settings.fields import Checked, Count, Positive, Share
 from gcbench.train.estimators import batch_of
 from gcbench.train.replica import Replica
 from gcbench.train.run import Estimator, InnerModel, MakeOptimizer, Optimizers, Progress, Run
@@ -110,12 +102,12 @@ class LocalSteps(InnerSteps, Checked):
     streaming paper mixes the two; that paper deals layers out to fragments in turn.
     """
 
-    every: Every
-    fragments: Fragments = 1
-    outer_lr: OuterLr = 0.7
-    outer_momentum: OuterMomentum = 0.9
-    outer_nesterov: OuterNesterov = True
-    clip_norm: InnerClipNorm = None
+    every: Count
+    fragments: Count = 1
+    outer_lr: Positive = 0.7
+    outer_momentum: Share = 0.9
+    outer_nesterov: bool = True
+    clip_norm: Positive | None = None
 
     @property
     def period(self) -> int:

@@ -14,7 +14,7 @@ from torch import Tensor
 from gcbench.comm import Comm
 from gcbench.compressors import Compressor, Grads, MethodError, merge
 from gcbench.records.clock import Clock
-from gcbench.settings import TrainerSettings
+from gcbench.settings.trainer import TrainerSettings
 from gcbench.train.estimators import SGD
 from gcbench.train.exchange_queue import ExchangeQueue, FinishedExchange, aggregate_in_run
 from gcbench.train.replica import Replica

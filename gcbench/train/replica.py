@@ -20,7 +20,7 @@ from gcbench.data import Task
 from gcbench.private import use_own_compiler_cache
 from gcbench.records.clock import Clock
 from gcbench.seeds import mix
-from gcbench.settings import Precision, TrainerSettings
+from gcbench.settings.trainer import TrainerSettings
 from gcbench.train.precision import autocast_bf16
 from gcbench.train.tasks import loss_of
 
@@ -60,7 +60,7 @@ class Replica:
         self._forward: Callable[..., Any] = (
             torch.compile(self.model) if settings.compile else self.model
         )
-        self._bf16 = settings.precision is Precision.bf16
+        self._bf16 = settings.precision == "bf16"
         self._label_smoothing = settings.label_smoothing
         self._accumulate = settings.accumulate
         self.parameters = {k: p for k, p in self.model.named_parameters() if p.requires_grad}

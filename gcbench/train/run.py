@@ -15,7 +15,7 @@ from gcbench.compressors import Aggregated, Compressor, Goal, Grads, State
 from gcbench.data import Data
 from gcbench.records.clock import Clock, Ledger
 from gcbench.records.gradients import GradientFiles
-from gcbench.settings import TrainerSettings
+from gcbench.settings.trainer import TrainerSettings
 from gcbench.train.finite import FirstBad
 from gcbench.train.replica import Replica
 from gcbench.train.schedules import Schedule

@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from gcbench.data import Data
-from gcbench.settings import Interval, ScheduleKind, ScheduleSettings
+from gcbench.settings.optimizer import ScheduleSettings
 
 
 def total_steps(max_steps: int | None, epochs: float, steps_per_epoch: int) -> int:
@@ -64,7 +64,7 @@ class FactorSchedule:
         pass
 
     def factor(self, step: int) -> float:
-        if self.settings.interval is Interval.epoch:
+        if self.settings.interval == "epoch":
             step -= step % self.steps_per_epoch
         return self._warmup_factor(step) * self._decay_factor(step)
 
@@ -83,20 +83,20 @@ class FactorSchedule:
 
     def _decay_factor(self, step: int) -> float:
         done = step / self.total_steps
-        if self.settings.kind is ScheduleKind.cosine:
+        if self.settings.kind == "cosine":
             return 0.5 * (1 + math.cos(math.pi * done))
-        if self.settings.kind is ScheduleKind.linear:
+        if self.settings.kind == "linear":
             warmup = self.settings.warmup_epochs * self.steps_per_epoch
             fallen = (step - warmup) / max(1.0, self.total_steps - warmup)
             return 1 - max(0.0, fallen) * (1 - self.settings.end_factor)
-        if self.settings.kind is ScheduleKind.steps:
+        if self.settings.kind == "steps":
             return float(
                 self.settings.gamma ** sum(done >= m for m in self.settings.milestones or [])
             )
         return 1.0
 
 
-CONSTANT = FactorSchedule(ScheduleSettings(ScheduleKind.constant), 1, 1, 1)
+CONSTANT = FactorSchedule(ScheduleSettings(), 1, 1, 1)
 """Leaves the rates as they are, as those of an outer optimizer."""
 
 

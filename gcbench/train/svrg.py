@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from gcbench.compressors import Compressor
 from gcbench.data import Data
-from gcbench.knobs import Checked
-from gcbench.settings.estimator import EpochSteps, Penalty
+from gcbench.settings.fields import Checked, Count, NonNegative
 from gcbench.train.estimators import EveryStep, batch_of
 from gcbench.train.optimizers import options_by_group
 from gcbench.train.replica import is_recurrent
@@ -51,9 +50,9 @@ class SVRG(EveryStep, Checked):
     run that ends inside an epoch ends at x, not at an average.
     """
 
-    epoch_steps: EpochSteps = None  # T
+    epoch_steps: Count | None = None  # T
     # As a part of f, it lets what is quantized go to zero; weight decay would not.
-    penalty: Penalty = 0.0
+    penalty: NonNegative = 0.0
 
     def refuse(
         self, model: nn.Module, data: Data, compressor: Compressor, config: Mapping[str, Any]

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from gcbench.compressors import Compressor, Grads, parts_of, unflatten
 from gcbench.compressors.wrappers import NormClipping
 from gcbench.data import Data
-from gcbench.knobs import Checked
-from gcbench.settings.estimator import DoubleSteps, MaxEvery
+from gcbench.settings.fields import Checked, Count
 from gcbench.train.local_steps import InnerSteps, refuse_momentum
 from gcbench.train.optimizers import FrozenAdam
 from gcbench.train.replica import Replica
@@ -62,8 +61,8 @@ class ZeroOneAdam(InnerSteps, Checked):
     weight decay only.
     """
 
-    max_every: MaxEvery
-    double_steps: DoubleSteps
+    max_every: Count
+    double_steps: Count
 
     @property
     def period(self) -> int:

@@ -88,5 +88,5 @@ def test_a_method_is_measured_with_the_knobs_that_are_typed(
     assert "0.309 fp32" in capsys.readouterr().out, "rank 2; vectors are sent whole by both"
     with pytest.raises(ConfigError, match="rank=4: no such key; type the names of methods before"):
         listed_by(["rank=4"])
-    with pytest.raises(ConfigError, match="bits=99: type a number of bits"):
+    with pytest.raises(ConfigError, match="bits=99: type a whole number from"):
         listed_by(["qsgd", "bits=99"])

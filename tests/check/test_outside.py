@@ -150,7 +150,7 @@ def test_what_was_typed_is_not_changed() -> None:
         (["outside.Natural", "rank"], "rank: type outside.Natural's settings as key=value"),
         (
             ["gcbench.compressors.qsgd.QSGD", "levels=0"],
-            "levels=0: type a number of levels from 1 to 127",
+            "levels=0: type a whole number from 1 to 127",
         ),
     ],
 )

@@ -284,5 +284,5 @@ def test_the_2_norm_of_the_published_network_is_hopeless_at_few_bits() -> None:
 
 @pytest.mark.parametrize("scales", ["[]", "[2,2]", "[2,13]", "[a]", "6", "[true]"])
 def test_the_command_line_names_them_too(scales: str) -> None:
-    with pytest.raises(ValueError, match="type different whole numbers of bits"):
+    with pytest.raises(ValueError, match="type different whole numbers from"):
         build_method("maxnorm_multiscale", scales=scales)

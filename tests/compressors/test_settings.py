@@ -12,9 +12,9 @@ from method_cases import CHOICES, build_unchecked, compose_method, keys_of
 
 from gcbench.compressors import Compressor
 from gcbench.config import ConfigError
-from gcbench.config.help import FACTS
-from gcbench.knobs import knobs_of
-from gcbench.settings import MethodSettings
+from gcbench.config.checks import FACTS
+from gcbench.settings.compressor import MethodSettings
+from gcbench.settings.fields import hints_of
 
 # The settings without which a key has no effect.
 NEEDED = {
@@ -23,7 +23,7 @@ NEEDED = {
     "reset_steps": {"error_feedback": "loco"},
     "workers_per_node": {"exchange": "hierarchical"},
 }
-HINTS = knobs_of(MethodSettings)
+HINTS = hints_of(MethodSettings)
 
 
 @pytest.mark.parametrize("choice", CHOICES)

@@ -16,7 +16,7 @@ import yaml
 from nightly import slow_but
 
 from gcbench.config import compose_methods, conf_directory
-from gcbench.config.help import FACTS
+from gcbench.config.checks import FACTS
 from gcbench.identity import ABSENT, clear_folders
 from gcbench.report.claims import read_claims
 from gcbench.report.configs import compose, compose_experiment, compose_row, read_key

@@ -30,7 +30,7 @@ from gcbench.records.summary import _facts
         ("trainer.gpus=1000", "type trainer.batch_size=1, or trainer.gpus=89 or fewer"),
         (
             "dataset=synthetic dataset.samples=0",
-            "dataset.samples=0: type a number of samples of at least 2",
+            "dataset.samples=0: type a whole number of at least 2",
         ),
         (
             "model._target_=own_models.Seven",

@@ -1,14 +1,14 @@
-"""Values at the edges of the ranges of knobs, derived from the knobs."""
+"""Values at the edges of the ranges of keys, derived from the JSON schemas of their types."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from types import NoneType
-from typing import Any, get_args, get_origin
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-from gcbench.knobs import Kind, Knob, kinds_of, knobs_in
+from gcbench.settings.fields import kinds_of
+
+Kind = Mapping[str, Any]
 
 
 def inside(hint: Any) -> list[Any]:
@@ -18,85 +18,73 @@ def inside(hint: Any) -> list[Any]:
 
 def outside(hint: Any) -> list[Any]:
     """Return the nearest values that a hint refuses, and some of other types."""
-    values = [value for kind in kinds_of(hint) for value in _outside(kind)]
-    if not any(kind.type is NoneType for kind in kinds_of(hint)):
-        values.append(None)
-    return values
+    kinds = kinds_of(hint)
+    values = [value for kind in kinds for value in _outside(kind)]
+    return values if any(kind.get("type") == "null" for kind in kinds) else [*values, None]
 
 
 def example(hint: Any) -> Any:
-    knob = knobs_in(hint)[0]
-    return inside(hint)[0] if knob.example is None else knob.example
+    kind = kinds_of(hint)[0]
+    return kind["examples"][0] if kind.get("examples") else next(_inside(kind))
 
 
 def _inside(kind: Kind) -> Iterator[Any]:
-    knob = kind.knob or Knob("")
-    if kind.type is NoneType:
+    yield from _choices(kind)
+    if kind.get("type") == "null":
         yield None
-    elif kind.type is bool:
-        yield from (True, False)
-    elif kind.choices:
-        yield from kind.choices
-    elif _is_list(kind.type):
-        yield from ([value] * (knob.length or 1) for value in _inside(_entry(kind)))
-        if not knob.filled and knob.length is None:
+    elif kind.get("type") == "array":
+        yield from ([value] * kind.get("minItems", 1) for value in _inside(kind["items"]))
+        if not kind.get("minItems"):
             yield []
-    elif kind.type is str:
+    elif kind.get("type") == "string" and not _choices(kind):
         yield "a"
-    else:
-        yield from knob.among
+    elif not _choices(kind):
         yield from (last for last, _ in _edges(kind))
-    if knob.example is not None:
-        yield knob.example
+    if kind.get("type") != "null":
+        yield from kind.get("examples", [])
 
 
 def _outside(kind: Kind) -> Iterator[Any]:
-    knob = kind.knob or Knob("")
-    if kind.type is NoneType:
-        return
-    if kind.type is bool or kind.choices:
-        yield from ("nothing", 1, [])
-    elif _is_list(kind.type):
+    if _choices(kind):
+        yield from ("nothing", -1, [])
+    elif kind.get("type") == "array":
+        least = kind.get("minItems", 1)
         yield "nothing"
-        yield from ([value] * (knob.length or 1) for value in _outside(_entry(kind)))
-        if knob.filled:
-            yield []
-        if knob.length is not None:
-            yield from (knob.example[1:], [*knob.example, knob.example[-1]])
-        if knob.distinct:
-            yield [*knob.example, knob.example[0]]
-    elif kind.type is str:
+        yield from ([value] * least for value in _outside(kind["items"]))
+        if "minItems" in kind:
+            yield [*_inside(kind["items"])][:1] * (least - 1)
+        if "maxItems" in kind:
+            yield [*_inside(kind["items"])][:1] * (least + 1)
+        if kind.get("uniqueItems"):
+            yield [*_inside(kind["items"])][:1] * 2
+    elif kind.get("type") == "string":
         yield from ("", 1)
-    else:
+    elif kind.get("type") in ("integer", "number"):
         yield from ("nothing", True, math.nan, math.inf)
-        yield from (n + 1 for n in knob.among if n + 1 not in knob.among)
         yield from (beyond for _, beyond in _edges(kind))
-        if kind.type is int:
+        if kind["type"] == "integer":
             yield 2.5
+
+
+def _choices(kind: Kind) -> list[Any]:
+    if "const" in kind:
+        return [kind["const"]]
+    return list(kind.get("enum", [True, False] if kind.get("type") == "boolean" else []))
 
 
 def _edges(kind: Kind) -> list[tuple[float, float]]:
     """Return, for each end of the interval, the last value inside and the next one outside."""
-    knob = kind.knob or Knob("")
     edges = []
-    for bound, outwards in ((knob.at_least, -math.inf), (knob.at_most, math.inf)):
-        if bound is not None:
-            edges.append((bound, _next(kind, bound, outwards)))
-    for bound, inwards in ((knob.above, math.inf), (knob.below, -math.inf)):
-        if bound is not None:
-            edges.append((_next(kind, bound, inwards), bound))
+    for key, outwards in (("minimum", -math.inf), ("maximum", math.inf)):
+        if key in kind:
+            edges.append((kind[key], _next(kind, kind[key], outwards)))
+    for key, inwards in (("exclusiveMinimum", math.inf), ("exclusiveMaximum", -math.inf)):
+        if key in kind:
+            edges.append((_next(kind, kind[key], inwards), kind[key]))
     return edges
 
 
 def _next(kind: Kind, value: float, toward: float) -> float:
-    if kind.type is int:
+    if kind["type"] == "integer":
         return value + 1 if toward > 0 else value - 1
     return math.nextafter(value, toward)
-
-
-def _entry(kind: Kind) -> Kind:
-    return Kind(get_args(kind.type)[0], replace(kind.knob or Knob(""), example=None))
-
-
-def _is_list(hint: Any) -> bool:
-    return get_origin(hint) in (list, Sequence)

@@ -276,7 +276,7 @@ def test_running_statistics_are_those_of_worker_0(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("overrides", "says"),
     [
-        (["estimator.every=0"], "estimator.every=0: type a number of steps of at least 1"),
+        (["estimator.every=0"], "estimator.every=0: type a whole number of at least 1"),
         (
             ["estimator.every=60", "trainer.max_steps=50"],
             "estimator.every=60: the run has 50 steps, .* type estimator.every=50 or fewer",
@@ -300,7 +300,7 @@ def test_running_statistics_are_those_of_worker_0(tmp_path: Path) -> None:
             ["estimator.outer_momentum=0"],
             "estimator.outer_momentum=0: .*; type estimator.outer_nesterov=false",
         ),
-        (["estimator.outer_lr=0"], "estimator.outer_lr=0: type a rate above 0"),
+        (["estimator.outer_lr=0"], "estimator.outer_lr=0: type a number above 0"),
         (["trainer.double_buffering=true"], "trainer.double_buffering=true: .*estimator=sgd"),
         (
             ["trainer.overlap=true", "trainer.launcher=local"],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from platform import machine
 from typing import Any
@@ -18,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 from gcbench.models.gpt import GPT
 from gcbench.models.lstm import LSTM
 from gcbench.records.clock import Clock
-from gcbench.settings import Precision, TrainerSettings
+from gcbench.settings.trainer import TrainerSettings
 from gcbench.train import precision
 from gcbench.train.precision import ProductsInFp32, autocast_bf16
 from gcbench.train.replica import Replica
@@ -142,7 +141,7 @@ def test_a_cpu_without_instructions_for_bf16_gets_no_product_of_it(
 ) -> None:
     monkeypatch.setattr(precision, "has_fast_bf16", lambda: False)
     make, batch, product = MODELS[name]
-    settings = TrainerSettings(gpus=1, batch_size=4, epochs=1, precision=Precision.bf16)
+    settings = TrainerSettings(gpus=1, batch_size=4, epochs=1, precision="bf16")
     task = "classification" if name == "convolution" else "language"
     torch.manual_seed(0)
     replica = Replica(make(), task, range(1), torch.device("cpu"), settings)
@@ -152,7 +151,7 @@ def test_a_cpu_without_instructions_for_bf16_gets_no_product_of_it(
         replica.evaluate(batch[0], None)
     assert product in operands.types
     assert all(BF16 not in types for types in operands.types.values()), operands.types
-    settings = replace(settings, precision=Precision.fp32)
+    settings = settings.model_copy(update={"precision": "fp32"})
     in_fp32 = Replica(replica.model, task, range(1), torch.device("cpu"), settings)
     in_fp32.begin()
     plain = in_fp32.backward(0, batch, (1, 0), Clock(torch.device("cpu")))

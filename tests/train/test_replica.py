@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,13 +15,13 @@ from gcbench.data import ArrayData, TokenData
 from gcbench.models.airnet import AirNet
 from gcbench.models.lstm import LSTM
 from gcbench.records.clock import Clock
-from gcbench.settings import Precision, TrainerSettings
+from gcbench.settings.trainer import TrainerSettings
 from gcbench.train.evaluation import evaluate
 from gcbench.train.optimizers import parameter_groups
 from gcbench.train.replica import Replica
 
 CPU = torch.device("cpu")
-SETTINGS = TrainerSettings(gpus=2, batch_size=8, epochs=1, precision=Precision.fp32)
+SETTINGS = TrainerSettings(gpus=2, batch_size=8, epochs=1, precision="fp32")
 BATCH = (torch.randn(8, 4, generator=torch.Generator().manual_seed(0)), torch.arange(8) % 3)
 
 
@@ -89,7 +88,7 @@ def test_frozen_parameters_are_in_no_gradient_and_stay() -> None:
 def test_label_smoothing_is_of_the_training_loss_alone() -> None:
     """The smoothed loss is 0.9 times the plain loss plus 0.1 times its mean over all targets."""
     torch.manual_seed(0)
-    settings = replace(SETTINGS, label_smoothing=0.1)
+    settings = SETTINGS.model_copy(update={"label_smoothing": 0.1})
     model = nn.Linear(4, 3)
     replica = Replica(model, "classification", range(1), CPU, settings)
     replica.begin()

@@ -22,11 +22,8 @@ from gcbench.models.linear import Linear
 from gcbench.models.lstm import LSTM
 from gcbench.records.clock import Clock
 from gcbench.records.gradients import GradientFiles, read_gradients
-from gcbench.settings import (
-    ScheduleKind,
-    ScheduleSettings,
-    TrainerSettings,
-)
+from gcbench.settings.optimizer import ScheduleSettings
+from gcbench.settings.trainer import TrainerSettings
 from gcbench.train.estimators import SGD
 from gcbench.train.pipeline import AfterBackward
 from gcbench.train.replica import Replica
@@ -76,7 +73,7 @@ def least_squares(
         control=LocalControl(),
         optimizer=make_optimizer(plain_steps(), replica.model),
         inner=[],
-        schedule=FactorSchedule(ScheduleSettings(ScheduleKind.constant), 3, steps_per_epoch, 1000),
+        schedule=FactorSchedule(ScheduleSettings(), 3, steps_per_epoch, 1000),
         clock=Clock(device),
         recordings=GradientFiles(Path("never"), {}),
         settings=trainer,
@@ -159,7 +156,8 @@ def test_the_first_gradient_of_an_epoch_is_the_full_one_of_every_worker() -> Non
 
 def test_a_worker_without_a_batch_adds_nothing_to_the_full_gradient() -> None:
     run, progress = least_squares(SVRG(), "none")
-    run = replace(run, settings=replace(run.settings, batch_size=DATA.train_samples))
+    whole = {"batch_size": DATA.train_samples}
+    run = replace(run, settings=run.settings.model_copy(update=whole))
     run.replica.flat.fill_(1.0)  # as if left by an earlier step
     full = SVRG()._anchor(run, progress)["full"][0]
     torch.testing.assert_close(full, full_gradient(run.replica.model), rtol=1e-5, atol=1e-6)
@@ -282,7 +280,7 @@ def test_what_it_takes_and_refuses_from_the_command_line(tmp_path: Path) -> None
         ),
         (
             ["model=linear", "estimator.epoch_steps=0"],
-            "estimator.epoch_steps=0: type a number of steps of at least 1",
+            "estimator.epoch_steps=0: type a whole number of at least 1",
         ),
         (["model=resnet20"], "estimator=svrg cannot use batch normalization"),
         (

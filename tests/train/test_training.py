@@ -13,13 +13,8 @@ from torch import nn
 
 from gcbench.config import RunFailed
 from gcbench.records.clock import Clock
-from gcbench.settings import (
-    Interval,
-    Precision,
-    ScheduleKind,
-    ScheduleSettings,
-    TrainerSettings,
-)
+from gcbench.settings.optimizer import ScheduleSettings
+from gcbench.settings.trainer import TrainerSettings
 from gcbench.train.replica import Replica
 from gcbench.train.schedules import FactorSchedule, total_steps
 
@@ -150,7 +145,7 @@ def test_a_convolution_trains_in_both_layouts_and_precisions(tmp_path: Path) -> 
 
 def test_running_statistics_follow_worker_0() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
-    settings = TrainerSettings(gpus=2, batch_size=8, epochs=1, precision=Precision.fp32)
+    settings = TrainerSettings(gpus=2, batch_size=8, epochs=1, precision="fp32")
     replica = Replica(model, "classification", range(2), torch.device("cpu"), settings)
     batches = [
         (torch.randn(8, 4) + shift, torch.zeros(8, dtype=torch.int64)) for shift in (0.0, 100.0)
@@ -168,7 +163,7 @@ def test_running_statistics_follow_worker_0() -> None:
 def test_statistics_of_instance_normalization_follow_worker_0_too() -> None:
     norm = nn.InstanceNorm1d(2, track_running_stats=True)
     model = nn.Sequential(nn.Linear(4, 4), nn.Unflatten(1, (2, 2)), norm, nn.Flatten())
-    settings = TrainerSettings(gpus=2, batch_size=8, epochs=1, precision=Precision.fp32)
+    settings = TrainerSettings(gpus=2, batch_size=8, epochs=1, precision="fp32")
     replica = Replica(model, "classification", range(2), torch.device("cpu"), settings)
     replica.begin()
     means = []
@@ -184,23 +179,23 @@ def test_schedules() -> None:
         schedule = FactorSchedule(settings, workers, steps_per_epoch=10, total_steps=100)
         return [schedule.factor(step) for step in range(100)]
 
-    assert set(factors(ScheduleSettings(ScheduleKind.constant))) == {1.0}
-    steps = factors(ScheduleSettings(ScheduleKind.steps, milestones=[0.5, 0.8], gamma=0.1))
+    assert set(factors(ScheduleSettings())) == {1.0}
+    steps = factors(ScheduleSettings(kind="steps", milestones=[0.5, 0.8], gamma=0.1))
     assert steps[49] == 1 and steps[50] == pytest.approx(0.1) and steps[80] == pytest.approx(0.01)
-    cosine = factors(ScheduleSettings(ScheduleKind.cosine))
+    cosine = factors(ScheduleSettings(kind="cosine"))
     assert cosine[0] == 1 and cosine[50] == pytest.approx(0.5) and cosine[99] < 0.001
     triangle = factors(
-        ScheduleSettings(ScheduleKind.linear, warmup_epochs=2, warmup_start=0.2, end_factor=0.1)
+        ScheduleSettings(kind="linear", warmup_epochs=2, warmup_start=0.2, end_factor=0.1)
     )
     assert triangle[0] == pytest.approx(0.2) and triangle[10] == pytest.approx(0.6)
     assert triangle[20] == 1 and triangle[60] == pytest.approx(0.55)
     assert triangle[99] == pytest.approx(0.1 + 0.9 / 80)
-    warm = factors(ScheduleSettings(ScheduleKind.constant, warmup_epochs=2, scale_by_workers=True))
+    warm = factors(ScheduleSettings(kind="constant", warmup_epochs=2, scale_by_workers=True))
     assert warm[0] == 1.0 < warm[10] < warm[19] < 4 and warm[20:] == [4.0] * 80
     assert warm[10] == pytest.approx(2.5)
-    cold = factors(ScheduleSettings(ScheduleKind.constant, warmup_epochs=2))
+    cold = factors(ScheduleSettings(kind="constant", warmup_epochs=2))
     assert cold[0] == pytest.approx(1 / 21) and cold[20:] == [1.0] * 80
-    by_epoch = factors(ScheduleSettings(ScheduleKind.cosine, interval=Interval.epoch))
+    by_epoch = factors(ScheduleSettings(kind="cosine", interval="epoch"))
     assert by_epoch == [cosine[step - step % 10] for step in range(100)]
 
 
@@ -209,7 +204,7 @@ def test_schedules() -> None:
 def test_a_warm_up_starts_at_the_fraction_that_was_typed(start: float, scaled: bool) -> None:
     """ORQ, section 5, has "a linear warm-up schedule starting from base learning rate/10"."""
     settings = ScheduleSettings(
-        ScheduleKind.constant, warmup_epochs=2, warmup_start=start, scale_by_workers=scaled
+        kind="constant", warmup_epochs=2, warmup_start=start, scale_by_workers=scaled
     )
     schedule = FactorSchedule(settings, 4, steps_per_epoch=10, total_steps=100)
     top = 4 if scaled else 1

@@ -253,8 +253,11 @@ def test_virtual_and_real_workers_are_equal_to_the_bit(tmp_path: Path) -> None:
         (["optimizer=adamw"], "optimizer=adamw: .*; type optimizer=frozen_adam"),
         (["compressor=onebit_adam"], "compressor=onebit_adam .*; type compressor=scaled_sign"),
         (["clip_norm=0.5"], "clip_norm=0.5 .*; type clip_norm=null"),
-        (["estimator.max_every=0"], "estimator.max_every=0: type a number of steps of at least 1"),
-        (["optimizer.updates_per_interval=0"], "optimizer.updates_per_interval=0: type a number"),
+        (["estimator.max_every=0"], "estimator.max_every=0: type a whole number of at least 1"),
+        (
+            ["optimizer.updates_per_interval=0"],
+            "optimizer.updates_per_interval=0: type a whole ",
+        ),
         (["trainer.overlap=true", "trainer.launcher=local"], "overlap=true: .* estimator=sgd"),
     ],
 )

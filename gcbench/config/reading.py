@@ -1,0 +1,304 @@
+"""What users type and write, as typed values: key=value after a subcommand, and files of YAML.
+
+Both are held to the types of a model's fields, and a mistake is one sentence.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import fields
+from difflib import get_close_matches
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    NamedTuple,
+    NoReturn,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
+
+from gcbench.config.errors import ConfigError
+from gcbench.settings.fields import (
+    Count,
+    Positive,
+    choices_of_kind,
+    format_value,
+    kinds_of,
+    refusal,
+    validated,
+    wanted,
+)
+
+
+class Option(NamedTuple):
+    """A mark of a field that is typed as --name DIR, like an option of Hydra for a run."""
+
+
+class Arguments(BaseModel):
+    """Arguments that were typed after a subcommand.
+
+    A subclass has the keys as fields, and its docstring is the text of --help. Numbers must be
+    above 0 if their type does not say otherwise.
+    """
+
+    model_config = ConfigDict(
+        use_attribute_docstrings=True, validate_by_name=True, defer_build=True
+    )
+
+    usage: ClassVar[str]
+    examples: ClassVar[str] = ""
+    takes_other_keys: ClassVar[bool] = False
+
+    plain: tuple[str, ...] = ()
+    """arguments that are not key=value"""
+    others: tuple[str, ...] = ()
+    """key=value without a field, if `takes_other_keys`"""
+
+    @property
+    def given(self) -> Collection[str]:
+        """Return the fields that were typed as key=value."""
+        return self.model_fields_set
+
+
+A = TypeVar("A", bound=Arguments)
+T = TypeVar("T")
+
+
+def read_arguments(kind: type[A], typed: Sequence[str]) -> A:
+    """Return the arguments that were typed; --help prints the help and exits.
+
+    Raises ConfigError for a mistake, with one sentence.
+    """
+    options = vars(_parser(kind).parse_intermixed_args(typed))
+    arguments = options.pop("arguments")
+    pairs = [argument for argument in arguments if "=" in argument]
+    known = _keys_of(kind)
+    others = [p for p in pairs if kind.takes_other_keys and p.partition("=")[0] not in known]
+    values = read_keys(kind, [pair for pair in pairs if pair not in others])
+    plain = tuple(argument for argument in arguments if "=" not in argument)
+    return kind.model_construct({*values}, **values, **options, plain=plain, others=tuple(others))
+
+
+def read_keys(kind: type[Any], typed: Sequence[str]) -> dict[str, Any]:
+    """Return the fields of a model or a dataclass that were typed as key=value.
+
+    Several values are separated by commas, with or without brackets, and a key may be typed again
+    for more. Several texts of a dataclass are some of its default. Raises ConfigError for a
+    mistake.
+    """
+    known = _keys_of(kind)
+    values: dict[str, Any] = {}
+    for argument in typed:
+        name, _, text = argument.partition("=")
+        if name not in known:
+            raise ConfigError(
+                f"{argument}: no such key; type {near(name, known, '=') or '=, '.join(known) + '='}"
+            )
+        key = known[name]
+        if not text:
+            about = key.about or f"a value, as in {name}={key.shown}"
+            raise ConfigError(f"{argument}: type {name}= and {about}")
+        value = _value(argument, key)
+        before = values.get(key.field, ())
+        values[key.field] = (*before, *value) if isinstance(value, tuple) else value
+    return values
+
+
+class _Key(NamedTuple):
+    field: str
+    hint: Any  # of a value, or of each of several
+    default: Any
+    about: str
+    several: bool
+    choices: Collection[str]
+    may_be_null: bool
+
+    @property
+    def shown(self) -> str:
+        """The default as it would be typed; an empty text if there is none."""
+        if isinstance(self.default, tuple):
+            return ",".join(map(format_value, self.default))
+        return "" if self.default is None else format_value(self.default)
+
+
+def _keys_of(kind: type[Any]) -> dict[str, _Key]:
+    """Return what may be typed as key=value, by key."""
+    hints, keys = get_type_hints(kind, include_extras=True), {}
+    if not issubclass(kind, BaseModel):
+        for f in fields(kind):
+            key = _key(f.name, hints[f.name], f.default, "")
+            some = key.default if key.several and key.hint is str else None
+            keys[f.name] = key._replace(choices=some or key.choices)
+        return keys
+    for name, field in kind.model_fields.items():
+        if name not in Arguments.model_fields and Option() not in field.metadata:
+            about = " ".join((field.description or "").split())
+            keys[field.alias or name] = _key(name, hints[name], field.default, about)
+    return keys
+
+
+def _key(name: str, hint: Any, default: Any, about: str) -> _Key:
+    kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    of = next(kind for kind in kinds if kind is not NoneType)
+    several = get_origin(of) in (tuple, Sequence)
+    of = get_args(of)[0] if several else of
+    of = {int: Count, float: Positive}.get(of, of)
+    choices = [] if of is bool else [c for kind in kinds_of(of) for c in choices_of_kind(kind)]
+    return _Key(name, of, default, about, several, choices, NoneType in kinds)
+
+
+def _value(argument: str, key: _Key) -> Any:
+    name, _, text = argument.partition("=")
+    if text == "null" and key.may_be_null:
+        return None
+    values = []
+    for part in _parts(text) if key.several else [text]:
+        value = _read(part)
+        if key.choices and part not in key.choices:
+            likely = near(part, key.choices) or ", ".join(key.choices)
+            raise ConfigError(f"{argument}: type {name}={likely}")
+        if refusal(name, part, key.hint) is None:
+            values.append(part)
+        elif refusal(name, value, key.hint) is None:
+            values.append(validated(value, key.hint))
+        else:
+            shown = key.shown or EXAMPLES[kinds_of(key.hint)[0]["type"]]
+            what = wanted(name, key.hint).removeprefix(f"{name}=")
+            raise ConfigError(f"{argument}: type {what}, as in {name}={shown}")
+    return tuple(values) if key.several else values[0]
+
+
+def _read(text: str) -> Any:
+    if text in ("true", "false"):
+        return text == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            pass
+    return text
+
+
+EXAMPLES = {"integer": "4", "number": "0.1"}
+
+
+def _parts(text: str) -> list[str]:
+    """Split at the commas that are not in brackets, other than the outermost ones."""
+    inner = text[1:-1] if text.startswith("[") and text.endswith("]") else text
+    return [part.strip(" '\"") for part in re.split(r",(?![^\[]*\])", inner)]
+
+
+def refuse_unread(
+    arguments: Arguments, command: str, form: str, reads: Mapping[str, Collection[str]]
+) -> None:
+    """Raise ConfigError for a typed key that this form of a command does not read.
+
+    `reads` maps every form of the command to the fields that it reads.
+    """
+    keys = {key.field: name for name, key in _keys_of(type(arguments)).items()}
+    for name in arguments.given:
+        if name not in reads[form]:
+            value = getattr(arguments, name)
+            values = value if isinstance(value, tuple) else [value]
+            typed = f"{keys[name]}={','.join(map(format_value, values))}"
+            others = [f"{command} {other}".strip() for other in reads if name in reads[other]]
+            raise ConfigError(
+                f"{typed}: {f'{command} {form}'.strip()} does not read it; leave it out, or type "
+                f"{' or '.join(others)}"
+            )
+
+
+def near(typed: str, known: Collection[str], ending: str = "") -> str:
+    """Return the names like `typed`, joined by "or"; an empty text if there are none."""
+    return " or ".join(
+        name + ending for name in get_close_matches(typed, list(known), n=3, cutoff=0.5)
+    )
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message}; type {self.prog} --help")
+
+
+def _parser(kind: type[Arguments]) -> _Parser:
+    known = _keys_of(kind)
+    width = max(map(len, known), default=0) + 2
+    keys = [
+        f"  {f'{name}=':{width}}{key.about}{f' ({key.shown})' if key.shown else ''}"
+        for name, key in known.items()
+    ]
+    parts = [
+        " ".join((kind.__doc__ or "").split()),
+        kind.examples.strip("\n"),
+        "\n".join(["keys:", *keys] if keys else []),
+    ]
+    parser = _Parser(
+        prog=" ".join(kind.usage.split()[:2]),
+        usage=kind.usage,
+        description="\n\n".join(filter(None, parts)),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("arguments", nargs="*", help=argparse.SUPPRESS)
+    for name, field in kind.model_fields.items():
+        if Option() in field.metadata:
+            option = f"--{name.replace('_', '-')}"
+            parser.add_argument(option, metavar="DIR", help=field.description)
+    return parser
+
+
+CHECKED = ConfigDict(extra="forbid")
+Texts = Annotated[  # a single text may be written without brackets
+    tuple[str, ...], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)
+]
+
+
+def build_checked(kind: type[T], node: Any, place: str | Path) -> T:
+    """Return a `kind` made from a node of YAML.
+
+    Raises ConfigError with the place and the first mistake.
+    """
+    if not isinstance(node, dict) or not all(isinstance(key, str) for key in node):
+        raise ConfigError(f"{place}: type the keys {', '.join(get_type_hints(kind))}")
+    try:
+        return kind(**node)
+    except ValidationError as error:
+        raise ConfigError(f"{place}: {_describe_problem(kind, error)}") from error
+
+
+def _describe_problem(kind: type, error: ValidationError) -> str:
+    # A mistyped key is also reported as missing, which says less.
+    problem = min(error.errors(), key=lambda one: one["type"] == "missing")
+    key = ".".join(map(str, problem["loc"]))
+    match problem["type"]:
+        case "missing":
+            return f"{key} is missing"
+        case "unexpected_keyword_argument" | "extra_forbidden":
+            *path, name = problem["loc"]
+            allowed = sorted(get_type_hints(_kind_at(kind, path)))
+            return f"{key}: no such key; type {near(str(name), allowed) or ', '.join(allowed)}"
+        case "literal_error":
+            expected = problem["ctx"]["expected"].replace("'", "")
+            return f"{key}={problem['input']}; type {expected}"
+    return f"{key} is {problem['input']!r:.60}: {problem['msg']}"
+
+
+def _kind_at(kind: type, path: list[int | str]) -> type:
+    """Return the type to which the keys of a path lead; numbers in it are indices of lists."""
+    for key in path:
+        if get_origin(kind) is dict:
+            kind = get_args(kind)[1]
+        elif isinstance(key, str):
+            field = get_type_hints(kind)[key]
+            kind = field if get_origin(field) is dict else (get_args(field) or (field,))[0]
+    return kind

@@ -1,0 +1,104 @@
+"""A whole configuration: the models of all groups, and the roles of what stands beside them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, TypeVar
+
+from gcbench.settings.compressor import MethodSettings
+from gcbench.settings.dataset import DatasetSettings
+from gcbench.settings.fields import Settings, hints_of, marks_in
+from gcbench.settings.marks import ELSEWHERE, Needs, Neutral, Role
+from gcbench.settings.optimizer import EstimatorSettings, OptimizerSettings, ScheduleSettings
+from gcbench.settings.run import LoggerSettings, ResumeSettings, RunSettings
+from gcbench.settings.trainer import TrainerSettings
+
+# The models of groups with fixed keys. Those of a method are typed without their group.
+SCHEMAS: dict[str, type[Settings]] = {
+    "trainer": TrainerSettings,
+    "optimizer": OptimizerSettings,
+    "schedule": ScheduleSettings,
+    "estimator": EstimatorSettings,
+    "logger": LoggerSettings,
+    "resume": ResumeSettings,
+}
+
+Node = dict[str, Any]
+R = TypeVar("R")
+
+
+class RunConfig(RunSettings):
+    """The keys of conf/config.yaml, its groups, and what is known of a run besides."""
+
+    model: Node
+    """what is trained"""
+    dataset: Node
+    """what it is trained and tested on"""
+    estimator: Node
+    """what a step compresses"""
+    compressor: Node
+    """the method that compresses it"""
+    optimizer: Node
+    """how an update is applied"""
+    schedule: Node
+    """the learning rate from step to step"""
+    trainer: Node
+    """workers, length, and how it is run and monitored"""
+    network: Annotated[Node, Neutral({})]
+    """an emulated link"""
+    logger: Annotated[Node, ELSEWHERE]
+    """where metrics go besides the run's own files"""
+    resume: Annotated[Node, ELSEWHERE]
+    """whether a run continues from its checkpoint"""
+    data: Annotated[Node, ELSEWHERE]
+    """where data sets lie"""
+    budget: Annotated[Node | None, ELSEWHERE]
+    """what makes the experiment smaller"""
+    needs: Annotated[str | None, ELSEWHERE]
+    """requirements that not everybody can meet, such as ImageNet"""
+    needed_files: Annotated[list[str], ELSEWHERE]
+    """the required files and folders under data.root"""
+    form: Annotated[str, ELSEWHERE] = "ours"
+    """whose form of its method a file has: the paper's, its authors' code's, or ours"""
+    choices: Annotated[dict[str, str], ELSEWHERE]
+    """the choice of each group"""
+    experiment: Annotated[str | None, ELSEWHERE]
+    """paper/table/row"""
+    knobs: Annotated[Node, ELSEWHERE]
+    """what was typed that changes numbers"""
+
+
+_MODELS: dict[str, type[Settings]] = {
+    "": RunConfig,
+    "compressor": MethodSettings,
+    "dataset": DatasetSettings,
+    **SCHEMAS,
+}
+
+
+def _marks(model: type[Settings], kind: type[R]) -> dict[str, R]:
+    """Return the marks of one kind at the keys of a model, by key."""
+    marked = {
+        name: next((mark for mark in marks_in(hint) if isinstance(mark, kind)), None)
+        for name, hint in hints_of(model).items()
+    }
+    return {name: mark for name, mark in marked.items() if mark is not None}
+
+
+def keys_of(group: str, role: Role) -> frozenset[str]:
+    """Return the keys of a group, or of the top level (""), that have a role."""
+    return frozenset(name for name, mark in _marks(_MODELS[group], Role).items() if mark == role)
+
+
+def neutral_values() -> dict[str, Any]:
+    """Return the value of each key that came later with which a run is as without the key."""
+    marks = [_marks(model, Neutral) for model in _MODELS.values()]
+    return {name: mark.value for of_model in marks for name, mark in of_model.items()}
+
+
+def needs_of_keys() -> dict[str, Needs]:
+    """Return what keys need to be read, by key as it is typed."""
+    return {
+        name if group in ("", "compressor") else f"{group}.{name}": mark
+        for group, model in _MODELS.items()
+        for name, mark in _marks(model, Needs).items()
+    }
