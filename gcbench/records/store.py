@@ -244,8 +244,13 @@ def _read_file(path: Path, unreadable: list[str]) -> Iterator[RecordedRun]:
 
 
 def _parse_line(line: bytes, path: Path) -> RecordedRun:
-    kept = printable(json.loads(line))
-    name, metrics = kept["name"], kept["metrics"]
+    kept = json.loads(line)
+    # Such text has nothing to escape; most of it is curves.
+    metrics = kept.pop("metrics")
+    if b"\\" in line or not line.decode().rstrip("\n").isprintable():
+        metrics = printable(metrics)
+    kept = printable(kept)
+    name = kept["name"]
     if not isinstance(name, str) or not isinstance(metrics, list):
         raise ValueError("its name is not text, or its metrics are not a list")
     place = printable(f"{path}/{name}")
