@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from gcbench.bench.timing import Row
 from gcbench.console import TextTable, markdown
@@ -36,7 +37,8 @@ class Lines:
         self, device: str, name: str, seconds: float, rows: Iterable[Row], error: str | None
     ) -> None:
         """Add a line that outlives this process from now on."""
-        line = {"name": name, "seconds": round(seconds, 1), "error": error, "rows": [*rows]}
+        rounded = [{k: _round(v) for k, v in row.items()} for row in rows]
+        line = {"name": name, "seconds": round(seconds, 1), "error": error, "rows": rounded}
         self._write({**line, **self._environment, "finished": now(), "device": device})
 
     def add_from(self, earlier: Lines) -> None:
@@ -85,3 +87,7 @@ class Lines:
         page.parent.mkdir(parents=True, exist_ok=True)
         page.write_text("\n".join(text) + "\n")
         return page
+
+
+def _round(value: Any) -> Any:
+    return float(f"{value:.5g}") if isinstance(value, float) else value
