@@ -94,7 +94,7 @@ class Evidence:
         return self._rows[key]
 
     def study(self, name: str) -> StudyResult | None:
-        """Return a study, or a table of scripts/steps like links/resnet18-1gbit-2, or None."""
+        """Return a study, or a table of scripts/turns like links/resnet18-1gbit-2, or None."""
         if name not in self.studies:
             find = find_link_table if name.startswith("links/") else find_study
             self.studies[name] = find(name, self._folders)

@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 import torch
+from lib import turns as steps
+from lib.turns import BASELINE, message_seconds, time_rows
 from method_cases import build_method
 from torch import nn
 
-from gcbench.bench import steps, timing
+from gcbench.bench import timing
 from gcbench.bench.inputs import Input
 from gcbench.bench.local import _row, measure
-from gcbench.bench.steps import BASELINE, message_seconds, time_rows
 from gcbench.bench.timing import Timing, cpu_beside_one_thread, time_beside_copy
 from gcbench.comm import LocalControl
 

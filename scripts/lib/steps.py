@@ -1,12 +1,11 @@
-#!/usr/bin/env python3
 """Measure step times of several methods and of PyTorch's DDP on a shaped link, in one run.
 
-    scripts/netlab --hosts 2 --rate 1gbit -- scripts/steps model=resnet18 dataset=cifar10
-    scripts/netlab --hosts 2 --rate 1gbit -- scripts/steps model=lstm dataset=wikitext2 --rounds 5
-    scripts/netlab --spare-core -- scripts/steps model=resnet18 dataset=cifar10 --overlap
+    scripts/netlab --hosts 2 --rate 1gbit -- scripts/turns steps model=resnet18 dataset=cifar10
+    scripts/netlab --hosts 2 --rate 1gbit -- scripts/turns steps model=lstm dataset=wikitext2
+    scripts/netlab --spare-core -- scripts/turns steps model=resnet18 dataset=cifar10 --overlap
 
-With trainer.batch_size=16 the batch is as in the papers. Codecs are those of a default run once its
-kernels are compiled; trainer.codec_backend=eager or compiled selects others. The script writes
+With trainer.batch_size=16 the batch is as in the papers. Codecs are those of a default run;
+trainer.codec_backend=eager selects others. The script writes
 outputs/tables/links/<model>-<rate>-<hosts>.md, and its measurements to outputs/results/links/. With
 --overlap it measures each method with exchanges after and during the backward pass, and the files
 are named overlap-<model>-... `exchange` is the time of the collectives, hidden or not; `model` is
@@ -17,17 +16,23 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from typing import Any
 
-from gcbench.bench.steps import FIXED, keep_measured, of_workers, refuse_fixed, step_times
 from gcbench.bench.timing import ratio_in_turn, turns
-from gcbench.codecs.kernels import use_backend
 from gcbench.comm.network import Link, Network
-from gcbench.config import ConfigError, resolve_overrides
+from gcbench.config import resolve_overrides
 from gcbench.console import TextTable, markdown
 from gcbench.predict.links import read_link
 from gcbench.records.environment import describe_environment
+from lib.turns import (
+    FIXED,
+    keep_measured,
+    of_workers,
+    refuse_alone,
+    refuse_fixed,
+    step_times,
+    use_codecs,
+)
 
 UNDER = ", overlap"
 OVERLAP = ["trainer.overlap=true", "trainer.bucket_mib=8"]
@@ -63,8 +68,9 @@ OVERLAPPED = (  # with --overlap: each exchanges after the backward pass, and du
     "PowerSGD rank 2",
 )
 CODECS = {
+    # Before codecs were native.
     "auto": "Codecs are compiled; sums are native C++ where there is some, and eager elsewhere.",
-    "compiled": "Codecs are compiled.",
+    "native": "Codecs are native C++.",
     "eager": "Codecs are eager.",
 }
 OVERLAP_HEADINGS = ["method", "step", "exchange", "coding", "overlapped", "ratio"]
@@ -73,7 +79,9 @@ HEADINGS = ["method", "step", "slowdown", "exchange", "model", "coding", "MB sen
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="scripts/turns steps",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "--rounds", type=turns, default=10, help="turns per method, with two timed steps each"
@@ -83,17 +91,13 @@ def main() -> None:
     )
     parser.add_argument("overrides", nargs="+", help="as for gcbench")
     typed = parser.parse_intermixed_args()
-    if "RANK" not in os.environ:
-        parser.error(
-            "this runs on hosts: type scripts/netlab --hosts 2 --rate 1gbit -- scripts/steps ..."
-        )
+    refuse_alone("steps")
     if not any(override.startswith("model=") for override in typed.overrides):
         parser.error(f"{' '.join(typed.overrides)}: no model; type model=resnet18, say, before it")
     fixed = [*of_workers(int(os.environ["WORLD_SIZE"])), *FIXED]
     refuse_fixed(typed.overrides, fixed, "all methods take turns here")
     config, _ = resolve_overrides(typed.overrides)
-    backend = config["trainer"]["codec_backend"]
-    use_backend("native" if backend == "auto" else backend)
+    backend = use_codecs(config["trainer"]["codec_backend"])
     methods = METHODS
     if typed.overlap:
         after = {name: METHODS[name] for name in OVERLAPPED}
@@ -153,7 +157,8 @@ def page(facts: dict[str, Any]) -> str:
     table = overlap_table(facts["rows"]) if overlap else steps_table(facts["rows"])
     command = (
         f"scripts/netlab --hosts {hosts} --rate {rate}{' --spare-core' if spare_core else ''} -- "
-        f"scripts/steps {' '.join(overrides)}{' --overlap' if overlap else ''} --rounds {rounds}"
+        f"scripts/turns steps {' '.join(overrides)}{' --overlap' if overlap else ''} "
+        f"--rounds {rounds}"
     )
     latency = f"A message takes {1e6 * facts['message_seconds']:.0f} us, measured in the same run."
     return (
@@ -199,10 +204,3 @@ def cells(row: dict[str, Any]) -> list[str]:
         f"{1e3 * row['coding_seconds']:.1f}" if exchanges else "",
         f"{row['sent_bits'] / 8e6:.2f}" if exchanges else "",
     ]
-
-
-if __name__ == "__main__":
-    try:
-        main()
-    except ConfigError as error:
-        sys.exit(f"scripts/steps: {error}")
