@@ -62,6 +62,11 @@ def test_a_result_chooses_no_code_to_run(
     target: str, arguments: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(Path("run"), forge(target, **arguments))
+    with pytest.raises(ConfigError, match="run: it has counted no exchange"):
+        predict_steps(["compare", "run"])
+    bits = {f"{kind}_bits": 8.0 for kind in ("sent", "received", "wire")}
+    counted = {"level": "between", "collective": "all_reduce", "workers": 2, "messages": 1, **bits}
+    write(Path("run"), forge(target, **arguments) | {"collectives": [counted]})
     predict_steps(["compare", "run"])
     assert "measured / predicted" in capsys.readouterr().out and not Path("ran").exists()
 
