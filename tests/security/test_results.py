@@ -20,6 +20,7 @@ from processes import command
 from results import result_of, write
 from sentence import config_of
 
+from gcbench.config import ConfigError
 from gcbench.console import TextTable, show_table
 from gcbench.launch.same import read_result_or_warn
 from gcbench.predict.command import predict_steps
@@ -66,8 +67,8 @@ def test_a_result_chooses_no_code_to_run(
         predict_steps(["compare", "run"])
     bits = {f"{kind}_bits": 8.0 for kind in ("sent", "received", "wire")}
     counted = {"level": "between", "collective": "all_reduce", "workers": 2, "messages": 1, **bits}
-    write(Path("run"), forge(target, **arguments) | {"collectives": [counted]})
-    predict_steps(["compare", "run"])
+    write(Path("two"), forge(target, **arguments) | {"collectives": [counted]})
+    predict_steps(["compare", "two"])
     assert "measured / predicted" in capsys.readouterr().out and not Path("ran").exists()
 
 
