@@ -142,6 +142,7 @@ class TorchSteps:
     alone: bool = False
     number: int = 0
     carry: Any = None
+    handle: Any = None  # what the hook returned
     period: int = 1
     forward: nn.Module = field(init=False)
 
@@ -155,7 +156,7 @@ class TorchSteps:
         if not self.alone:
             self.forward = DistributedDataParallel(model, bucket_cap_mb=self.bucket_mib)
             if self.hook:
-                self.hook(self.forward)
+                self.handle = self.hook(self.forward)
         self.optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, weight_decay=1e-4)
 
     @property
@@ -196,7 +197,9 @@ class TorchSteps:
         pass
 
     def facts(self, control: Control) -> Row:
-        return {}
+        """Return the bits that our compression, if the hook is one, has sent per step."""
+        bits = getattr(self.handle, "bits_sent", None)
+        return {} if bits is None else {"sent_bits": bits / self.number}
 
 
 def _comm(workers: int, virtual: bool) -> Comm:

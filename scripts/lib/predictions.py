@@ -123,7 +123,7 @@ def measure_here(rounds: int, answer: Path) -> None:
         turns |= {_alone(name): overrides, name: overrides}
     alone = [_alone(name) for name in FAMILIES]
     use_codecs()
-    rows, message_seconds = step_times(MODEL, {**turns, **local}, rounds, alone, beside_torch=False)
+    rows, message_seconds = step_times(MODEL, {**turns, **local}, rounds, alone, torch_hooks={})
     if os.environ["RANK"] != "0":
         return
     measured = {row["method"]: row for row in rows}

@@ -181,7 +181,7 @@ def measure_here(plan: Path) -> None:
     asked = json.loads(plan.read_text())
     use_codecs()
     rows, seconds = step_times(
-        asked["overrides"], asked["methods"], asked["rounds"], beside_torch=False
+        asked["overrides"], asked["methods"], asked["rounds"], torch_hooks={}
     )
     if os.environ["RANK"] == "0":
         plan.write_text(json.dumps({"rows": rows, "message_seconds": seconds}))

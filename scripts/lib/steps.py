@@ -8,7 +8,7 @@ With trainer.batch_size=16 the batch is as in the papers. Codecs are those of a 
 trainer.codec_backend=eager selects others. The script writes
 outputs/tables/links/<model>-<rate>-<hosts>.md, and its measurements to outputs/results/links/. With
 --overlap it measures each method with exchanges after and during the backward pass, and the files
-are named overlap-<model>-... `exchange` is the time of the collectives, hidden or not; `model` is
+are named overlap-<model>-...; with --compress, gcbench.compress in a plain loop: compress-<model>-... `exchange` is the time of the collectives, hidden or not; `model` is
 the cost model's time for their payload on that link.
 """
 
@@ -16,8 +16,13 @@ from __future__ import annotations
 
 import argparse
 import os
+from functools import partial
 from typing import Any
 
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+from torch.nn.parallel import DistributedDataParallel
+
+import gcbench
 from gcbench.bench.timing import ratio_in_turn, turns
 from gcbench.comm.network import Link, Network
 from gcbench.config import resolve_overrides
@@ -25,7 +30,9 @@ from gcbench.console import TextTable, markdown
 from gcbench.predict.links import read_link
 from gcbench.records.environment import describe_environment
 from lib.turns import (
+    BASELINE,
     FIXED,
+    TORCH,
     keep_measured,
     of_workers,
     refuse_alone,
@@ -34,7 +41,7 @@ from lib.turns import (
     use_codecs,
 )
 
-UNDER = ", overlap"
+UNDER, FP16_HOOK = ", overlap", "torch DDP, fp16_compress_hook"
 OVERLAP = ["trainer.overlap=true", "trainer.bucket_mib=8"]
 METHODS = {
     "dense fp32": ["compressor=none"],
@@ -67,6 +74,14 @@ OVERLAPPED = (  # with --overlap: each exchanges after the backward pass, and du
     "scaled sign",
     "PowerSGD rank 2",
 )
+COMPRESSED: dict[str, dict[str, Any]] = {  # with --compress: by gcbench.compress, in a plain loop
+    "none": {},
+    "fp16": {},
+    "qsgd": {"bits": 4},
+    "scaled_sign": {},
+    "powersgd": {"rank": 2},
+    "top_k": {},
+}
 CODECS = {
     # Before codecs were native.
     "auto": "Codecs are compiled; sums are native C++ where there is some, and eager elsewhere.",
@@ -75,6 +90,7 @@ CODECS = {
 }
 OVERLAP_HEADINGS = ["method", "step", "exchange", "coding", "overlapped", "ratio"]
 HEADINGS = ["method", "step", "slowdown", "exchange", "model", "coding", "MB sent"]
+COMPRESS_HEADINGS = ["method", "step", "slowdown", "MB sent"]
 
 
 def main() -> None:
@@ -86,8 +102,12 @@ def main() -> None:
     parser.add_argument(
         "--rounds", type=turns, default=10, help="turns per method, with two timed steps each"
     )
-    parser.add_argument(
+    kinds = parser.add_mutually_exclusive_group()
+    kinds.add_argument(
         "--overlap", action="store_true", help="exchanges after the backward pass, and during it"
+    )
+    kinds.add_argument(
+        "--compress", action="store_true", help="gcbench.compress beside PyTorch's hooks"
     )
     parser.add_argument("overrides", nargs="+", help="as for gcbench")
     typed = parser.parse_intermixed_args()
@@ -98,15 +118,16 @@ def main() -> None:
     refuse_fixed(typed.overrides, fixed, "all methods take turns here")
     config, _ = resolve_overrides(typed.overrides)
     backend = use_codecs(config["trainer"]["codec_backend"])
-    methods = METHODS
-    if typed.overlap:
+    methods, hooks = METHODS, TORCH
+    if typed.compress:
+        methods, hooks = {}, {**TORCH, FP16_HOOK: {"hook": fp16_hook}, **compressed()}
+    elif typed.overlap:
+        hooks = {}
         after = {name: METHODS[name] for name in OVERLAPPED}
         methods = after | {
             name + UNDER: [*overrides, *OVERLAP] for name, overrides in after.items()
         }
-    rows, message_seconds = step_times(
-        typed.overrides, methods, typed.rounds, beside_torch=not typed.overlap
-    )
+    rows, message_seconds = step_times(typed.overrides, methods, typed.rounds, torch_hooks=hooks)
     if os.environ["RANK"] != "0":
         return
     rate, hosts = os.environ.get("GCBENCH_LINK", "open"), int(os.environ["WORLD_SIZE"])
@@ -118,6 +139,7 @@ def main() -> None:
         "rounds": typed.rounds,
         "codec_backend": backend,
         "overlap": typed.overlap,
+        "compress": typed.compress,
         "link": rate,
         "hosts": hosts,
         "spare_core": spare_core,
@@ -125,9 +147,23 @@ def main() -> None:
         **describe_environment().model_dump(),
         "rows": rows,
     }
-    what = "overlap-" if typed.overlap else ""
+    what = "overlap-" if typed.overlap else "compress-" if typed.compress else ""
     where = f"{rate}-{hosts}{'-spare' if spare_core else ''}"
     keep_measured(f"{what}{model_of(typed.overrides)}-{where}", facts, page(facts))
+
+
+def fp16_hook(ddp: DistributedDataParallel) -> None:
+    ddp.register_comm_hook(None, fp16_compress_hook)
+
+
+def compressed() -> dict[str, dict[str, Any]]:
+    """Return contenders whose gradients are exchanged by gcbench.compress."""
+    return {
+        " ".join([f"compress {name}", *(f"{key}={value}" for key, value in knobs.items())]): {
+            "hook": partial(gcbench.compress, compressor=name, **knobs)
+        }
+        for name, knobs in COMPRESSED.items()
+    }
 
 
 def predicted(row: dict[str, Any], rate: str, hosts: int, message_seconds: float) -> float | None:
@@ -150,14 +186,18 @@ def model_of(overrides: list[str]) -> str:
 
 def page(facts: dict[str, Any]) -> str:
     rate, hosts, rounds, overrides = (facts[key] for key in ("link", "hosts", "rounds", "words"))
-    overlap, spare_core = (facts.get(key, False) for key in ("overlap", "spare_core"))
+    overlap, compress, spare_core = (
+        facts.get(key, False) for key in ("overlap", "compress", "spare_core")
+    )
     model = model_of(overrides)
     what = "Steps with and without overlap" if overlap else "Steps"
+    what += " of own loops" if compress else ""
     spare = " with a spare core" if spare_core else ""
-    table = overlap_table(facts["rows"]) if overlap else steps_table(facts["rows"])
+    make = overlap_table if overlap else compress_table if compress else steps_table
+    table = make(facts["rows"])
     command = (
         f"scripts/netlab --hosts {hosts} --rate {rate}{' --spare-core' if spare_core else ''} -- "
-        f"scripts/turns steps {' '.join(overrides)}{' --overlap' if overlap else ''} "
+        f"scripts/turns steps {' '.join(overrides)}{' --overlap' * overlap}{' --compress' * compress} "
         f"--rounds {rounds}"
     )
     latency = f"A message takes {1e6 * facts['message_seconds']:.0f} us, measured in the same run."
@@ -170,6 +210,10 @@ def page(facts: dict[str, Any]) -> str:
 
 def steps_table(rows: list[dict[str, Any]]) -> TextTable:
     return TextTable(HEADINGS, [cells(row) for row in rows])
+
+
+def compress_table(rows: list[dict[str, Any]]) -> TextTable:
+    return TextTable(COMPRESS_HEADINGS, [[*row[:3], row[-1]] for row in map(cells, rows)])
 
 
 def overlap_table(rows: list[dict[str, Any]]) -> TextTable:
@@ -194,7 +238,7 @@ def overlap_table(rows: list[dict[str, Any]]) -> TextTable:
 
 def cells(row: dict[str, Any]) -> list[str]:
     exchange, model = (row.get(key) or 0.0 for key in ("exchange_seconds", "model_seconds"))
-    exchanges = exchange > 0
+    exchanges, sends = exchange > 0, "sent_bits" in row and row["method"] != BASELINE
     return [
         row["method"],
         f"{1e3 * row['step_seconds']:.0f}",
@@ -202,5 +246,5 @@ def cells(row: dict[str, Any]) -> list[str]:
         f"{1e3 * exchange:.1f}" if exchanges else "",
         f"{1e3 * model:.1f}" if exchanges and model else "",
         f"{1e3 * row['coding_seconds']:.1f}" if exchanges else "",
-        f"{row['sent_bits'] / 8e6:.2f}" if exchanges else "",
+        f"{row['sent_bits'] / 8e6:.2f}" if sends else "",
     ]

@@ -79,7 +79,7 @@ def step_times(
     methods: Mapping[str, Sequence[str]],
     rounds: int,
     mirrored: Collection[str] = (),
-    beside_torch: bool = True,
+    torch_hooks: Mapping[str, Mapping[str, Any]] = TORCH,
 ) -> Steps:
     """Return one row per method and the seconds of a message, identical in all processes.
 
@@ -91,7 +91,7 @@ def step_times(
     torch.set_num_threads(1)
     with join("gloo", timeout=TIMEOUT):
         control = ProcessGroupControl(gloo_group())
-        contenders = make_contenders(overrides, methods, control, mirrored, beside_torch)
+        contenders = make_contenders(overrides, methods, control, mirrored, torch_hooks)
         return Steps(time_rows(contenders, control, rounds), message_seconds(control))
 
 
@@ -100,18 +100,19 @@ def make_contenders(
     methods: Mapping[str, Sequence[str]],
     control: ProcessGroupControl,
     mirrored: Collection[str] = (),
-    beside_torch: bool = True,
+    torch_hooks: Mapping[str, Mapping[str, Any]] = TORCH,
 ) -> dict[str, Contender]:
-    """Return contenders by name: a step without any exchange, PyTorch's own, and `methods`.
+    """Return contenders by name: a step without any exchange, those of PyTorch, and `methods`.
 
-    `methods` are overrides by name. All contenders share one data set and one set of weights.
+    `methods` are overrides by name, and `torch_hooks` arguments of TorchSteps. All contenders share
+    one data set and one set of weights.
     """
     workers = dist.get_world_size()
     data = make_data(_config(overrides, workers))
     contenders: dict[str, Contender] = {
         BASELINE: GcbenchSteps(_config([*overrides, "compressor=none"], 1), data, control)
     }
-    for name, more in TORCH.items() if beside_torch else ():
+    for name, more in torch_hooks.items():
         contenders[name] = TorchSteps(_config(overrides, workers), data, **more)
     for name, its_own in methods.items():
         contenders[name] = GcbenchSteps(
