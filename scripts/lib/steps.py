@@ -8,8 +8,9 @@ With trainer.batch_size=16 the batch is as in the papers. Codecs are those of a 
 trainer.codec_backend=eager selects others. The script writes
 outputs/tables/links/<model>-<rate>-<hosts>.md, and its measurements to outputs/results/links/. With
 --overlap it measures each method with exchanges after and during the backward pass, and the files
-are named overlap-<model>-...; with --compress, gcbench.compress in a plain loop: compress-<model>-... `exchange` is the time of the collectives, hidden or not; `model` is
-the cost model's time for their payload on that link.
+are named overlap-<model>-...; with --compress, gcbench.compress in a plain loop, compress-<model>-...
+`exchange` is the time of the collectives, hidden or not; `model` is the cost model's time for their
+payload on that link.
 """
 
 from __future__ import annotations
@@ -197,8 +198,8 @@ def page(facts: dict[str, Any]) -> str:
     table = make(facts["rows"])
     command = (
         f"scripts/netlab --hosts {hosts} --rate {rate}{' --spare-core' if spare_core else ''} -- "
-        f"scripts/turns steps {' '.join(overrides)}{' --overlap' * overlap}{' --compress' * compress} "
-        f"--rounds {rounds}"
+        f"scripts/turns steps {' '.join(overrides)}{' --overlap' * overlap}"
+        f"{' --compress' * compress} --rounds {rounds}"
     )
     latency = f"A message takes {1e6 * facts['message_seconds']:.0f} us, measured in the same run."
     return (
