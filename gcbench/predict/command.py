@@ -20,7 +20,7 @@ READS = {  # the keys that each command reads
     "": SCENARIO | {"samples"},
     "pays": SCENARIO | {"picture", "target", "results"},
     "measure": {"device", "title", "format"},
-    "compare": {"network", "latency", "own", "format"},
+    "compare": {"network", "latency", "format"},
     "links": {"format"},
     "devices": {"format"},
 }
@@ -84,8 +84,6 @@ gcbench predict compare outputs/RUN network=1gbit    a run's times beside the pr
     """with pays: a score; who reaches it first, by the kept curves of the nearest model"""
     results: tuple[str, ...] = ("outputs",)
     """with target=: folders or files of kept runs, separated by commas"""
-    own: tuple[str, ...] = ()
-    """with compare: your own classes that a run's model or method may be, separated by commas"""
 
     @property
     def command(self) -> str:
