@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import MISSING, dataclass, fields
 from inspect import isabstract
@@ -11,6 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
+import yaml
 from knob_values import example, inside, outside
 from needed import patience
 from processes import command
@@ -21,11 +25,12 @@ from gcbench import compressors
 from gcbench.compressors.dense import Dense
 from gcbench.compressors.powersgd import PowerSGD
 from gcbench.compressors.qsgd import QSGD
-from gcbench.config import ConfigError, compose_methods, method_keys
+from gcbench.config import ConfigError, compose_methods, conf_directory, method_keys
 from gcbench.config.checks import check_values
 from gcbench.identity import format_value
+from gcbench.settings.__main__ import json_schema
 from gcbench.settings.compressor import MethodSettings
-from gcbench.settings.config import SCHEMAS
+from gcbench.settings.config import MODELS, SCHEMAS
 from gcbench.settings.fields import (
     Checked,
     Positive,
@@ -187,3 +192,24 @@ def test_a_share_of_a_process_is_refused() -> None:
     hint = hints_of(BenchSettings)["workers"]
     assert refusal("workers", [2], hint) is None
     assert str(refusal("workers", [2.5], hint)).startswith("workers=[2.5]: type whole numbers of")
+
+
+def test_an_editor_knows_every_key_of_our_files() -> None:
+    for group in MODELS:
+        schema = json_schema(group)
+        for file in (conf_directory() / group).glob("*.yaml") if group else ():
+            unknown = yaml.safe_load(file.read_text()).keys() - schema["properties"].keys()
+            assert not unknown or schema["additionalProperties"], f"{file}: {unknown}"
+    run = json_schema()["properties"]
+    assert run["rank"]["anyOf"][0]["minimum"] == 1 and run["rank"]["description"]
+    trainer = run["trainer"]["anyOf"][0]
+    assert trainer["properties"].keys() == {"defaults", *SCHEMAS["trainer"].model_fields}
+    assert not trainer["additionalProperties"] and json_schema("optimizer")["additionalProperties"]
+    assert json.loads(printed("estimator")) == json_schema("estimator")
+    assert "trainre: type one of compressor, dataset, trainer, " in printed("trainre")
+
+
+def printed(group: str) -> str:
+    asked = [sys.executable, "-m", "gcbench.settings", group]
+    done = subprocess.run(asked, capture_output=True, text=True, check=False)
+    return done.stdout or done.stderr

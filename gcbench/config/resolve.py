@@ -123,9 +123,9 @@ def _settle_bits(tree: DictConfig, typed: set[str]) -> None:
         or not isinstance(tree.levels, int)
     ):
         return
-    if problem := refusal("levels", tree.levels, hints_of(MethodSettings)["levels"]):
-        raise ConfigError(problem)  # before `bits`, which were not typed, are blamed
     bits = (2 * tree.levels).bit_length()
+    if not 2 <= bits <= 8:
+        return  # the levels are refused later, not `bits`, which were not typed
     if "bits" in typed and tree.bits != bits:
         raise ConfigError(
             f"levels={tree.levels} needs {bits} bits per code, not bits={tree.bits}; "

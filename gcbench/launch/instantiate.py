@@ -24,7 +24,7 @@ from gcbench.data import Data, as_data
 from gcbench.identity import format_value
 from gcbench.reasons import in_one_line
 from gcbench.settings.compressor import MethodSettings
-from gcbench.settings.fields import hints_of, refusal
+from gcbench.settings.fields import checks_itself, hints_of, refusal
 
 NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
@@ -154,8 +154,12 @@ def _check(node: Config, key: str, arguments: int = 0) -> None:
         if isinstance(value, dict) and "_target_" in value:
             _check(value, f"{key}.{name}")
             continue
-        is_top_level = key.startswith("compressor") and name in MethodSettings.model_fields
-        label = name if is_top_level else f"{key}.{name}"
+        is_key = key == "estimator" or (
+            key.startswith("compressor") and name in MethodSettings.model_fields
+        )
+        if is_key and checks_itself(target):
+            continue
+        label = name if is_key else f"{key}.{name}"
         if sentence := refusal(label, value, hints.get(name, Any)):
             raise ConfigError(sentence)
     for name, parameter in parameters.items():

@@ -67,7 +67,7 @@ class RunConfig(RunSettings):
     """what was typed that changes numbers"""
 
 
-_MODELS: dict[str, type[Settings]] = {
+MODELS: dict[str, type[Settings]] = {
     "": RunConfig,
     "compressor": MethodSettings,
     "dataset": DatasetSettings,
@@ -86,12 +86,12 @@ def _marks(model: type[Settings], kind: type[R]) -> dict[str, R]:
 
 def keys_of(group: str, role: Role) -> frozenset[str]:
     """Return the keys of a group, or of the top level (""), that have a role."""
-    return frozenset(name for name, mark in _marks(_MODELS[group], Role).items() if mark == role)
+    return frozenset(name for name, mark in _marks(MODELS[group], Role).items() if mark == role)
 
 
 def neutral_values() -> dict[str, Any]:
     """Return the value of each key that came later with which a run is as without the key."""
-    marks = [_marks(model, Neutral) for model in _MODELS.values()]
+    marks = [_marks(model, Neutral) for model in MODELS.values()]
     return {name: mark.value for of_model in marks for name, mark in of_model.items()}
 
 
@@ -99,6 +99,6 @@ def needs_of_keys() -> dict[str, Needs]:
     """Return what keys need to be read, by key as it is typed."""
     return {
         name if group in ("", "compressor") else f"{group}.{name}": mark
-        for group, model in _MODELS.items()
+        for group, model in MODELS.items()
         for name, mark in _marks(model, Needs).items()
     }

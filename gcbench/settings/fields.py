@@ -113,7 +113,14 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
                 _refuse(name, kwargs[name], hint)
         return function(*args, **kwargs)
 
+    call.__checked__ = True  # type: ignore[attr-defined]
     return call
+
+
+def checks_itself(target: Any) -> bool:
+    """Return whether a class or a function raises ValueError for a value outside its range."""
+    of_class = inspect.isclass(target) and issubclass(target, Checked)
+    return of_class or hasattr(target, "__checked__")
 
 
 def _refuse(name: str, value: Any, hint: Any) -> None:
