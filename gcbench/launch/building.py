@@ -41,7 +41,7 @@ def build_run(
     received: Sequence[str] = (),
 ) -> Run:
     """Return this process's part of the run before its first step."""
-    trainer = TrainerSettings(**config["trainer"])
+    trainer = TrainerSettings.of(config["trainer"])
     comm, side_comm, control, device = connections
     replica = _make_replica(config, connections, data, trainer)
     steps_per_epoch = data.steps_per_epoch(plan.workers, trainer.batch_size)

@@ -82,7 +82,7 @@ def check(config: Config, plan: Plan, data: Data, directory: Path) -> None:
     codes_momentum = any(isinstance(part, MomentumCoding) for part in parts_of(compressor))
     try_step(config["optimizer"], config["schedule"], model, fixed_momentum=codes_momentum)
     refuse_pipeline(
-        TrainerSettings(**config["trainer"]),
+        TrainerSettings.of(config["trainer"]),
         compressor,
         estimator,
         plan.every_worker_alone,

@@ -112,7 +112,7 @@ def _measure(config: Config) -> tuple[float, int]:
     plan = make_plan(config, Machine.detect())
     if plan.device != "cpu":
         raise ConfigError("a device is not woken up for an estimate")
-    trainer = TrainerSettings(**config["trainer"])
+    trainer = TrainerSettings.of(config["trainer"])
     data, before = make_data(config), torch.get_num_threads()
     torch.set_num_threads(plan.threads)
     try:

@@ -140,7 +140,7 @@ def make_schedule(
     Arguments in LENGTHS that the node leaves open get the number of rates set in the run.
     """
     if "_target_" not in node:
-        settings = ScheduleSettings(**node)
+        settings = ScheduleSettings.of(node)
         return FactorSchedule(settings, workers, steps_per_epoch, steps)
     every = steps_per_epoch if node.get("interval") == "epoch" else 1
     settled = _fill_lengths(node, max(1, math.ceil(steps / every)))

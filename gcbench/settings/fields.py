@@ -21,6 +21,7 @@ from typing import (
     Any,
     Literal,
     ParamSpec,
+    Self,
     TypeVar,
     Union,
     get_args,
@@ -59,6 +60,11 @@ class Settings(BaseModel):
         protected_namespaces=(),
         defer_build=True,
     )
+
+    @classmethod
+    def of(cls, node: Mapping[str, Any]) -> Self:
+        """Return a node of a configuration, with which its values have been checked."""
+        return cls.model_construct(**node)
 
 
 @cache
