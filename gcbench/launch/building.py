@@ -83,7 +83,7 @@ def build_run(
 
 def _conditions(config: Config, plan: Plan) -> dict[str, Any]:
     """Return what times depend on and a run that continues may change, by name."""
-    trainer, machine = config["trainer"], describe_machine()
+    trainer, machine = TrainerSettings.of(config["trainer"]), describe_machine()
     return {
         "network": config["network"],
         "link": os.environ.get("GCBENCH_LINK"),
@@ -94,8 +94,8 @@ def _conditions(config: Config, plan: Plan) -> dict[str, Any]:
         "threads": plan.threads,
         "oversubscription": plan.oversubscribed,
         "codecs": plan.codec_backend,
-        "overlap": trainer["overlap"],
-        "bucket_mib": trainer["bucket_mib"] if trainer["overlap"] else None,
+        "overlap": trainer.overlap,
+        "bucket_mib": trainer.bucket_mib if trainer.overlap else None,
         "processor": machine.cpu,
         "GPUs": machine.gpus,
     }

@@ -44,16 +44,17 @@ log = logging.getLogger("gcbench")
 
 def check(config: Config, plan: Plan, data: Data, directory: Path) -> None:
     """Raise ConfigError or ValueError for a run that cannot work; warn if it compresses little."""
+    trainer = TrainerSettings.of(config["trainer"])
     _check_directory(directory)
     if config["logger"]["kind"] == "tensorboard" and find_spec("tensorboard") is None:
         raise ConfigError(
             "logger=tensorboard: the package tensorboard is not installed; type "
             "pip install tensorboard, or logger=csv"
         )
-    if plan.codec_backend == "compiled" or config["trainer"]["compile"]:
+    if plan.codec_backend == "compiled" or trainer.compile:
         use_own_compiler_cache()
-    _check_restarts(config["trainer"]["max_restarts"], plan)
-    _check_samples(config["trainer"], data)
+    _check_restarts(trainer.max_restarts, plan)
+    _check_samples(trainer, data)
     _check_tests(config, data)
     _check_label_smoothing(config, data)
     compressor = make_compressor(config["compressor"])
@@ -70,7 +71,7 @@ def check(config: Config, plan: Plan, data: Data, directory: Path) -> None:
     refuse_sparse(model)
     if users_model:
         _check_outputs(config, model.to(plan.device), data)
-    if is_recurrent(model) and config["trainer"]["accumulate"] > 1:
+    if is_recurrent(model) and trainer.accumulate > 1:
         raise ConfigError(
             f"trainer.accumulate={config['trainer']['accumulate']}: "
             f"model={config['choices']['model']} carries hidden state for every column of its "
@@ -82,12 +83,12 @@ def check(config: Config, plan: Plan, data: Data, directory: Path) -> None:
     codes_momentum = any(isinstance(part, MomentumCoding) for part in parts_of(compressor))
     try_step(config["optimizer"], config["schedule"], model, fixed_momentum=codes_momentum)
     refuse_pipeline(
-        TrainerSettings.of(config["trainer"]),
+        trainer,
         compressor,
         estimator,
         plan.every_worker_alone,
     )
-    _check_recordings(config["trainer"], data)
+    _check_recordings(trainer, data)
     _warn_of_long_warmup(config, data)
     _warn_of_little_compression(config, compressor, estimator, model, data)
     check_memory(plan, sum(p.numel() for p in model.parameters()), compressor, estimator)
@@ -96,14 +97,14 @@ def check(config: Config, plan: Plan, data: Data, directory: Path) -> None:
 @torch.no_grad()
 def _check_outputs(config: Config, model: nn.Module, data: Data) -> None:
     """Refuse a user's model that fails on the data, or whose outputs do not fit the loss."""
-    trainer, choices = config["trainer"], config["choices"]
+    trainer, choices = TrainerSettings.of(config["trainer"]), config["choices"]
     name = f"model={choices['model']}"
     batch = data.batch(
         epoch=0,
         step=0,
         worker=0,
-        workers=trainer["gpus"],
-        batch_size=trainer["batch_size"],
+        workers=trainer.gpus,
+        batch_size=trainer.batch_size,
         seed=config["seed"],
     )
     inputs, targets = (tensor[:2].to(next(model.parameters()).device) for tensor in batch)
@@ -173,20 +174,21 @@ def _check_restarts(asked: int, plan: Plan) -> None:
 
 
 def _check_tests(config: Config, data: Data) -> None:
-    target = config["trainer"]["target"]
-    if target is not None and config["trainer"]["eval_every"] is None:
+    trainer = TrainerSettings.of(config["trainer"])
+    target = trainer.target
+    if target is not None and trainer.eval_every is None:
         raise ConfigError(
             f"trainer.target={target:g} trainer.eval_every=null: there is no test to reach it; "
             "type trainer.target=null, or a number of epochs"
         )
-    if not config["trainer"]["tta"]:
+    if not trainer.tta:
         return
     if data.task != "classification" or data.kind != "image":
         raise ConfigError(
             f"trainer.tta=true: dataset={config['choices']['dataset']} has no images to mirror and "
             "shift; type trainer.tta=false"
         )
-    if config["trainer"]["eval_every"] is None:
+    if trainer.eval_every is None:
         raise ConfigError(
             "trainer.tta=true trainer.eval_every=null: there is no test to augment; type "
             "trainer.tta=false, or a number of epochs"
@@ -194,7 +196,7 @@ def _check_tests(config: Config, data: Data) -> None:
 
 
 def _check_label_smoothing(config: Config, data: Data) -> None:
-    smoothing = config["trainer"]["label_smoothing"]
+    smoothing = TrainerSettings.of(config["trainer"]).label_smoothing
     if smoothing and data.task == "regression":
         raise ConfigError(
             f"trainer.label_smoothing={smoothing:g}: dataset={config['choices']['dataset']} has "
@@ -204,10 +206,11 @@ def _check_label_smoothing(config: Config, data: Data) -> None:
 
 def _warn_of_long_warmup(config: Config, data: Data) -> None:
     """Warn of a run that ends in its warm-up; the two or three steps of a budget are meant to."""
-    trainer, warmup_epochs = config["trainer"], config["schedule"].get("warmup_epochs", 0)
-    per_epoch = data.steps_per_epoch(trainer["gpus"], trainer["batch_size"])
+    trainer = TrainerSettings.of(config["trainer"])
+    warmup_epochs = config["schedule"].get("warmup_epochs", 0)
+    per_epoch = data.steps_per_epoch(trainer.gpus, trainer.batch_size)
     epochs = steps_of_run(trainer, data) / per_epoch
-    is_trained = config["choices"]["budget"] == PAPER or trainer["max_steps"] is None
+    is_trained = config["choices"]["budget"] == PAPER or trainer.max_steps is None
     if is_trained and warmup_epochs >= epochs:
         log.warning(
             f"schedule.warmup_epochs={warmup_epochs:g}: the run ends after {epochs:.2g} epochs, "
@@ -216,8 +219,8 @@ def _warn_of_long_warmup(config: Config, data: Data) -> None:
         )
 
 
-def _check_samples(trainer: Config, data: Data) -> None:
-    workers, batch_size, samples = trainer["gpus"], trainer["batch_size"], data.train_samples
+def _check_samples(trainer: TrainerSettings, data: Data) -> None:
+    workers, batch_size, samples = trainer.gpus, trainer.batch_size, data.train_samples
     if workers > samples:
         raise ConfigError(
             f"trainer.gpus={workers}: the data has {samples} training samples, fewer than workers; "
@@ -236,9 +239,9 @@ def _check_samples(trainer: Config, data: Data) -> None:
             f"trainer.batch_size={batch_size}: a worker's shard has {samples // workers} samples, "
             f"too few for one batch; type {', or '.join(advice) or 'another dataset='}"
         )
-    if trainer["eval_every"] and data.test_batches(trainer["eval_batch_size"]) < 1:
+    if trainer.eval_every and data.test_batches(trainer.eval_batch_size) < 1:
         raise ConfigError(
-            f"trainer.eval_batch_size={trainer['eval_batch_size']}: the test part is too short for "
+            f"trainer.eval_batch_size={trainer.eval_batch_size}: the test part is too short for "
             "one batch; type a smaller number, or trainer.eval_every=null in its place"
         )
 
@@ -268,12 +271,12 @@ def _check_directions(config: Config, compressor: Compressor, estimator: Estimat
         )
 
 
-def _check_recordings(trainer: Config, data: Data) -> None:
+def _check_recordings(trainer: TrainerSettings, data: Data) -> None:
     steps = steps_of_run(trainer, data)
-    for step in trainer["record_gradients"] or []:
+    for step in trainer.record_gradients or []:
         if step >= steps:
             raise ConfigError(
-                f"trainer.record_gradients={trainer['record_gradients']}: step {step} never comes, "
+                f"trainer.record_gradients={trainer.record_gradients}: step {step} never comes, "
                 f"as the last one is {steps - 1}; type steps up to that"
             )
 
@@ -281,7 +284,7 @@ def _check_recordings(trainer: Config, data: Data) -> None:
 def _warn_of_little_compression(
     config: Config, compressor: Compressor, estimator: Estimator, model: nn.Module, data: Data
 ) -> None:
-    steps = steps_of_run(config["trainer"], data)
+    steps = steps_of_run(TrainerSettings.of(config["trainer"]), data)
     shapes = shapes_of_parameters(model).values()
     share = compressed_share(compressor, shapes, estimator.exchanges_in(steps))
     if advice := advice_on_share(share, config):

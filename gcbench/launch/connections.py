@@ -27,6 +27,7 @@ from gcbench.launch.meeting import join
 from gcbench.launch.plan import Plan
 from gcbench.launch.same_code import refuse_different_code
 from gcbench.launch.same_config import refuse_different_configs
+from gcbench.settings.trainer import TrainerSettings
 from gcbench.train.pipeline import exchanges_in_background
 
 
@@ -47,7 +48,7 @@ def join_workers(config: Config, plan: Plan, directory: Path) -> Iterator[Connec
     if plan.device == "cuda":
         device = torch.device("cuda", local_rank % max(1, torch.cuda.device_count()))
         torch.cuda.set_device(device)
-    asynchronous = exchanges_in_background(config["trainer"])
+    asynchronous = exchanges_in_background(TrainerSettings.of(config["trainer"]))
     checksum = config["trainer"]["checksum"]
     if plan.processes == 1:
         comm = Comm(plan.workers, checksum=checksum)

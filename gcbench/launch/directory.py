@@ -22,6 +22,7 @@ from gcbench.launch.same import ran_on_another_link
 from gcbench.records import RunFiles
 from gcbench.records.files import ENDED
 from gcbench.records.schema import Result
+from gcbench.settings.trainer import TrainerSettings
 from gcbench.train.checkpoints import last_step
 from gcbench.train.schedules import total_steps
 
@@ -115,11 +116,9 @@ def extends(config: Config, result: Result) -> bool:
     """
     if result.status != "done" or config["resume"]["mode"] != "auto":
         return False
-    trainer = config["trainer"]
+    trainer = TrainerSettings.of(config["trainer"])
     assert result.steps is not None and result.steps_per_epoch is not None  # as the run is done
-    return (
-        total_steps(trainer["max_steps"], trainer["epochs"], result.steps_per_epoch) > result.steps
-    )
+    return total_steps(trainer.max_steps, trainer.epochs, result.steps_per_epoch) > result.steps
 
 
 def _differences(before: Config, now: Config, trainer_keys: Collection[str]) -> Differences:

@@ -81,8 +81,8 @@ def _alike(past: list[Result], config: Config) -> list[Result]:
 
 
 def _steps(config: Config, steps_per_epoch: int) -> int:
-    trainer = config["trainer"]
-    return total_steps(trainer["max_steps"], trainer["epochs"], steps_per_epoch)
+    trainer = TrainerSettings.of(config["trainer"])
+    return total_steps(trainer.max_steps, trainer.epochs, steps_per_epoch)
 
 
 def _steps_per_epoch(result: Result) -> int:

@@ -14,6 +14,7 @@ from gcbench.comm import node_size
 from gcbench.config import Config, ConfigError
 from gcbench.launch import slurm
 from gcbench.records.environment import count_cores
+from gcbench.settings.trainer import TrainerSettings
 
 # Launchers that join processes which another program, named here, has started.
 JOINING = {
@@ -100,13 +101,13 @@ class Plan:
 
 def make_plan(config: Config, machine: Machine) -> Plan:
     """Return the plan of a run. Raises ConfigError if this machine cannot run it."""
-    trainer = config["trainer"]
-    workers = trainer["gpus"]
-    device = _device(trainer["device"], machine)
-    launcher = _launcher(trainer["launcher"], trainer["processes"] or workers, device, machine)
-    _check_trainer_nodes(trainer["nodes"], launcher, machine)
+    trainer = TrainerSettings.of(config["trainer"])
+    workers = trainer.gpus
+    device = _device(trainer.device, machine)
+    launcher = _launcher(trainer.launcher, trainer.processes or workers, device, machine)
+    _check_trainer_nodes(trainer.nodes, launcher, machine)
     processes, local = _processes(launcher, trainer, workers, machine)
-    asked = _backend(trainer["backend"], device)
+    asked = _backend(trainer.backend, device)
     backend = asked if processes > 1 else None
     if (
         launcher == "local"
@@ -126,9 +127,9 @@ def make_plan(config: Config, machine: Machine) -> Plan:
             workers // processes,
             local if processes > 1 else None,
         )
-    threads = trainer["threads"] or max(1, machine.cores // local)
+    threads = trainer.threads or max(1, machine.cores // local)
     codecs = choose_codec_backend(
-        trainer["codec_backend"], device, machine.compiler, "trainer.codec_backend"
+        trainer.codec_backend, device, machine.compiler, "trainer.codec_backend"
     )
     plan = Plan(
         launcher=launcher,
@@ -140,7 +141,7 @@ def make_plan(config: Config, machine: Machine) -> Plan:
         threads=threads,
         cores=machine.cores,
         codec_backend=codecs,
-        may_fall_back=trainer["codec_backend"] == "auto",
+        may_fall_back=trainer.codec_backend == "auto",
     )
     if config["network"]:
         _check_emulation(config["choices"]["network"], plan)
@@ -243,23 +244,25 @@ def _check_rank(rank: str, started: str) -> None:
         )
 
 
-def _processes(launcher: str, trainer: Config, workers: int, machine: Machine) -> tuple[int, int]:
+def _processes(
+    launcher: str, trainer: TrainerSettings, workers: int, machine: Machine
+) -> tuple[int, int]:
     """Return the number of processes on all nodes, and on this one."""
     if launcher == "virtual":
-        if trainer["processes"] not in (None, 1):
+        if trainer.processes not in (None, 1):
             raise ConfigError(
                 "trainer.launcher=virtual runs one process; "
-                f"trainer.processes={trainer['processes']} needs trainer.launcher=local"
+                f"trainer.processes={trainer.processes} needs trainer.launcher=local"
             )
         return 1, 1
     if launcher == "local":
-        processes = trainer["processes"] or workers
+        processes = trainer.processes or workers
         return processes, processes
     started, local = machine.started_processes(launcher)
-    if (trainer["processes"] or workers) != started:
-        key = "trainer.processes" if trainer["processes"] else "trainer.gpus"
+    if (trainer.processes or workers) != started:
+        key = "trainer.processes" if trainer.processes else "trainer.gpus"
         raise ConfigError(
-            f"{key}={trainer['processes'] or workers}, but {JOINING[launcher]} started {started} "
+            f"{key}={trainer.processes or workers}, but {JOINING[launcher]} started {started} "
             f"processes; type {key}={started}"
         )
     return started, local

@@ -19,6 +19,7 @@ from gcbench.records.environment import slurm_job
 from gcbench.records.gradients import recording_path
 from gcbench.records.result import Begun
 from gcbench.records.schema import Extended, Resharded
+from gcbench.settings.trainer import TrainerSettings
 from gcbench.train.checkpoints import Checkpoints, last_step
 from gcbench.train.writing import CheckpointError
 
@@ -106,8 +107,7 @@ def _resharded(config: Config, before: dict[str, Any] | None, checkpoints: Path)
 
 
 def _workers(config: Config) -> int:
-    workers: int = config["trainer"]["gpus"]
-    return workers
+    return TrainerSettings.of(config["trainer"]).gpus
 
 
 def _warn_of_passed_steps(config: Config, files: RunFiles) -> None:
@@ -115,7 +115,7 @@ def _warn_of_passed_steps(config: Config, files: RunFiles) -> None:
     begin = last_step(files.checkpoints)
     passed = [
         step
-        for step in config["trainer"]["record_gradients"] or []
+        for step in TrainerSettings.of(config["trainer"]).record_gradients or []
         if step < begin and not recording_path(files.gradients, step).exists()
     ]
     if passed:
@@ -128,8 +128,8 @@ def _warn_of_passed_steps(config: Config, files: RunFiles) -> None:
 
 
 def _check_latest(config: Config, data: Data, checkpoints: Path) -> None:
-    trainer = config["trainer"]
-    steps_per_epoch = data.steps_per_epoch(trainer["gpus"], trainer["batch_size"])
+    trainer = TrainerSettings.of(config["trainer"])
+    steps_per_epoch = data.steps_per_epoch(trainer.gpus, trainer.batch_size)
     try:
         Checkpoints.of(config, checkpoints).check(config, steps_per_epoch)
     except CheckpointError as error:

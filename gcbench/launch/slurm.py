@@ -15,7 +15,8 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from gcbench.config import Config, ConfigError
+from gcbench.config import ConfigError
+from gcbench.settings.trainer import TrainerSettings
 
 PORTS = range(15000, 30000)  # below the system's ephemeral ports
 # gcbench and submitit ask Slurm for this signal before a time limit or a preemption.
@@ -166,29 +167,29 @@ def requeue() -> None:
         subprocess.run(["scontrol", "requeue", os.environ["SLURM_JOB_ID"]], check=True)
 
 
-def job_shape(trainer: Config, cluster: ClusterResources) -> JobShape:
+def job_shape(trainer: TrainerSettings, cluster: ClusterResources) -> JobShape:
     """Return the shape of a run's job: one task per process and, on GPUs, one GPU per process.
 
     With trainer.launcher=local a single task starts the processes. Raises ConfigError if the
     cluster has too few nodes, or if the processes cannot be divided evenly among them.
     """
-    nodes, processes = trainer["nodes"], trainer["processes"] or trainer["gpus"]
+    nodes, processes = trainer.nodes, trainer.processes or trainer.gpus
     if nodes > cluster.nodes:  # Slurm would let the job wait forever
         raise ConfigError(
             f"trainer.nodes={nodes}: the cluster's partitions have {cluster.nodes} nodes; type "
             "that number or less"
         )
-    if trainer["launcher"] == "virtual":
+    if trainer.launcher == "virtual":
         processes = 1
     if processes % nodes:
-        key = "trainer.processes" if trainer["processes"] else "trainer.gpus"
+        key = "trainer.processes" if trainer.processes else "trainer.gpus"
         raise ConfigError(
             f"trainer.nodes={nodes} cannot share {key}={processes} evenly; type a number of nodes "
             "that divides it"
         )
     per_node = processes // nodes
-    on_gpus = trainer["device"] == "cuda" or (trainer["device"] == "auto" and cluster.gpus)
-    tasks_here = 1 if trainer["launcher"] == "local" else per_node
+    on_gpus = trainer.device == "cuda" or (trainer.device == "auto" and cluster.gpus)
+    tasks_here = 1 if trainer.launcher == "local" else per_node
     return JobShape(nodes, tasks_here, per_node if on_gpus else None)
 
 

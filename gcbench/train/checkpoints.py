@@ -22,6 +22,7 @@ import torch
 
 from gcbench.identity import Config, fingerprint
 from gcbench.records.tensors import write_tensors
+from gcbench.settings.trainer import TrainerSettings
 from gcbench.train.resharding import (
     merge_workers,
     other_epochs_reason,
@@ -58,7 +59,8 @@ class Checkpoints:
 
     @staticmethod
     def of(config: Config, directory: Path) -> Checkpoints:
-        return Checkpoints(directory, config["trainer"]["checkpoint_keep"], fingerprint(config))
+        keep = TrainerSettings.of(config["trainer"]).checkpoint_keep
+        return Checkpoints(directory, keep, fingerprint(config))
 
     def save(self, run: Run, progress: Progress) -> None:
         """Write a checkpoint: every process its workers' files, process 0 the rest.
@@ -124,11 +126,12 @@ class Checkpoints:
         path = self.latest()
         if path is None:
             return
-        trainer, merge = config["trainer"], config["resume"]["workers"] == "merge"
-        manifest, workers = self._manifest(path), trainer["gpus"]
+        trainer = TrainerSettings.of(config["trainer"])
+        merge = config["resume"]["workers"] == "merge"
+        manifest, workers = self._manifest(path), trainer.gpus
         for name in manifest["sha256"]:
             self._refuse_damage(path / name, manifest)
-        steps = total_steps(trainer["max_steps"], trainer["epochs"], steps_per_epoch)
+        steps = total_steps(trainer.max_steps, trainer.epochs, steps_per_epoch)
         if manifest["step"] > steps:
             raise CheckpointError(
                 f"{path}: this run ends after {steps} steps with {workers} workers; type "

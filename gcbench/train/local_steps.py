@@ -16,6 +16,7 @@ from gcbench.compressors.onebit_adam import MomentumCoding
 from gcbench.compressors.wrappers import NormClipping
 from gcbench.data import Data
 from gcbench.settings.fields import Checked, Count, Positive, Share
+from gcbench.settings.trainer import TrainerSettings
 from gcbench.train.estimators import batch_of
 from gcbench.train.replica import Replica
 from gcbench.train.run import Estimator, InnerModel, MakeOptimizer, Optimizers, Progress, Run
@@ -121,7 +122,8 @@ class LocalSteps(InnerSteps, Checked):
         self, model: nn.Module, data: Data, compressor: Compressor, config: Mapping[str, Any]
     ) -> None:
         """Raise ValueError where parameters would not be exchanged, or where keys conflict."""
-        steps = steps_of_run(config["trainer"], data)
+        trainer = TrainerSettings.of(config["trainer"])
+        steps = steps_of_run(trainer, data)
         if steps < self.every:
             raise ValueError(
                 f"estimator.every={self.every}: the run has {steps} steps, in which not every "
@@ -142,10 +144,10 @@ class LocalSteps(InnerSteps, Checked):
                 "looks ahead along the momentum; type estimator.outer_nesterov=false, too"
             )
         if self.fragments > 1:
-            self._refuse_fragments(model, compressor, config["trainer"])
+            self._refuse_fragments(model, compressor, trainer)
 
     def _refuse_fragments(
-        self, model: nn.Module, compressor: Compressor, trainer: Mapping[str, Any]
+        self, model: nn.Module, compressor: Compressor, trainer: TrainerSettings
     ) -> None:
         if self.fragments > self.every:
             raise ValueError(
@@ -164,9 +166,9 @@ class LocalSteps(InnerSteps, Checked):
                 "must see all of them at once (its scope is global, see gcbench methods); type "
                 "estimator.fragments=1"
             )
-        if trainer["record_gradients"]:
+        if trainer.record_gradients:
             raise ValueError(
-                f"trainer.record_gradients={trainer['record_gradients']}: with "
+                f"trainer.record_gradients={trainer.record_gradients}: with "
                 f"estimator.fragments={self.fragments} no step exchanges all tensors; type "
                 "trainer.record_gradients=null, or estimator.fragments=1"
             )

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from concurrent.futures import Future
 from statistics import median
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -206,9 +204,9 @@ class UnderNextStep(Pipeline):
         return [list(run.replica.grads)]
 
 
-def exchanges_in_background(trainer: Mapping[str, Any]) -> bool:
+def exchanges_in_background(trainer: TrainerSettings) -> bool:
     """Return whether exchanges run in the background, and so need their own `Comm`."""
-    return bool(trainer["overlap"] or trainer["double_buffering"])
+    return bool(trainer.overlap or trainer.double_buffering)
 
 
 def make_pipeline(

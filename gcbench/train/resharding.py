@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from gcbench.identity import Config
+from gcbench.settings.trainer import TrainerSettings
 
 
 def replaced_shares(worker: int, workers: int, before: int) -> dict[int, float]:
@@ -57,9 +58,10 @@ def other_epochs_reason(config: Config, workers: int, before: int, now: int) -> 
 
     It may if nothing is counted in epochs. `workers` is the number of workers before.
     """
-    trainer, estimator, schedule = config["trainer"], config["estimator"], config["schedule"]
-    if trainer["max_steps"] is None:
-        key, in_steps = f"trainer.epochs={trainer['epochs']:g}", "trainer.max_steps"
+    trainer = TrainerSettings.of(config["trainer"])
+    estimator, schedule = config["estimator"], config["schedule"]
+    if trainer.max_steps is None:
+        key, in_steps = f"trainer.epochs={trainer.epochs:g}", "trainer.max_steps"
     elif estimator.get("epoch_steps", 0) is None:
         key, in_steps = "estimator.epoch_steps=null", "estimator.epoch_steps"
     elif warmup_epochs := schedule.get("warmup_epochs", 0):
@@ -71,7 +73,7 @@ def other_epochs_reason(config: Config, workers: int, before: int, now: int) -> 
     if before == now:
         return None
     return (
-        f"an epoch of {workers} workers has {before} steps and one of {trainer['gpus']} has {now}, "
+        f"an epoch of {workers} workers has {before} steps and one of {trainer.gpus} has {now}, "
         f"so that {key} would mean something else; type trainer.gpus={workers}. A run that was "
         f"started with {in_steps} may change its workers"
     )

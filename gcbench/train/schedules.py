@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -13,6 +12,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from gcbench.data import Data
 from gcbench.settings.optimizer import ScheduleSettings
+from gcbench.settings.trainer import TrainerSettings
 
 
 def total_steps(max_steps: int | None, epochs: float, steps_per_epoch: int) -> int:
@@ -20,10 +20,10 @@ def total_steps(max_steps: int | None, epochs: float, steps_per_epoch: int) -> i
     return max_steps or max(1, round(epochs * steps_per_epoch))
 
 
-def steps_of_run(trainer: Mapping[str, Any], data: Data) -> int:
+def steps_of_run(trainer: TrainerSettings, data: Data) -> int:
     """Return the number of steps of a run, from its trainer settings and its data."""
-    steps_per_epoch = data.steps_per_epoch(trainer["gpus"], trainer["batch_size"])
-    return total_steps(trainer["max_steps"], trainer["epochs"], steps_per_epoch)
+    steps_per_epoch = data.steps_per_epoch(trainer.gpus, trainer.batch_size)
+    return total_steps(trainer.max_steps, trainer.epochs, steps_per_epoch)
 
 
 class Schedule(Protocol):

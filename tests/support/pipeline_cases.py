@@ -17,6 +17,7 @@ from gcbench.launch.building import build_run
 from gcbench.launch.connections import Connections
 from gcbench.launch.instantiate import make_data
 from gcbench.launch.plan import Machine, make_plan
+from gcbench.settings.trainer import TrainerSettings
 from gcbench.train.pipeline import exchanges_in_background
 from gcbench.train.run import Progress, Run, Sample
 from gcbench.train.snapshot import restore, shared_content, worker_content
@@ -37,7 +38,7 @@ class Trained(NamedTuple):
 def make_run(process: Process, config: Config) -> Run:
     workers = config["trainer"]["gpus"]
     beside = None
-    if exchanges_in_background(config["trainer"]):
+    if exchanges_in_background(TrainerSettings.of(config["trainer"])):
         group = dist.new_group()
         assert isinstance(group, dist.ProcessGroup)
         beside = Comm(workers, GlooTransport(group))
