@@ -113,12 +113,13 @@ void code(const Job& job, const float* x, int n, const float* p, Draw draw, Word
   }
 }
 
-// Calls f(i, value) for the values of codes.
+// Calls f(i, value) for the values of codes, in any order.
 template <class F>
 inline void values(const Job& job, const Word* codes, int n, const float* p, Index step, F f) {
   switch (job.value) {
     case ON_GRID: {
       const float half = float(job.highest) / 2, scale = *p;
+#pragma GCC ivdep
       for (int i = 0; i < n; i++) {
         f(i, (float(std::int32_t(codes[i])) - half) / half * scale);
       }
@@ -126,16 +127,19 @@ inline void values(const Job& job, const Word* codes, int n, const float* p, Ind
     }
     case SIGNED: {
       const float scale = *p, opposite = -scale;
+#pragma GCC ivdep
       for (int i = 0; i < n; i++) f(i, codes[i] ? scale : opposite);
       break;
     }
     case LEVEL: {
       if (job.base == 2) {
         const float low = p[0], high = p[step];
+#pragma GCC ivdep
         for (int i = 0; i < n; i++) f(i, codes[i] ? high : low);
         break;
       }
       const Word last = Word(job.base - 1);
+#pragma GCC ivdep
       for (int i = 0; i < n; i++) f(i, p[std::min(codes[i], last)]);
     }
   }

@@ -50,20 +50,8 @@ struct Tree {
   }
 };
 
-// Returns the sum of f over a block: lanes first, then halves of the lanes.
-template <class F>
-inline double block_sum(const float* x, Index n, F f) {
-  Doubles lanes[LANES / 8] = {};
-  float last[LANES] = {};
-  for (Index j = 0; j < n; j += LANES) {
-    const float* line = x + j;
-    if (j + LANES > n) line = static_cast<float*>(std::memcpy(last, x + j, 4 * (n - j)));
-    for (Index k = 0; k < LANES / 8; k++) {
-      Floats v;
-      std::memcpy(&v, line + 8 * k, sizeof v);
-      lanes[k] += f(__builtin_convertvector(v, Doubles));
-    }
-  }
+// Returns the sum of all lanes: halves are added to halves.
+inline double add_lanes(const Doubles* lanes) {
   const Doubles halves = (lanes[0] + lanes[2]) + (lanes[1] + lanes[3]);
   double sums[8];
   std::memcpy(sums, &halves, sizeof sums);
@@ -73,31 +61,40 @@ inline double block_sum(const float* x, Index n, F f) {
   return sums[0];
 }
 
-template <class F, class G>
-inline void sum_both(const float* x, Index n, F f, G g, double* sums) {
-  Tree of_f, of_g;
-  for (Index j = 0; j < n; j += BLOCK) {
-    const Index length = std::min(BLOCK, n - j);
-    of_f.add(block_sum(x + j, length, f));
-    of_g.add(block_sum(x + j, length, g));
+// Calls f(k, values) for every eight values of a block, where k is their place in a line of lanes.
+template <class F>
+inline void for_lanes(const float* x, Index n, F f) {
+  float last[LANES] = {};
+  for (Index j = 0; j < n; j += LANES) {
+    const float* line = x + j;
+    if (j + LANES > n) line = static_cast<float*>(std::memcpy(last, x + j, 4 * (n - j)));
+    for (Index k = 0; k < LANES / 8; k++) {
+      Floats v;
+      std::memcpy(&v, line + 8 * k, sizeof v);
+      f(k, __builtin_convertvector(v, Doubles));
+    }
   }
-  sums[0] = of_f.total();
-  sums[1] = of_g.total();
 }
 
-template <class F>
-inline double sum(const float* x, Index n, F f) {
+// Returns the sum of f over n values; `read(from, n)` returns where those of a block lie.
+template <class Read, class F>
+inline double sum(Read read, Index n, F f) {
   Tree tree;
-  for (Index j = 0; j < n; j += BLOCK) tree.add(block_sum(x + j, std::min(BLOCK, n - j), f));
+  for (Index j = 0; j < n; j += BLOCK) {
+    const int length = int(std::min(BLOCK, n - j));
+    Doubles lanes[LANES / 8] = {};
+    for_lanes(read(j, length), length, [&](Index k, Doubles v) { lanes[k] += f(v); });
+    tree.add(add_lanes(lanes));
+  }
   return tree.total();
 }
 
 const auto magnitude = [](Doubles v) { return v < 0 ? -v : v; };
 const auto square = [](Doubles v) { return v * v; };
 
-float largest(const float* x, Index n) {
+inline float largest(const float* x, int n) {
   Word most = 0;  // bits of magnitudes have their order, and those of a NaN are above all
-  for (Index i = 0; i < n; i++) {
+  for (int i = 0; i < n; i++) {
     Word bits;
     std::memcpy(&bits, x + i, sizeof bits);
     most = std::max(most, bits & 0x7fffffff);
@@ -107,33 +104,58 @@ float largest(const float* x, Index n) {
   return result;
 }
 
-// Writes the means of the values that do not reach a threshold, and of those that do.
-void two_means(const float* x, Index n, float threshold, float* low, float* high) {
-  Index reach = 0;
-  for (Index i = 0; i < n; i++) reach += x[i] >= threshold;
-  const double t = threshold;
-  const Doubles none = {};
-  double sums[2];
-  sum_both(x, n, [=](Doubles v) { return v >= t ? none : v; },
-           [=](Doubles v) { return v >= t ? v : none; }, sums);
-  *low = float(sums[0] / std::max<Index>(n - reach, 1));
-  *high = float(sums[1] / std::max<Index>(reach, 1));
+template <class Read>
+inline float largest(Read read, Index n) {
+  float most[BLOCK] = {};  // of blocks, as many times as there is room
+  Index count = 0;
+  for (Index j = 0; j < n; j += BLOCK) {
+    const int length = int(std::min(BLOCK, n - j));
+    most[count++] = largest(read(j, length), length);
+    if (count == BLOCK) most[0] = largest(most, int(count)), count = 1;
+  }
+  return largest(most, int(count));
 }
 
-void fit(const Job& job, const float* x, Index n, float* to) {
+// Writes the means of the values that do not reach a threshold, and of those that do.
+template <class Read>
+void two_means(Read read, Index n, float threshold, float* low, float* high) {
+  Tree below, above;
+  Index reach = 0;
+  const double t = threshold;
+  const Doubles none = {};
+  for (Index j = 0; j < n; j += BLOCK) {
+    const int length = int(std::min(BLOCK, n - j));
+    const float* x = read(j, length);
+    Doubles low_lanes[LANES / 8] = {}, high_lanes[LANES / 8] = {};
+    for_lanes(x, length, [&](Index k, Doubles v) {
+      low_lanes[k] += v >= t ? none : v;
+      high_lanes[k] += v >= t ? v : none;
+    });
+    below.add(add_lanes(low_lanes));
+    above.add(add_lanes(high_lanes));
+    int reached = 0;  // as wide as a float, so that a core counts sixteen at once
+    for (int i = 0; i < length; i++) reached += x[i] >= threshold;
+    reach += reached;
+  }
+  *low = float(below.total() / std::max<Index>(n - reach, 1));
+  *high = float(above.total() / std::max<Index>(reach, 1));
+}
+
+template <class Read>
+void fit(const Job& job, Read read, Index n, float* to) {
   switch (job.fit) {
-    case LARGEST: *to = largest(x, n); break;
+    case LARGEST: *to = largest(read, n); break;
     case NORM: {
-      const float norm = float(std::sqrt(sum(x, n, square))), most = largest(x, n);
+      const float norm = float(std::sqrt(sum(read, n, square))), most = largest(read, n);
       *to = norm < most ? most : norm;
       break;
     }
-    case MEAN: *to = float(sum(x, n, magnitude) / n); break;
-    case RMS: *to = float(std::sqrt(sum(x, n, square) / n)); break;
-    case SIDES: two_means(x, n, 0, to, to + 1); break;
+    case MEAN: *to = float(sum(read, n, magnitude) / n); break;
+    case RMS: *to = float(std::sqrt(sum(read, n, square) / n)); break;
+    case SIDES: two_means(read, n, 0, to, to + 1); break;
     case HALVES:
-      to[1] = float(sum(x, n, [](Doubles v) { return v; }) / n);
-      two_means(x, n, to[1], to, to + 2);
+      to[1] = float(sum(read, n, [](Doubles v) { return v; }) / n);
+      two_means(read, n, to[1], to, to + 2);
   }
 }
 

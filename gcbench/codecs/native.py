@@ -34,7 +34,7 @@ _FLAGS = (
 )
 
 _FUNCTIONS = {  # *: pointer, f: float, i: int, n: int64
-    "encode": "*nn***f******i",
+    "encode": "*nn********i",
     "decode": "*nnn***n*ni",
     "natural_encode": "*n*****i",
     "natural_decode": "**n*i",

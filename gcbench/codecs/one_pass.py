@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from ctypes import Array, Structure, byref, c_int64, c_void_p
+from ctypes import Array, Structure, byref, c_float, c_int64, c_void_p, cast
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
@@ -51,6 +51,30 @@ class _Job(Structure):
     ]
 
 
+class Residual(NamedTuple):
+    """A residual of error feedback `[w, segment]` each, and where to write the next one.
+
+    What is coded is x + alpha before, what is left that minus what is sent plus keep before.
+    `before` may be `left`; None: what is coded is x. With scales `[w, blocks]`, they are bytes.
+    """
+
+    before: Sequence[Tensor] | None
+    left: Sequence[Tensor]
+    alpha: float = 1
+    keep: float = 0
+    scales: Sequence[Tensor] | None = None
+    new_scales: Sequence[Tensor] | None = None
+
+
+class _Feedback(Structure):
+    """`Feedback` of bucketed.cpp."""
+
+    _fields_ = [
+        *[(name, c_void_p) for name in ("before", "left", "scales", "new_scales")],
+        *[(name, c_float) for name in ("alpha", "keep")],
+    ]
+
+
 class OnePass:
     """The native code of a method for tensors of given sizes."""
 
@@ -91,22 +115,17 @@ class OnePass:
         tensors: Sequence[Tensor],
         noise: Noise | None,
         fitted: Tensor | None = None,
-        residual: Sequence[Tensor] | None = None,
-        alpha: float = 1,
-        left: Sequence[Tensor] | None = None,
+        residual: Residual | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return the groups' words `[w, groups, words, row]`, the rest's digits, and parameters.
 
-        What is coded is the tensors plus alpha times the residual; `left` becomes that minus what
-        the message says. Parameters are fitted unless they are given.
+        Parameters are fitted unless they are given.
         """
         workers = len(tensors[0])
         parameters = self._room(tensors) if fitted is None else fitted.contiguous()
         words = torch.empty(workers, self._groups, self._words, self._row, dtype=torch.int32)
         rest = torch.empty(workers, self._rest, dtype=torch.uint8)
-        self._encode(
-            tensors, parameters, noise, fitted is not None, residual, alpha, left, words, rest
-        )
+        self._encode(tensors, parameters, noise, fitted is not None, residual, words, rest)
         return words, pack_digits(rest, self._base), parameters
 
     def decode(self, message: Sequence[Tensor], out: Tensor, mean: bool) -> None:
@@ -130,9 +149,7 @@ class OnePass:
         fitted: Tensor,
         noise: Noise | None = None,
         given: bool = False,
-        residual: Sequence[Tensor] | None = None,
-        alpha: float = 1,
-        left: Sequence[Tensor] | None = None,
+        residual: Residual | None = None,
         words: Tensor | None = None,
         rest: Tensor | None = None,
         codes: Sequence[Tensor] | None = None,
@@ -143,10 +160,15 @@ class OnePass:
         if noise:
             starts = torch.tensor(noise.starts(self._segments)).to(torch.int32)
             keys = noise.keys.contiguous()
+        feedback, kept = None, []  # `kept` holds arrays that are pointed to
+        if residual:
+            of = (residual.before, residual.left, residual.scales, residual.new_scales)
+            kept = [*map(_addresses, of)]
+            pointers = (cast(places, c_void_p) if places else None for places in kept)
+            feedback = byref(_Feedback(*pointers, residual.alpha, residual.keep))
         load_native().encode(
-            *(byref(job), len(tensors[0]), len(tensors)),
-            *map(_addresses, (tensors, residual, left)),
-            *(alpha, _address(starts), _address(keys), _address(fitted), _address(words)),
+            *(byref(job), len(tensors[0]), len(tensors), _addresses(tensors), feedback),
+            *(_address(starts), _address(keys), _address(fitted), _address(words)),
             *(_address(rest), _addresses(codes), torch.get_num_threads()),
         )
 

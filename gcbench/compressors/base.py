@@ -229,6 +229,7 @@ class Step:
     seed: int
     workers: range  # the workers to which this process's rows belong
     offsets: Mapping[str, int]  # index of each parameter's first value, in canonical order
+    in_place: bool = False  # whether the state is given up, so that its tensors may be overwritten
 
     def noise(self, site: str, sizes: Sizes, device: torch.device, shared: bool = False) -> Noise:
         """Return random draws for `sizes[name]` values of each parameter, concatenated.
@@ -263,6 +264,12 @@ def add_scaled(tensors: Grads, others: Grads, alpha: float = 1) -> Grads:
     return dict(zip(tensors, sums, strict=True))
 
 
+def zeros_of(grads: Grads) -> Grads:
+    """Return zeros in the shapes of `grads`, as the parts of one tensor."""
+    first, sizes = next(iter(grads.values())), sizes_of(grads)
+    return unflatten(first.new_zeros(len(first), sum(sizes.values())), grads)
+
+
 def flatten_each(grads: Grads) -> list[Tensor]:
     """Return each tensor reshaped to `[w, values]`."""
     return [g.flatten(1) if g.dim() > 1 else g.unsqueeze(1) for g in grads.values()]
@@ -273,15 +280,41 @@ def flatten(grads: Grads) -> Tensor:
     return torch.cat(flatten_each(grads), dim=1)
 
 
-def flatten_sum(tensors: Sequence[Tensor], others: Sequence[Tensor], alpha: float) -> Tensor:
-    """Return x + alpha y for tensors `[w, values]`, concatenated; a CPU reads them only once."""
-    if tensors[0].device.type != "cpu":
-        return torch.cat(torch._foreach_add(list(tensors), list(others), alpha=alpha), dim=1)
+def flatten_sum(
+    tensors: Sequence[Tensor], others: Sequence[Tensor], alpha: float, in_place: bool = False
+) -> Tensor:
+    """Return x + alpha y for tensors `[w, values]`, concatenated; a CPU reads them only once.
+
+    If it is `in_place`, y is overwritten where its tensors are the parts of one.
+    """
     sizes = [x.shape[1] for x in tensors]
-    flat = tensors[0].new_empty(len(tensors[0]), sum(sizes))
-    for x, y, part in zip(tensors, others, flat.split(sizes, dim=1), strict=True):
-        torch.add(x, y, alpha=alpha, out=part)
+    whole = whole_of(others) if in_place else None
+    flat = tensors[0].new_empty(len(tensors[0]), sum(sizes)) if whole is None else whole
+    parts = list(flat.split(sizes, dim=1))
+    if flat.device.type == "cpu":
+        for x, y, part in zip(tensors, others, parts, strict=True):
+            torch.add(x, y, alpha=alpha, out=part)
+    elif whole is not None and alpha == 1:
+        torch._foreach_add_(parts, list(tensors))
+    else:
+        torch._foreach_copy_(
+            parts, torch._foreach_add(list(tensors), list(others), alpha=alpha)
+        )
     return flat
+
+
+def whole_of(parts: Sequence[Tensor]) -> Tensor | None:
+    """Return the tensor `[w, n]` whose consecutive parts these are; None: they lie apart."""
+    first, n = parts[0], sum(part.shape[1] for part in parts)
+    memory, place = first.untyped_storage().data_ptr(), first.storage_offset()
+    for part in parts:
+        rows_fit = len(part) == 1 or part.stride(0) == n
+        in_line = part.shape[1] == 1 or part.stride(1) == 1
+        same = part.untyped_storage().data_ptr() == memory and part.storage_offset() == place
+        if not (rows_fit and in_line and same):
+            return None
+        place += part.shape[1]
+    return first.as_strided((len(first), n), (n, 1))
 
 
 def unflatten(x: Tensor, like: Grads) -> Grads:

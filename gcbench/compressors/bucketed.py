@@ -15,10 +15,11 @@ from gcbench.codecs.buckets import Buckets, Groups, Rows, buckets_of
 from gcbench.codecs.kernels import block_slices, kernel
 from gcbench.codecs.native import is_native
 from gcbench.codecs.noise import Draws, Noise
-from gcbench.codecs.one_pass import Kinds, OnePass
+from gcbench.codecs.one_pass import Kinds, OnePass, Residual
 from gcbench.codecs.radix import pack_digits, unpack_digits
 from gcbench.codecs.words import from_words, rows_of, to_words, words_of
-from gcbench.compressors.codec import Codec, Message
+from gcbench.compressors.base import flatten_sum
+from gcbench.compressors.codec import Codec, Message, add_kept
 from gcbench.knobs import Checked
 from gcbench.settings.compressor import BucketSize, PerLayer
 
@@ -130,18 +131,25 @@ class Bucketed(Checked, Codec, ABC):
         alpha: float,
         segments: tuple[int, ...],
         noise: Noise,
+        keep: float = 0,
+        in_place: bool = False,
     ) -> tuple[Message, list[Tensor]]:
         buckets = self.buckets(segments, tensors[0].device)
         native = self._native(tensors[0], buckets)
-        if not native:
-            return super().encode_corrected(tensors, residual, alpha, segments, noise)
-        if native.fits:
-            left = [torch.empty_like(x) for x in tensors]
-            message = self._encode_native(native, buckets, tensors, noise, residual, alpha, left)
+        if native and native.fits:
+            flat = torch.empty(len(tensors[0]), 0 if in_place else sum(segments))
+            left = list(residual if in_place else flat.split(segments, dim=1))
+            memory = Residual(residual, left, alpha, keep)
+            return self._encode_native(native, buckets, tensors, noise, memory), left
+        x = flatten_sum(tensors, residual, alpha, in_place and not keep)
+        left = list(x.split(segments, dim=1))
+        if native:
+            message = self._encode_native(native, buckets, left, noise, Residual(None, left))
         else:
-            left = list(torch._foreach_add(list(tensors), list(residual), alpha=alpha))
-            message = self._encode_native(native, buckets, left, noise, left=left)
-        return message, left
+            rows = buckets.take(left)
+            message = self._encode_rows(rows, buckets, noise)
+            self._subtract(message, rows, buckets)
+        return message, add_kept(x, residual, keep, segments, in_place)
 
     def _encode_native(
         self,
@@ -149,13 +157,11 @@ class Bucketed(Checked, Codec, ABC):
         buckets: Buckets,
         tensors: Sequence[Tensor],
         noise: Noise,
-        residual: Sequence[Tensor] | None = None,
-        alpha: float = 1,
-        left: Sequence[Tensor] | None = None,
+        residual: Residual | None = None,
     ) -> Message:
         given = None if native.fits else self._fit_each(tensors, buckets)
         words, digits, fitted = native.encode(
-            tensors, noise if self.random else None, given, residual, alpha, left
+            tensors, noise if self.random else None, given, residual
         )
         return [words, digits, self.sends(fitted)]
 
@@ -200,6 +206,15 @@ class Bucketed(Checked, Codec, ABC):
         for part, matrix in _blocks(rows):
             _kernels(self).decode_add(words[:, part], table[:, part], matrix)
         rows.rest.add_(self._rest_values(digits, sent, buckets.groups))
+        buckets.put_back(rows)
+
+    def _subtract(self, message: Message, rows: Rows, buckets: Buckets) -> None:
+        """Subtract what a message says from the values that it was made of."""
+        words, digits, sent = message
+        table = _of_rows(sent, buckets.groups)
+        for part, matrix in _blocks(rows):
+            _kernels(self).subtract(words[:, part], table[:, part], matrix)
+        rows.rest.sub_(self._rest_values(digits, sent, buckets.groups) + 0.0)
         buckets.put_back(rows)
 
     def decode_mean(self, messages: Message, segments: tuple[int, ...]) -> Tensor:
@@ -258,6 +273,7 @@ class Kernels(NamedTuple):
     encode_in_two: Callable[..., None]
     codes: Callable[..., None]
     decode_add: Callable[..., None]
+    subtract: Callable[..., None]
     decode_mean: Callable[..., None]
 
 
@@ -296,6 +312,11 @@ def _kernels(method: Bucketed) -> Kernels:
         out.add_(values_of(words, table))
 
     @kernel
+    def subtract(words: Tensor, table: Tensor, out: Tensor) -> None:
+        # Adding 0.0 turns -0 into 0, as where decoded values are added to zeros.
+        out.sub_(values_of(words, table) + 0.0)
+
+    @kernel
     def decode_mean(words: Tensor, table: Tensor, onto: bool, divisor: int, out: Tensor) -> None:
         first, *others = map(values_of, words.unbind(0), table.unbind(0))
         # Adding 0.0 turns -0 into 0, as in a sum that starts at zero.
@@ -304,4 +325,4 @@ def _kernels(method: Bucketed) -> Kernels:
             total = total + values
         out.copy_(total / divisor)
 
-    return Kernels(encode, encode_in_two, codes, decode_add, decode_mean)
+    return Kernels(encode, encode_in_two, codes, decode_add, subtract, decode_mean)

@@ -40,15 +40,18 @@ class Codec(Protocol):
         alpha: float,
         segments: tuple[int, ...],
         noise: Noise,
+        keep: float = 0,
+        in_place: bool = False,
     ) -> tuple[Message, list[Tensor]]:
         """Return the message for tensors + alpha residual, and what of it the message leaves out.
 
-        Overriding it can save passes over memory.
+        To what it leaves out, `keep` times the residual is added. If it is done `in_place`, the
+        residual may be overwritten. Overriding it can save passes over memory.
         """
-        x = flatten_sum(tensors, residual, alpha)
+        x = flatten_sum(tensors, residual, alpha, in_place and not keep)
         message = self.encode(x, segments, noise)
         self.subtract_sent(x, message, segments)
-        return message, list(x.split(segments, dim=1))
+        return message, add_kept(x, residual, keep, segments, in_place)
 
     def subtract_sent(self, x: Tensor, message: Message, segments: tuple[int, ...]) -> None:
         """Subtract from `x` `[w, n]` what its message says; overriding it can save passes."""
@@ -70,6 +73,20 @@ class Codec(Protocol):
         for k in range(workers):
             self.decode_add([m[k] for m in messages], segments, total)
         return total.div_(workers)
+
+
+def add_kept(
+    x: Tensor, residual: Sequence[Tensor], keep: float, segments: tuple[int, ...], in_place: bool
+) -> list[Tensor]:
+    """Return the parts of x + keep residual, in the memory of the residual if that is given up."""
+    left = list(x.split(segments, dim=1))
+    if not keep:
+        return left
+    torch._foreach_add_(left, list(residual), alpha=keep)
+    if not in_place:
+        return left
+    torch._foreach_copy_(list(residual), left)
+    return list(residual)
 
 
 @runtime_checkable
@@ -99,6 +116,9 @@ class GridCodec(Codec, Protocol):
         self, x: Tensor, segments: tuple[int, ...], scales: Tensor, noise: Noise
     ) -> Tensor:
         """Return the codes `[w, n]`, uint8, of `x` with these scales."""
+
+    def codes_in(self, message: Message, segments: tuple[int, ...]) -> Tensor:
+        """Return the codes `[w, n]` of a message, in any order."""
 
     def values_of(self, codes: Tensor, segments: tuple[int, ...], scales: Tensor) -> Tensor:
         """Return the values `[r, n]` of centered codes, or of sums of centered codes.

@@ -21,7 +21,6 @@ from gcbench.compressors.base import (
     Properties,
     State,
     Step,
-    add_scaled,
     flatten,
     flatten_each,
     sizes_of,
@@ -56,29 +55,28 @@ class GatherExchange:
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         segments, noise = _sizes_and_noise(grads, step)
         message = self.codec.encode_each(flatten_each(grads), segments, noise)
-        return self._gather(message, grads, state, comm, noise, lambda: grads)
+        return self.gather(message, grads, state, comm)
 
     def aggregate_corrected(
-        self, grads: Grads, residual: Grads, alpha: float, state: State, comm: Comm, step: Step
+        self,
+        grads: Grads,
+        residual: Grads,
+        alpha: float,
+        state: State,
+        comm: Comm,
+        step: Step,
+        keep: float = 0,
     ) -> tuple[Aggregated, Grads]:
         segments, noise = _sizes_and_noise(grads, step)
         message, left = self.codec.encode_corrected(
-            flatten_each(grads), flatten_each(residual), alpha, segments, noise
+            *(flatten_each(grads), flatten_each(residual), alpha, segments, noise),
+            *(keep, step.in_place),
         )
-        out = self._gather(
-            message, grads, state, comm, noise, lambda: add_scaled(grads, residual, alpha)
-        )
+        out = self.gather(message, grads, state, comm)
         return out, {k: x.view_as(g) for (k, g), x in zip(grads.items(), left, strict=True)}
 
-    def _gather(
-        self,
-        message: Message,
-        grads: Grads,
-        state: State,
-        comm: Comm,
-        noise: Noise,
-        coded: Callable[[], Grads],
-    ) -> Aggregated:
+    def gather(self, message: Message, grads: Grads, state: State, comm: Comm) -> Aggregated:
+        """Return the aggregate of gradients whose message this is."""
         segments = tuple(sizes_of(grads).values())
         everyone = comm.gather(
             message, self.codec.lengths_of(message) if isinstance(self.codec, RaggedCodec) else None
@@ -92,7 +90,8 @@ class GatherExchange:
 
         def bound() -> Tensor:
             assert isinstance(self.codec, GridCodec)
-            return _shannon_bits(self.codec, flatten(coded()), segments, noise)
+            codes = self.codec.codes_in(message, segments)
+            return shannon_bits(codes, self.codec.highest + 1) + 32 * message[-1][0].numel()
 
         return Aggregated(
             unflatten(mean, grads),
@@ -197,13 +196,6 @@ def average_shards(
         return decoded
 
     return mean, decode_sent
-
-
-def _shannon_bits(codec: GridCodec, x: Tensor, segments: tuple[int, ...], noise: Noise) -> Tensor:
-    """Return the fewest bits `[w]` that the codes of `x` can take, plus 32 for each scale."""
-    scales = codec.scales_of(x, segments)
-    codes = codec.codes_of(x, segments, scales, noise)
-    return shannon_bits(codes, codec.highest + 1) + 32 * scales.shape[1]
 
 
 @dataclass(frozen=True)
