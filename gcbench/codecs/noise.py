@@ -54,17 +54,23 @@ class Noise:
 
     def uniform(self) -> Tensor:
         """Return uniform draws `[rows, n]`, float32 multiples of 2^-24 in [0, 1)."""
-        n = sum(length for _, length in self.runs)
-        parts = block_slices(n, len(self.keys), self.keys.device)
-        return torch.cat([unit_interval(self.of(part).words()) for part in parts], dim=1)
+        n, device = sum(length for _, length in self.runs), self.keys.device
+        out = torch.empty(len(self.keys), n, device=device)
+        for part in block_slices(n, len(self.keys), device):
+            out[:, part] = unit_interval(self.of(part).words(part.stop - part.start))
+        return out
 
     def at(self, positions: Tensor) -> Draws:
         """Return the draws of the elements at `positions`, or of runs that begin there."""
         return self._draws(_elements(self.runs, positions))
 
     def of(self, columns: slice = slice(None)) -> Draws:
-        """Return the draws of the elements in `columns`, in the form that kernels take."""
-        return self._draws(_all_elements(self.runs, self.keys.device)[columns])
+        """Return the draws of the elements from the first of `columns` on, as kernels take them."""
+        device = self.keys.device
+        if len(self.runs) == 1:
+            return self.at(_place(columns.start or 0, device))
+        ends, shifts = _table(self.runs, device)
+        return Draws(_place(columns.start or 0, device).unsqueeze(0), self.keys, ends, shifts)
 
     def starts(self, segments: Sequence[int]) -> list[int]:
         """Return the first element of each segment, row by row: the runs divided anew."""
@@ -118,27 +124,33 @@ def _shifts(runs: Runs, places: NDArray[np.int64]) -> NDArray[np.int64]:
 def _elements(runs: Runs, positions: Tensor) -> Tensor:
     """Return the elements at `positions`, int32, which wrap around.
 
-    They are cached, as the same positions are used in every step.
+    They are cached, as the same positions are used in every step: those of rows, and of the few
+    values outside groups.
     """
     if len(runs) == 1:
         return (positions + runs[0][0]).to(torch.int32)
-    ends = torch.tensor([*accumulate(n for _, n in runs)], device=positions.device)
-    shift = torch.tensor([a + n for a, n in runs], device=positions.device) - ends
-    run = torch.bucketize(positions, ends, right=True)
-    return (positions + shift[run]).to(torch.int32)
+    ends, shifts = _table(runs, positions.device)
+    return (positions + shifts[torch.bucketize(positions, ends, right=True)]).to(torch.int32)
 
 
-@lru_cache(maxsize=8)
-def _all_elements(runs: Runs, device: torch.device) -> Tensor:
-    # Made on the CPU, whose int32 numbers wrap; a meta tensor needs no numbers, only its size.
-    made_on = device if device.type == "meta" else torch.device("cpu")
-    parts = [torch.arange(a, a + n, dtype=torch.int32, device=made_on) for a, n in runs]
-    return torch.cat(parts).to(device)
+@lru_cache(maxsize=64)
+def _place(start: int, device: torch.device) -> Tensor:
+    return torch.tensor(start, device=device)
+
+
+@lru_cache(maxsize=64)
+def _table(runs: Runs, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return where runs end, and what has to be added to places in them to get elements."""
+    ends = torch.tensor([*accumulate(n for _, n in runs)], device=device)
+    return ends, torch.tensor([a + n for a, n in runs], device=device) - ends
 
 
 class Draws(NamedTuple):
     first: Tensor  # [1 or rows, ...]: the elements, or the first ones of runs
     keys: Tensor  # [rows, 2]
+    # Where it is set, `first` is the place of the first element in runs that end here,
+    ends: Tensor | None = None
+    shifts: Tensor | None = None  # and this is what has to be added to places in each to get elements
 
     def of(self, part: slice) -> Draws:
         """Return the draws of a part of the second dimension."""
@@ -148,7 +160,11 @@ class Draws(NamedTuple):
         """Return random words `[rows, ...]`, or `[rows, ..., run]` for runs of `run` elements."""
         index = self.first
         if run:
-            index = index.unsqueeze(-1) + torch.arange(run, dtype=torch.int32, device=index.device)
+            places = torch.arange(run, dtype=torch.int32, device=index.device)
+            index = index.unsqueeze(-1) + places
+        if self.ends is not None and self.shifts is not None:
+            shift = self.shifts[torch.bucketize(index, self.ends, right=True)]
+            index = (index + shift).to(torch.int32)
         key, inner_key = (k.view(-1, *[1] * (index.dim() - 1)) for k in self.keys.unbind(1))
         return random_words(index, key, inner_key)
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from ctypes import Array, Structure, byref, c_float, c_int64, c_void_p, cast
+from ctypes import Structure, byref, c_float, c_int64, c_void_p, cast
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from gcbench.codecs.buckets import Buckets
-from gcbench.codecs.native import load_native
+from gcbench.codecs.native import address, addresses, load_native
 from gcbench.codecs.noise import Noise
 from gcbench.codecs.radix import pack_digits, unpack_digits, word_of
 from gcbench.codecs.words import rows_of, words_of
@@ -133,10 +133,10 @@ class OnePass:
         words, digits, sent = (part.contiguous() for part in message)
         workers, rows = words.shape[:2]
         rest = unpack_digits(digits.flatten(0, 1), self._rest, self._base).contiguous()
-        places = _addresses(out.split(self._segments, dim=1))
+        places = addresses(out.split(self._segments, dim=1))
         load_native().decode(
             *(byref(self._job), workers, rows, len(self._segments)),
-            *(_address(words), _address(rest), _address(sent), sent.shape[3]),
+            *(address(words), address(rest), address(sent), sent.shape[3]),
             *(places, mean, torch.get_num_threads()),
         )
 
@@ -163,29 +163,11 @@ class OnePass:
         feedback, kept = None, []  # `kept` holds arrays that are pointed to
         if residual:
             of = (residual.before, residual.left, residual.scales, residual.new_scales)
-            kept = [*map(_addresses, of)]
+            kept = [*map(addresses, of)]
             pointers = (cast(places, c_void_p) if places else None for places in kept)
             feedback = byref(_Feedback(*pointers, residual.alpha, residual.keep))
         load_native().encode(
-            *(byref(job), len(tensors[0]), len(tensors), _addresses(tensors), feedback),
-            *(_address(starts), _address(keys), _address(fitted), _address(words)),
-            *(_address(rest), _addresses(codes), torch.get_num_threads()),
+            *(byref(job), len(tensors[0]), len(tensors), addresses(tensors), feedback),
+            *(address(starts), address(keys), address(fitted), address(words)),
+            *(address(rest), addresses(codes), torch.get_num_threads()),
         )
-
-
-def _address(x: Tensor | None) -> int | None:
-    assert x is None or x.is_contiguous()
-    return None if x is None else x.data_ptr()
-
-
-def _addresses(tensors: Sequence[Tensor] | None) -> Array[c_void_p] | None:
-    """Return the addresses of all rows of tensors `[w, n]`, worker by worker."""
-    if tensors is None:
-        return None
-    assert all(x.stride(1) == 1 or x.shape[1] == 1 for x in tensors)
-    size = tensors[0].element_size()
-    firsts = [(x.data_ptr(), x.stride(0) * size) for x in tensors]
-    rows = range(len(tensors[0]))
-    return (c_void_p * (len(rows) * len(tensors)))(
-        *[place + row * stride for row in rows for place, stride in firsts]
-    )

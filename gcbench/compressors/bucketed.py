@@ -18,11 +18,12 @@ from gcbench.codecs.noise import Draws, Noise
 from gcbench.codecs.one_pass import Kinds, OnePass, Residual
 from gcbench.codecs.radix import pack_digits, unpack_digits
 from gcbench.codecs.words import from_words, rows_of, to_words, words_of
-from gcbench.compressors.base import flatten_sum
+from gcbench.compressors.base import Sizes, Step, flatten_sum
 from gcbench.compressors.codec import Codec, Message, add_kept
 from gcbench.knobs import Checked
 from gcbench.settings.compressor import BucketSize, PerLayer
 
+CPU = torch.device("cpu")
 _TOGETHER = 4  # how many messages are decoded in one pass over the mean
 # With at most this many parameters, the codes of all rows of a group are computed at once in the
 # registers of a CPU core, or of a GPU thread if a group has at most _FEW_ROWS rows.
@@ -150,6 +151,20 @@ class Bucketed(Checked, Codec, ABC):
             message = self._encode_rows(rows, buckets, noise)
             self._subtract(message, rows, buckets)
         return message, add_kept(x, residual, keep, segments, in_place)
+
+    def native_for(self, x: Tensor, sizes: Sizes) -> bool:
+        """Return whether native code fits and codes tensors of these sizes."""
+        native = self._native(x, self.buckets(tuple(sizes.values()), x.device))
+        return bool(native and native.fits)
+
+    def encode_with(
+        self, tensors: Sequence[Tensor], sizes: Sizes, residual: Residual, step: Step
+    ) -> Message:
+        """Return the message for tensors and a residual, by native code."""
+        buckets = self.buckets(tuple(sizes.values()), tensors[0].device)
+        native, noise = self._native(tensors[0], buckets), step.noise("codec", sizes, CPU)
+        assert native
+        return self._encode_native(native, buckets, tensors, noise, residual)
 
     def _encode_native(
         self,

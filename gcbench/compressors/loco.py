@@ -9,11 +9,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gcbench.codecs.one_pass import Kinds
+from gcbench.codecs.one_pass import Kinds, Residual
 from gcbench.codecs.quantize import max_norm
 from gcbench.comm import Comm
-from gcbench.compressors.base import Aggregated, Compressor, Grads, Properties, State, Step
-from gcbench.compressors.bucketed import Parameters
+from gcbench.compressors.base import (
+    Aggregated,
+    Compressor,
+    Grads,
+    Properties,
+    State,
+    Step,
+    flatten_each,
+    sizes_of,
+)
+from gcbench.compressors.bucketed import Bucketed, Parameters
+from gcbench.compressors.exchange import GatherExchange
 from gcbench.compressors.quantizers import SignedGridQuantizer
 from gcbench.compressors.wrappers import ErrorFeedback
 from gcbench.knobs import Checked
@@ -91,13 +101,15 @@ class LoCo(Checked):
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         scales = state.inner or State()
+        if native := self._in_bytes(grads):
+            return self._aggregate_native(native, grads, state, comm, step)
         residual = {
             k: _from_bytes(codes, scales.per_worker[k]) for k, codes in state.per_worker.items()
         }
         feedback = ErrorFeedback(self.inner, self.alpha)
         out = feedback.aggregate(grads, State({}, residual, scales.inner), comm, step)
         left = out.state.per_worker
-        if self.reset_steps and (step.number + 1) % self.reset_steps == 0:
+        if self._resets(step):
             left = {k: torch.zeros_like(x) for k, x in left.items()}
         rounded = {k: _to_bytes(x) for k, x in left.items()}
         return out._replace(
@@ -109,6 +121,45 @@ class LoCo(Checked):
                 ),
             )
         )
+
+    def _resets(self, step: Step) -> bool:
+        return bool(self.reset_steps) and (step.number + 1) % (self.reset_steps or 1) == 0
+
+    def _in_bytes(self, grads: Grads) -> Bucketed | None:
+        """Return the codec whose native code takes a residual in bytes; None: there is none.
+
+        It needs rows of as many values as share a scale of the residual.
+        """
+        codec = self.inner.codec if isinstance(self.inner, GatherExchange) else None
+        first = next(iter(grads.values()))
+        if not isinstance(codec, Bucketed) or not codec.native_for(first, sizes_of(grads)):
+            return None
+        return codec if codec.per_layer or codec.bucket_size % _BLOCK == 0 else None
+
+    def _aggregate_native(
+        self, codec: Bucketed, grads: Grads, state: State, comm: Comm, step: Step
+    ) -> Aggregated:
+        assert isinstance(self.inner, GatherExchange)
+        scales = state.inner or State()
+        old = state.per_worker or {k: torch.zeros_like(g, dtype=torch.int8) for k, g in grads.items()}
+        old_scales = scales.per_worker or {
+            k: g.new_zeros(len(g), -(-g[0].numel() // _BLOCK)) for k, g in grads.items()
+        }
+        new, new_scales = (
+            {k: part[k] if step.in_place else torch.empty_like(part[k]) for k in grads}
+            for part in (old, old_scales)
+        )
+        residual = Residual(
+            *(flatten_each({k: part[k] for k in grads}) for part in (old, new)),
+            *(self.alpha, 1 - self.alpha),
+            *([part[k] for k in grads] for part in (old_scales, new_scales)),
+        )
+        message = codec.encode_with(flatten_each(grads), sizes_of(grads), residual, step)
+        if self._resets(step):
+            torch._foreach_zero_([*new.values(), *new_scales.values()])
+        out = self.inner.gather(message, grads, scales.inner or State(), comm)
+        memory = State(per_worker=new_scales, inner=out.state)
+        return out._replace(state=State(per_worker=new, inner=memory))
 
 
 def _to_bytes(x: Tensor) -> tuple[Tensor, Tensor]:

@@ -172,7 +172,7 @@ def _codes(v: Tensor, reach: Tensor, levels: int, noise: Noise) -> Tensor:
 def _write_codes(v: Tensor, reach: Tensor, levels: int, draws: Draws, out: Tensor) -> None:
     # Dividing before multiplying keeps the share at 1 or below, even for denormals.
     share = v.abs() / torch.where(reach > 0, reach, 1)
-    magnitude = stochastic_round(share * levels, unit_interval(draws.words()))
+    magnitude = stochastic_round(share * levels, unit_interval(draws.words(v.shape[-1])))
     out.copy_(torch.where(v < 0, -magnitude, magnitude) + levels)
 
 
