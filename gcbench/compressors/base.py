@@ -290,7 +290,7 @@ def flatten_sum(
     sizes = [x.shape[1] for x in tensors]
     whole = whole_of(others) if in_place else None
     flat = tensors[0].new_empty(len(tensors[0]), sum(sizes)) if whole is None else whole
-    parts = list(flat.split(sizes, dim=1))
+    parts = list(flat.split(sizes, dim=1) if whole is None else others)
     if flat.device.type == "cpu":
         for x, y, part in zip(tensors, others, parts, strict=True):
             torch.add(x, y, alpha=alpha, out=part)
