@@ -150,7 +150,9 @@ class Draws(NamedTuple):
     keys: Tensor  # [rows, 2]
     # Where it is set, `first` is the place of the first element in runs that end here,
     ends: Tensor | None = None
-    shifts: Tensor | None = None  # and this is what has to be added to places in each to get elements
+    shifts: Tensor | None = (
+        None  # and this is what has to be added to places in each to get elements
+    )
 
     def of(self, part: slice) -> Draws:
         """Return the draws of a part of the second dimension."""

@@ -297,9 +297,7 @@ def flatten_sum(
     elif whole is not None and alpha == 1:
         torch._foreach_add_(parts, list(tensors))
     else:
-        torch._foreach_copy_(
-            parts, torch._foreach_add(list(tensors), list(others), alpha=alpha)
-        )
+        torch._foreach_copy_(parts, torch._foreach_add(list(tensors), list(others), alpha=alpha))
     return flat
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
+from gcbench.codecs.kernels import kernel
 from gcbench.codecs.one_pass import Kinds, Residual
 from gcbench.codecs.quantize import max_norm
 from gcbench.comm import Comm
@@ -103,24 +104,17 @@ class LoCo(Checked):
         scales = state.inner or State()
         if native := self._in_bytes(grads):
             return self._aggregate_native(native, grads, state, comm, step)
-        residual = {
-            k: _from_bytes(codes, scales.per_worker[k]) for k, codes in state.per_worker.items()
-        }
+        codes = {k: state.per_worker[k] for k in grads} if state.per_worker else {}
+        residual = _from_bytes(codes, scales.per_worker) if codes else {}
         feedback = ErrorFeedback(self.inner, self.alpha)
-        out = feedback.aggregate(grads, State({}, residual, scales.inner), comm, step)
+        mine = replace(step, in_place=True)  # these floats are kept no longer
+        out = feedback.aggregate(grads, State({}, residual, scales.inner), comm, mine)
         left = out.state.per_worker
         if self._resets(step):
             left = {k: torch.zeros_like(x) for k, x in left.items()}
-        rounded = {k: _to_bytes(x) for k, x in left.items()}
-        return out._replace(
-            state=State(
-                per_worker={k: codes for k, (codes, _) in rounded.items()},
-                inner=State(
-                    per_worker={k: scale for k, (_, scale) in rounded.items()},
-                    inner=out.state.inner,
-                ),
-            )
-        )
+        codes, new_scales = _to_bytes(left)
+        memory = State(per_worker=new_scales, inner=out.state.inner)
+        return out._replace(state=State(per_worker=codes, inner=memory))
 
     def _resets(self, step: Step) -> bool:
         return bool(self.reset_steps) and (step.number + 1) % (self.reset_steps or 1) == 0
@@ -141,7 +135,9 @@ class LoCo(Checked):
     ) -> Aggregated:
         assert isinstance(self.inner, GatherExchange)
         scales = state.inner or State()
-        old = state.per_worker or {k: torch.zeros_like(g, dtype=torch.int8) for k, g in grads.items()}
+        old = state.per_worker or {
+            k: torch.zeros_like(g, dtype=torch.int8) for k, g in grads.items()
+        }
         old_scales = scales.per_worker or {
             k: g.new_zeros(len(g), -(-g[0].numel() // _BLOCK)) for k, g in grads.items()
         }
@@ -162,22 +158,46 @@ class LoCo(Checked):
         return out._replace(state=State(per_worker=new, inner=memory))
 
 
-def _to_bytes(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return values `[w, ...]` rounded to int8, and one scale per 512 of them, `[w, blocks]`."""
-    blocks = _in_blocks(x)
-    scales = max_norm(blocks) / _LARGEST
-    codes = (blocks / torch.where(scales > 0, scales, 1).unsqueeze(-1)).round()
-    codes = codes.clamp(-_LARGEST, _LARGEST).to(torch.int8)
-    return codes.flatten(1)[:, : x[0].numel()].view_as(x), scales
+def _to_bytes(values: Grads) -> tuple[Grads, Grads]:
+    """Return values rounded to int8, and one scale per 512 of each tensor, `[w, blocks]`."""
+    codes, scales = _round(_in_blocks(values))
+    return _of_blocks(codes, values), dict(
+        zip(values, scales.split(_counts(values), 1), strict=True)
+    )
 
 
-def _from_bytes(codes: Tensor, scales: Tensor) -> Tensor:
+def _from_bytes(codes: Grads, scales: Grads) -> Grads:
     """Return the values that `_to_bytes` rounded."""
-    values = _in_blocks(codes) * scales.unsqueeze(-1)
-    return values.flatten(1)[:, : codes[0].numel()].view_as(codes)
+    of_blocks = torch.cat([scales[k] for k in codes], dim=1)
+    return _of_blocks(_in_blocks(codes) * of_blocks.unsqueeze(-1), codes)
 
 
-def _in_blocks(x: Tensor) -> Tensor:
-    """Return `[w, ...]` as `[w, blocks, 512]`, padded with zeros."""
-    rows = x.reshape(len(x), -1)
-    return F.pad(rows, (0, -rows.shape[1] % _BLOCK)).unflatten(1, (-1, _BLOCK))
+@kernel
+def _round(blocks: Tensor) -> tuple[Tensor, Tensor]:
+    scales = blocks.abs().amax(-1) / _LARGEST
+    codes = (blocks / torch.where(scales > 0, scales, 1).unsqueeze(-1)).round()
+    return codes.clamp(-_LARGEST, _LARGEST).to(torch.int8), scales
+
+
+def _counts(tensors: Grads) -> list[int]:
+    """Return how many blocks of 512 values each tensor has; the last one may be shorter."""
+    return [-(-n // _BLOCK) for n in sizes_of(tensors).values()]
+
+
+def _in_blocks(tensors: Grads) -> Tensor:
+    """Return tensors `[w, ...]` as `[w, blocks, 512]`, each padded with zeros."""
+    first, counts = next(iter(tensors.values())), _counts(tensors)
+    blocks = first.new_zeros(len(first), sum(counts), _BLOCK)
+    torch._foreach_copy_(_parts(blocks, tensors), flatten_each(tensors))
+    return blocks
+
+
+def _of_blocks(blocks: Tensor, like: Grads) -> Grads:
+    """Return the tensors in blocks, as views in the shapes of `like`."""
+    parts = zip(like.items(), _parts(blocks, like), strict=True)
+    return {k: part.view(g.shape) for (k, g), part in parts}
+
+
+def _parts(blocks: Tensor, like: Grads) -> Sequence[Tensor]:
+    spans = blocks.flatten(1).split([_BLOCK * count for count in _counts(like)], dim=1)
+    return [x[:, :n] for x, n in zip(spans, sizes_of(like).values(), strict=True)]

@@ -20,8 +20,8 @@ from gcbench.compressors import State, Step
 from gcbench.compressors.bingrad import BinGradB, BinGradPB
 from gcbench.compressors.bucketed import Bucketed
 from gcbench.compressors.even_levels import EvenLevels
-from gcbench.compressors.linear import Linear
 from gcbench.compressors.exchange import GatherExchange
+from gcbench.compressors.linear import Linear
 from gcbench.compressors.loco import LoCo, NearestLevel
 from gcbench.compressors.natural import Natural
 from gcbench.compressors.onebit import OneBit

@@ -17,8 +17,7 @@ from gcbench.compressors.virtual import Stepper
 
 SHAPES = ((64, 3, 3, 3), (64, 64, 3, 3), (64,), (256, 128, 3, 3), (512, 256, 3, 3), (100, 512))
 # The update is a copy, and half a copy is left for messages. These need more:
-MORE = {
-}
+MORE = {}
 
 
 def copies_allocated(step: Callable[[], object], values: int) -> tuple[float, float]:
