@@ -55,7 +55,7 @@ class Noise:
     def uniform(self) -> Tensor:
         """Return uniform draws `[rows, n]`, float32 multiples of 2^-24 in [0, 1)."""
         n, device = sum(length for _, length in self.runs), self.keys.device
-        out = torch.empty(len(self.keys), n, device=device)
+        out = torch.empty(len(self.keys), n, dtype=torch.float32, device=device)
         for part in block_slices(n, len(self.keys), device):
             out[:, part] = unit_interval(self.of(part).words(part.stop - part.start))
         return out

@@ -304,11 +304,11 @@ def flatten_sum(
 def whole_of(parts: Sequence[Tensor]) -> Tensor | None:
     """Return the tensor `[w, n]` whose consecutive parts these are; None: they lie apart."""
     first, n = parts[0], sum(part.shape[1] for part in parts)
-    memory, place = first.untyped_storage().data_ptr(), first.storage_offset()
+    memory, place = first.untyped_storage()._cdata, first.storage_offset()
     for part in parts:
         rows_fit = len(part) == 1 or part.stride(0) == n
         in_line = part.shape[1] == 1 or part.stride(1) == 1
-        same = part.untyped_storage().data_ptr() == memory and part.storage_offset() == place
+        same = part.untyped_storage()._cdata == memory and part.storage_offset() == place
         if not (rows_fit and in_line and same):
             return None
         place += part.shape[1]

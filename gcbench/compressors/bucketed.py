@@ -138,7 +138,7 @@ class Bucketed(Checked, Codec, ABC):
         buckets = self.buckets(segments, tensors[0].device)
         native = self._native(tensors[0], buckets)
         if native and native.fits:
-            flat = torch.empty(len(tensors[0]), 0 if in_place else sum(segments))
+            flat = tensors[0].new_empty(len(tensors[0]), 0 if in_place else sum(segments))
             left = list(residual if in_place else flat.split(segments, dim=1))
             memory = Residual(residual, left, alpha, keep)
             return self._encode_native(native, buckets, tensors, noise, memory), left

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -145,10 +144,10 @@ class LoCo(Checked):
             {k: part[k] if step.in_place else torch.empty_like(part[k]) for k in grads}
             for part in (old, old_scales)
         )
+        before, left = (flatten_each({k: part[k] for k in grads}) for part in (old, new))
         residual = Residual(
-            *(flatten_each({k: part[k] for k in grads}) for part in (old, new)),
-            *(self.alpha, 1 - self.alpha),
-            *([part[k] for k in grads] for part in (old_scales, new_scales)),
+            *(before, left, self.alpha, 1 - self.alpha),
+            *([old_scales[k] for k in grads], [*new_scales.values()]),
         )
         message = codec.encode_with(flatten_each(grads), sizes_of(grads), residual, step)
         if self._resets(step):
@@ -160,7 +159,7 @@ class LoCo(Checked):
 
 def _to_bytes(values: Grads) -> tuple[Grads, Grads]:
     """Return values rounded to int8, and one scale per 512 of each tensor, `[w, blocks]`."""
-    codes, scales = _round(_in_blocks(values))
+    codes, scales = _round_blocks(_in_blocks(values))
     return _of_blocks(codes, values), dict(
         zip(values, scales.split(_counts(values), 1), strict=True)
     )
@@ -173,7 +172,7 @@ def _from_bytes(codes: Grads, scales: Grads) -> Grads:
 
 
 @kernel
-def _round(blocks: Tensor) -> tuple[Tensor, Tensor]:
+def _round_blocks(blocks: Tensor) -> tuple[Tensor, Tensor]:
     scales = blocks.abs().amax(-1) / _LARGEST
     codes = (blocks / torch.where(scales > 0, scales, 1).unsqueeze(-1)).round()
     return codes.clamp(-_LARGEST, _LARGEST).to(torch.int8), scales
@@ -198,6 +197,7 @@ def _of_blocks(blocks: Tensor, like: Grads) -> Grads:
     return {k: part.view(g.shape) for (k, g), part in parts}
 
 
-def _parts(blocks: Tensor, like: Grads) -> Sequence[Tensor]:
+def _parts(blocks: Tensor, like: Grads) -> list[Tensor]:
+    """Return each tensor's values `[w, n]` in blocks, as views."""
     spans = blocks.flatten(1).split([_BLOCK * count for count in _counts(like)], dim=1)
     return [x[:, :n] for x, n in zip(spans, sizes_of(like).values(), strict=True)]

@@ -70,7 +70,7 @@ class Natural(Codec):
             return super().encode_corrected(
                 tensors, residual, alpha, segments, noise, keep, in_place
             )
-        flat = torch.empty(len(tensors[0]), 0 if in_place else sum(segments))
+        flat = tensors[0].new_empty(len(tensors[0]), 0 if in_place else sum(segments))
         left = list(residual if in_place else flat.split(segments, dim=1))
         return _encode_native(tensors, segments, noise, residual, left, alpha), left
 
@@ -82,7 +82,7 @@ class Natural(Codec):
         out += _bits_of(exponents, unpack(signs, out.shape[1], 1)).view(torch.float32)
 
     def decode_mean(self, messages: Message, segments: tuple[int, ...]) -> Tensor:
-        out = torch.empty(messages[0].shape[1:], device=messages[0].device)
+        out = messages[0].new_empty(messages[0].shape[1:], dtype=torch.float32)
         if not is_native(out):
             return super().decode_mean(messages, segments)
         _decode_native(messages, out, mean=True)
