@@ -16,8 +16,8 @@ from gcbench.comm import Comm, MirrorTransport
 from gcbench.compressors.virtual import Stepper
 
 SHAPES = ((64, 3, 3, 3), (64, 64, 3, 3), (64,), (256, 128, 3, 3), (512, 256, 3, 3), (100, 512))
-# The update is a copy, and half a copy is left for messages: all workers' are in memory at once, and
-# the worker's own twice, so that long ones need more. These need more for other reasons, and
+# The update is a copy, and half a copy is left for messages: all workers' are in memory at once,
+# and the worker's own twice, so that long ones need more. These need more for other reasons, and
 # should need less: no bound may rise.
 MORE = {
     **dict.fromkeys(("qsgd", "qsgd_by_kind", "loco", "ecqsgd"), 1.7),  # five messages of 4 bits
