@@ -6,7 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-_DEPENDENT = 1e-6  # a column with less of its norm outside of those before it is their rounding noise
+_DEPENDENT = (
+    1e-6  # a column with less of its norm outside of those before it is their rounding noise
+)
 _SHIFT = 1e-13  # what is added to squared norms of 1, so that dependent columns have a factor, too
 
 

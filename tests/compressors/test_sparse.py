@@ -83,9 +83,9 @@ def test_positions_come_back_in_the_bytes_that_were_promised(n: int, share: floa
         .sort()
         .values
     )
-    packed = pack_indices(index, n)
+    packed = pack_indices(index, ((1, k, n),))
     assert packed.dtype == torch.uint8 and packed.shape == (3, index_bytes(n, k))
-    assert torch.equal(unpack_indices(packed, n, k), index)
+    assert torch.equal(unpack_indices(packed, ((1, k, n),)), index)
     bits = (n - 1).bit_length()
     assert index_bytes(n, k) <= min((n + 7) // 8, bits * (k + 7) / 8)
 
