@@ -39,18 +39,19 @@ def _cholesky(q: Tensor) -> Tensor:
 
 
 def svd(m: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return U `[w, ..., n, k]`, s `[w, ..., k]` and V^T `[w, ..., k, m]` of each matrix.
+    """Return U `[..., n, k]`, s `[..., k]` and V^T `[..., k, m]` of each matrix `[..., n, m]`.
 
-    k = min(n, m), and s is descending. Each row is decomposed by itself: in a batch, rounding
+    k = min(n, m), and s is descending. Each matrix is decomposed by itself: in a batch, rounding
     depends on how a matrix is aligned in memory, and so would differ between virtual and real
     workers. Where a matrix is not finite, s is NaN; LAPACK would raise, and the run would end
     without saying why.
     """
     finite = m.isfinite().all(-1).all(-1)[..., None]
-    rows = [
-        torch.linalg.svd(row, full_matrices=False) for row in torch.where(finite[..., None], m, 0)
-    ]
-    u, s, vt = (torch.stack(factors) for factors in zip(*rows, strict=True))
+    each = torch.where(finite[..., None], m, 0).flatten(0, -3)
+    found = [torch.linalg.svd(matrix, full_matrices=False) for matrix in each]
+    u, s, vt = (
+        torch.stack(factors).unflatten(0, m.shape[:-2]) for factors in zip(*found, strict=True)
+    )
     return u, torch.where(finite, s, torch.nan), vt
 
 
