@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from ctypes import c_int64
 from functools import lru_cache
 from itertools import accumulate, groupby
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -194,11 +194,11 @@ class _Layout(NamedTuple):
     """Where positions are packed: the bits of each in up to `terms` bytes, or bitmaps."""
 
     size: int
+    maps: list[slice | None]  # the bytes of each group of bitmaps
     at: Tensor  # [terms, positions]: a byte, which has (position >> right & mask) << left
     right: Tensor
     mask: Tensor
     left: Tensor
-    maps: list[slice | None]  # the bytes of each group of bitmaps
 
 
 @lru_cache(maxsize=64)  # one entry per bucket of DDP
@@ -215,9 +215,8 @@ def _layout_of(groups: Groups, device: torch.device) -> _Layout:
         size += rows * of_row
     terms = max(table.shape[1] for table in tables)
     padded = [np.pad(table, ((0, 0), (0, terms - table.shape[1]), (0, 0))) for table in tables]
-    at, *shifts = np.concatenate(padded, axis=2)
-    small = [torch.tensor(x, dtype=torch.uint8, device=device) for x in shifts]
-    return _Layout(size, torch.tensor(at, device=device), *small, maps)
+    at, *shifts = torch.tensor(np.concatenate(padded, axis=2), device=device)
+    return _Layout(size, maps, at, *[x.to(torch.uint8) for x in shifts])
 
 
 def _terms(n: int, k: int) -> NDArray[np.int64]:
@@ -227,7 +226,7 @@ def _terms(n: int, k: int) -> NDArray[np.int64]:
     """
     whole, rest = divmod(width_of(n), 8)
     each = np.arange(k)
-    terms = [(i * k + each, 8 * i, 255, 0) for i in range(whole)]
+    terms: list[tuple[Any, ...]] = [(i * k + each, 8 * i, 255, 0) for i in range(whole)]
     if rest:
         lane, word = np.divmod(each, -(-k // 8))
         byte, bit = np.divmod(rest * lane, 8)

@@ -87,11 +87,11 @@ class SparseCodec(Codec, Protocol):
 
     def decode_mean(self, messages: Message, segments: tuple[int, ...]) -> Tensor:
         workers, rows = messages[0].shape[:2]
-        total = torch.zeros(rows, sum(segments), device=messages[0].device)
         positions, values = (
             part.unflatten(0, (workers, rows))
             for part in self.values_at([m.flatten(0, 1) for m in messages], segments)
         )
+        total = values.new_zeros(rows, sum(segments))
         for of_worker in zip(positions, values, strict=True):
             total.scatter_add_(1, *of_worker)
         anywhere = positions.transpose(0, 1).flatten(1)

@@ -64,7 +64,7 @@ class DeMo(Checked):
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         layout = self._layout(grads)
         flat = flatten_each(grads)
-        momenta = {k: torch.empty(g.shape, device=g.device) for k, g in grads.items()}
+        momenta = {k: g.new_empty(g.shape) for k, g in grads.items()}
         before, after = flatten_each(state.per_worker), flatten_each(momenta)
         shape = len(flat[0]), len(layout.starts)
         chosen, values = flat[0].new_empty(shape, dtype=torch.int64), flat[0].new_empty(shape)
@@ -110,7 +110,7 @@ class DeMo(Checked):
             for of_worker in zip(index.split(1), values[:, part.values].split(1), strict=True):
                 total.scatter_add_(1, *of_worker)
             if self.combine == "senders":
-                one = torch.ones((), device=total.device).expand(1, index.numel())
+                one = total.new_ones(()).expand(1, index.numel())
                 senders = torch.zeros_like(total).scatter_add_(1, index.reshape(1, -1), one)
                 total /= senders.clamp_min_(1)
             part.write_inverse(total, [x.view(-1) for x in out.values()], signs)

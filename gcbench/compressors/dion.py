@@ -63,9 +63,9 @@ class Dion(Checked):
 
     Sends r (n + m) floats per matrix in two all-reduces, r = min(rank, n, m), as PowerSGD does.
 
-    Differences from the paper: the rank is a number, not a fraction of the smaller side.
-    Cholesky's decomposition of P^T P, in float64 and twice, replaces its randomized Cholesky QR;
-    it spans the same space. Columns of R
+    Differences from the paper: the rank is a number, not a fraction of the smaller side. P becomes
+    orthonormal by Cholesky's decomposition in float64, twice, as in a randomized Cholesky QR, but
+    without its random sketch (with few columns on a CPU, by Gram-Schmidt). Columns of R
     that are rounding noise, as when B has a lower rank than r, count as zero; the paper makes them
     as long as the others. Differences from its code, microsoft/dion: the code transposes wide
     matrices, so that the longer side is the orthonormal one, adds 1e-8 to norms, and uses Lion
