@@ -38,7 +38,7 @@ _FUNCTIONS = {  # *: pointer, f: float, i: int, n: int64
     "decode": "*nnn***n*ni",
     "natural_encode": "***fnn*****i",
     "natural_decode": "**nn*ni",
-    "largest": "**nnn",
+    "largest": "**nnn**i",
     **{
         name: f"n*{rest}"
         for name, rest in {  # the number of matrices, and their shapes

@@ -31,25 +31,26 @@ def pack(codes: Tensor, width: int) -> Tensor:
         return codes
     planes = F.pad(codes, (0, -codes.shape[1] % 8)).unflatten(1, (8, -1))
     dtype = _WORDS.get(width, torch.int64)
-    words = planes[:, 0].to(dtype)
-    for k in range(1, 8):
-        words |= planes[:, k].to(dtype) << (width * k)
-    return words.view(torch.uint8).unflatten(1, (-1, dtype.itemsize))[..., :width].flatten(1)
+    words = planes.to(dtype)
+    for half in (4, 2, 1):
+        words = words[:, :half] | words[:, half:] << (width * half)
+    return words[:, 0].view(torch.uint8).unflatten(1, (-1, dtype.itemsize))[..., :width].flatten(1)
 
 
 def unpack(packed: Tensor, n: int, width: int) -> Tensor:
     """Return uint8 codes `[w, n]`: the inverse of `pack`."""
     if width == 8:
         return packed[:, :n]
-    if width == 1:  # all planes at once, which is faster only where a word is a byte
-        shifts = torch.arange(8, dtype=torch.uint8, device=packed.device).unsqueeze(1)
-        return ((packed.unsqueeze(1) >> shifts) & 1).flatten(1)[:, :n]
     dtype = _WORDS.get(width, torch.int64)
-    spare = dtype.itemsize - width
-    # A view as wider words needs aligned memory.
-    chunks = packed.clone(memory_format=torch.contiguous_format).unflatten(1, (-1, width))
-    words = (F.pad(chunks, (0, spare)) if spare else chunks).flatten(1).view(dtype)
-    mask = (1 << width) - 1
+    words, mask = packed, (1 << width) - 1
+    if width > 1:
+        spare = dtype.itemsize - width
+        # A view as wider words needs aligned memory.
+        chunks = packed.clone(memory_format=torch.contiguous_format).unflatten(1, (-1, width))
+        words = (F.pad(chunks, (0, spare)) if spare else chunks).flatten(1).view(dtype)
+    if width == 1 or not packed.is_cpu:  # a CPU takes all planes at once faster only from bytes
+        shifts = torch.arange(0, 8 * width, width, dtype=dtype, device=packed.device).unsqueeze(1)
+        return ((words.unsqueeze(1) >> shifts) & mask).to(torch.uint8).flatten(1)[:, :n]
     planes = [((words >> (width * k)) & mask).to(torch.uint8) for k in range(8)]
     return torch.stack(planes, dim=1).flatten(1)[:, :n]
 

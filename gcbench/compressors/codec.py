@@ -89,6 +89,32 @@ def add_kept(
     return list(residual)
 
 
+class SparseCodec(Codec, Protocol):
+    """A codec that sends values at some positions; the others are zero."""
+
+    def values_at(self, message: Message, segments: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+        """Return the positions in a row and the values of a message, both `[r, values]`."""
+
+    def decode_add(self, message: Message, segments: tuple[int, ...], out: Tensor) -> None:
+        out.scatter_add_(1, *self.values_at(message, segments))
+
+    def subtract_sent(self, x: Tensor, message: Message, segments: tuple[int, ...]) -> None:
+        positions, values = self.values_at(message, segments)
+        x.scatter_add_(1, positions, values.neg())
+
+    def decode_mean(self, messages: Message, segments: tuple[int, ...]) -> Tensor:
+        workers, rows = messages[0].shape[:2]
+        positions, values = (
+            part.unflatten(0, (workers, rows))
+            for part in self.values_at([m.flatten(0, 1) for m in messages], segments)
+        )
+        total = values.new_zeros(rows, sum(segments))
+        for of_worker in zip(positions, values, strict=True):
+            total.scatter_add_(1, *of_worker)
+        anywhere = positions.transpose(0, 1).flatten(1)
+        return total.scatter_(1, anywhere, total.gather(1, anywhere).div_(workers))
+
+
 @runtime_checkable
 class RaggedCodec(Codec, Protocol):
     """A codec whose messages have lengths that depend on the codes."""
