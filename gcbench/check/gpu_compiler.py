@@ -18,7 +18,7 @@ from torch import Tensor, fx
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from gcbench.check.gpu_steps import KernelCall, fake_tensors
-from gcbench.codecs.kernels import COMPILER_OPTIONS
+from gcbench.codecs.compiled import compile_graph, trace_call
 
 # Products added without rounding them first, approximate functions, and subnormals taken as zero.
 # Floor (cvt.rmi) is exempt, although it takes them as zero, too: this changes its result only for
@@ -80,47 +80,15 @@ def missing() -> str | None:
 def compile_call(call: KernelCall) -> CompiledCall:
     """Return a kernel's call, compiled. Raises what Inductor, Triton or ptxas raise."""
     with fake_tensors(), _pretend_h100() as autotuners:
-        graph, inputs = trace_call(call.function, call.args, call.kwargs)
-        compile_graph(graph, inputs)
+        graph, _ = trace_call(call.function, (call.args, call.kwargs))
+        compile_graph(
+            graph,
+            joint_graph_constant_folding=False,  # folding would run a kernel
+            use_static_cuda_launcher=False,
+            compile_threads=1,
+            force_disable_caches=True,
+        )
     return CompiledCall([_smallest(autotuner) for autotuner in autotuners], _moved_bytes(graph))
-
-
-def trace_call(
-    function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
-) -> tuple[fx.GraphModule, list[Tensor]]:
-    """Return a call as a graph whose inputs are all its tensors, and these tensors."""
-    from torch._inductor.decomposition import select_decomp_table
-    from torch.fx.experimental.proxy_tensor import make_fx
-
-    leaves, structure = tree_flatten((args, kwargs))
-    places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
-
-    def of_tensors(*tensors: Tensor) -> list[Tensor]:
-        filled = list(leaves)
-        for place, tensor in zip(places, tensors, strict=True):
-            filled[place] = tensor
-        args, kwargs = tree_unflatten(filled, structure)
-        return [x for x in tree_leaves(function(*args, **kwargs)) if x is not None]
-
-    inputs = [leaves[place] for place in places]
-    trace = make_fx(of_tensors, decomposition_table=select_decomp_table(), tracing_mode="fake")
-    return trace(*inputs), inputs
-
-
-def compile_graph(graph: fx.GraphModule, inputs: list[Tensor]) -> Callable[..., Any]:
-    """Return the graph compiled as one loop, in this process and without any cache."""
-    from torch._inductor import config
-    from torch._inductor.compile_fx import compile_fx
-
-    settings: dict[str, Any] = {
-        **COMPILER_OPTIONS,
-        "joint_graph_constant_folding": False,  # folding would run a kernel
-        "use_static_cuda_launcher": False,
-        "compile_threads": 1,
-        "force_disable_caches": True,
-    }
-    with config.patch(settings):
-        return cast(Callable[..., Any], compile_fx(graph, inputs))
 
 
 class FakeDriver:
@@ -227,7 +195,8 @@ def _moved_bytes(graph: fx.GraphModule) -> int:
     moved = 0
     for node in graph.graph.find_nodes(op="placeholder"):
         mutations = [user for user in node.users if _mutates(user, node)]
-        overwritten = [u for u in mutations if u.target is torch.ops.aten.copy_.default]
+        copies = (torch.ops.aten.copy_.default, torch.ops.aten.copy.default)
+        overwritten = [u for u in node.users if u.target in copies and u.args[0] is node]
         size = _bytes(node.meta["val"])
         moved += size * (len(mutations) > 0) + size * (len(node.users) > len(overwritten))
     (output,) = graph.graph.find_nodes(op="output")

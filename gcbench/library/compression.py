@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from gcbench.codecs.kernels import backend_in_use, keep_dynamo
+from gcbench.codecs.kernels import backend_in_use
 from gcbench.comm import Comm, gather_json
 from gcbench.compressors import (
     Aggregated,
@@ -180,7 +180,7 @@ class Compression(ABC):
         """
         device, before = next(iter(rows.values())).device, self.bits_sent
         # A backward pass may run under autocast.
-        with torch.autocast(device.type, enabled=False), keep_dynamo():
+        with torch.autocast(device.type, enabled=False):
             out = aggregate(
                 self.compressor,
                 rows,

@@ -22,7 +22,7 @@ from gcbench.check.gpu import check_gpu, kernel_problems, largest_calls, step_pr
 from gcbench.check.gpu_compiler import compile_call, inexact_instructions, missing
 from gcbench.check.gpu_steps import CANNOT_DO_WITHOUT, ObservedStep, observe_step
 from gcbench.check.layouts import equal
-from gcbench.codecs.kernels import COMPILER_OPTIONS
+from gcbench.codecs.compiled import COMPILER_OPTIONS
 from gcbench.comm import Comm
 from gcbench.compressors import Aggregated, Compressor, Grads, Properties, State, Step
 from gcbench.config import ConfigError
