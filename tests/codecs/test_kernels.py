@@ -127,7 +127,7 @@ def test_a_kernel_that_cannot_be_one_loop_is_an_error(compiled: None) -> None:
     def breaks(x: torch.Tensor) -> torch.Tensor:
         return x * 2 if float(x.sum()) > 0 else x
 
-    with pytest.raises(Exception, match="_local_scalar_dense"):
+    with pytest.raises(Exception, match="(?i)data.dependent|_local_scalar_dense"):
         breaks(torch.ones(4))
 
 
