@@ -54,7 +54,12 @@ def count_keys(
     So no step copies to it, and one that is captured in a CUDA graph draws anew in each replay.
     """
     stream = _stream(seed, site, workers, device)
-    return _mix(*stream, _counter(seed, device, threading.get_ident()).at(number))
+    return _mix(*stream, count(seed, number, device))
+
+
+def count(seed: int, number: int, device: torch.device) -> Tensor:
+    """Return the number of an exchange as int64 `[1]`, counted on the device."""
+    return _counter(seed, device, threading.get_ident()).at(number)
 
 
 class _Counter:
