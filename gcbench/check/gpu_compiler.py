@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, fx
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
-from gcbench.check.gpu_steps import KernelCall, fake_tensors
+from gcbench.check.gpu_steps import KernelCall, bytes_of, fake_tensors
 from gcbench.codecs.compiled import compile_graph, trace_call
 
 # Products added without rounding them first, approximate functions, and subnormals taken as zero.
@@ -197,20 +197,12 @@ def _moved_bytes(graph: fx.GraphModule) -> int:
         mutations = [user for user in node.users if _mutates(user, node)]
         copies = (torch.ops.aten.copy_.default, torch.ops.aten.copy.default)
         overwritten = [u for u in node.users if u.target in copies and u.args[0] is node]
-        size = _bytes(node.meta["val"])
+        size = bytes_of(node.meta["val"])
         moved += size * (len(mutations) > 0) + size * (len(node.users) > len(overwritten))
     (output,) = graph.graph.find_nodes(op="output")
-    return moved + sum(_bytes(node.meta["val"]) for node in output.all_input_nodes)
+    return moved + sum(bytes_of(node.meta["val"]) for node in output.all_input_nodes)
 
 
 def _mutates(user: fx.Node, node: fx.Node) -> bool:
     schema = getattr(user.target, "_schema", None)
     return schema is not None and schema.is_mutable and user.args[0] is node
-
-
-def _bytes(x: Tensor) -> int:
-    """Return the bytes of a tensor's distinct elements; expanded dimensions count once."""
-    distinct = 1
-    for size, stride in zip(x.shape, x.stride(), strict=True):
-        distinct *= size if stride else 1
-    return distinct * x.element_size()

@@ -165,7 +165,7 @@ class Noise:
     def _draws(self, elements: Tensor) -> Draws:
         first = elements.unsqueeze(0)
         if self.shifts:
-            shifts = torch.tensor(self.shifts, dtype=torch.int32, device=first.device)
+            shifts = _shift_rows(self.shifts, first.device)
             first = first + shifts.view(-1, *[1] * elements.dim())
         return Draws(first, self.keys)
 
@@ -202,6 +202,11 @@ def _elements(runs: Runs, positions: Tensor) -> Tensor:
     shift = torch.tensor([a + n for a, n in runs], device=positions.device) - ends
     run = torch.bucketize(positions, ends, right=True)
     return (positions + shift[run]).to(torch.int32)
+
+
+@lru_cache(maxsize=8)
+def _shift_rows(shifts: tuple[int, ...], device: torch.device) -> Tensor:
+    return torch.tensor(shifts, dtype=torch.int32, device=device)
 
 
 @lru_cache(maxsize=8)

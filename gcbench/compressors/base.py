@@ -259,6 +259,15 @@ def add_scaled(tensors: Grads, others: Grads, alpha: float = 1) -> Grads:
     return dict(zip(tensors, sums, strict=True))
 
 
+def cast_each(tensors: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
+    """Return each tensor in another type, with a single kernel on a GPU."""
+    whole = torch.empty(sum(map(Tensor.numel, tensors)), dtype=dtype, device=tensors[0].device)
+    parts = whole.split([x.numel() for x in tensors])
+    cast = [part.view(x.shape) for part, x in zip(parts, tensors, strict=True)]
+    torch._foreach_copy_(cast, list(tensors))
+    return cast
+
+
 def flatten_each(grads: Grads) -> list[Tensor]:
     """Return each tensor reshaped to `[w, values]`."""
     return [g.flatten(1) if g.dim() > 1 else g.unsqueeze(1) for g in grads.values()]

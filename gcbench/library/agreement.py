@@ -62,11 +62,25 @@ def choose(bad: Tensor, old: State, new: State) -> State:
 
 def blank(tensors: Sequence[Tensor], bad: Tensor) -> None:
     """Replace all values by NaN if `bad`, `[1]`, is true; a GPU decides that itself."""
-    if bad.device.type != "cpu":
-        torch._foreach_mul_(list(tensors), torch.where(bad, torch.nan, 1.0)[0])
-    elif bad:
-        for x in tensors:
+    if bad.device.type == "cpu":
+        for x in tensors if bad else ():
             x.fill_(torch.nan)
+        return
+    # x - NaN x, by the one kernel of PyTorch that ends before it reads x where a flag is 1.
+    fine = torch.logical_not(bad, out=torch.empty(1, device=bad.device))
+    torch._fused_sgd_(
+        list(tensors),
+        list(tensors),
+        [],
+        weight_decay=0.0,
+        momentum=0.0,
+        lr=torch.nan,
+        dampening=0.0,
+        nesterov=False,
+        maximize=False,
+        is_first_step=False,
+        found_inf=fine,
+    )
 
 
 def _tensors(state: State) -> Iterator[tuple[int, int, str, Tensor]]:
