@@ -136,6 +136,7 @@ def observe_step(compressor: Compressor, shapes: Mapping[str, tuple[int, ...]]) 
                 if not watch.step.host_reads:
                     raise
                 watch.step.cut_short = True
+                watch.step.uploads.clear()  # of the tables that a first step makes
                 break
         layers = hook._exchanges["gradient"].state.layers()
         kept = [x for layer in layers for part in (layer.shared, layer.per_worker) for x in part.values()]
@@ -268,7 +269,8 @@ class _Watch(TorchDispatchMode):
             self.step.host_reads.setdefault(place, f"{func.namespace}.{name}")
         uploads = name == "_to_copy" and device is not None and device.type == "cuda"
         uploads |= name == "copy_" and inputs[0].is_cuda
-        if uploads and not inputs[-1].is_cuda:
+        # In a kernel it is a constant, which the compiler moves there once.
+        if uploads and not inputs[-1].is_cuda and self._in_kernel is None:
             self.step.uploads.add(_place(sys._getframe(2)))
 
 
