@@ -32,7 +32,11 @@ MOST_LAUNCHES = 60
 MOST_BYTES = 2.0  # as a multiple of the fewest
 
 # Methods that need more, and why.
-NEED_MORE: Mapping[str, str] = {}
+NEED_MORE = {
+    "atomo": "a singular value decomposition for each matrix, and messages of several lengths",
+    "bf16": "the update is float32 again, as all methods' are, before it is copied",
+    "fp16": "the update is float32 again, as all methods' are, before it is copied",
+}
 
 
 def shapes_of_resnet() -> dict[str, tuple[int, ...]]:

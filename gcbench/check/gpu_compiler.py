@@ -5,17 +5,16 @@ from __future__ import annotations
 import re
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 from unittest import mock
 
 import torch
-from torch import Tensor, fx
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+from torch import fx
 
 from gcbench.check.gpu_steps import KernelCall, bytes_of, fake_tensors
 from gcbench.codecs.compiled import compile_graph, trace_call

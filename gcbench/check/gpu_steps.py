@@ -139,7 +139,12 @@ def observe_step(compressor: Compressor, shapes: Mapping[str, tuple[int, ...]]) 
                 watch.step.uploads.clear()  # of the tables that a first step makes
                 break
         layers = hook._exchanges["gradient"].state.layers()
-        kept = [x for layer in layers for part in (layer.shared, layer.per_worker) for x in part.values()]
+        kept = [
+            x
+            for layer in layers
+            for part in (layer.shared, layer.per_worker)
+            for x in part.values()
+        ]
         watch.step.floor_bytes += 2 * sum(map(bytes_of, [whole, *kept]))
     return watch.step
 
@@ -306,7 +311,7 @@ def _launches(func: Any, name: str, inputs: list[Tensor], outputs: list[Tensor])
 
 
 def _storage(x: Tensor) -> int:
-    return x.untyped_storage()._cdata
+    return int(x.untyped_storage()._cdata)
 
 
 def bytes_of(x: Tensor) -> int:

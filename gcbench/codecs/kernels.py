@@ -1,6 +1,6 @@
 """Kernels: pure element-wise functions of very many values, run eager or compiled.
 
-Compiled (by `torch.compile`'s Inductor, meant for GPUs), a kernel is one loop that reads and writes memory once.
+Compiled (by Inductor, meant for GPUs), a kernel is one loop that reads and writes memory once.
 Eager, it is called on blocks that fit in a core's cache. Both give the same bits, except in kernels
 that sum floats. On CPUs our own C++ (`native.py`) replaces kernels.
 """

@@ -86,7 +86,9 @@ class Comm:
         Half-precision values are divided before they are added, so that no sum overflows.
         """
         if tensors[0].dtype in (torch.float16, torch.bfloat16):
-            return _parts(self._reduce(torch._foreach_div(list(tensors), self.workers), "sum"), tensors)
+            return _parts(
+                self._reduce(torch._foreach_div(list(tensors), self.workers), "sum"), tensors
+            )
         return _parts(self._reduce(tensors, "sum").div_(self.workers), tensors)
 
     def sum(self, tensors: Sequence[Tensor]) -> list[Tensor]:

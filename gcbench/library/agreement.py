@@ -1,4 +1,4 @@
-"""What workers agree on after an exchange, decided on the device so that a GPU's host never waits."""
+"""What workers agree on after an exchange, decided on the device: no host waits for a GPU."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ def judge(told: Tensor, number: Tensor, out: Tensor) -> Tensor:
     differ = (highest > -torch.inf) & (highest != -minus_lowest)
     found = torch.where(most != -minus_least, (number << 32) + other, -differ.long())
     out.copy_(torch.where(out == 0, found, out))
-    return bad != 0
+    seen: Tensor = bad != 0
+    return seen
 
 
 def choose(bad: Tensor, old: State, new: State) -> State:
@@ -48,15 +49,15 @@ def choose(bad: Tensor, old: State, new: State) -> State:
         return old if bad else new
     chosen: dict[tuple[int, int], Tensor] = {}
     layers: list[tuple[Grads, Grads]] = [({}, {}) for _ in new.layers()]
-    for (layer, part, name, a), (*_, b) in pairs:
+    for (layer, part, name, a), (_, _, _, b) in pairs:
         wholes = [x if x._base is None else x._base for x in (a, b)]
         if _memory(wholes[0]) != _memory(wholes[1]) or _memory(a) != _memory(b):
             wholes = [a, b]  # otherwise all parts of one tensor are chosen at once
         key = id(wholes[0]), id(wholes[1])
         if key not in chosen:
             chosen[key] = torch.where(bad.view([1] * wholes[0].dim()), *wholes)
-        x = chosen[key]
-        layers[layer][part][name] = x if wholes[1] is b else x.as_strided(*_memory(b))
+        whole = chosen[key]
+        layers[layer][part][name] = whole if wholes[1] is b else whole.as_strided(*_memory(b))
     return State.of_layers(layers)
 
 
@@ -95,4 +96,4 @@ def _layout(state: State) -> list[tuple[int, int, str, torch.Size, torch.dtype]]
 
 
 def _memory(x: Tensor) -> tuple[torch.Size, tuple[int, ...], int]:
-    return x.shape, x.stride(), x.storage_offset()
+    return x.shape, x.stride(), int(x.storage_offset())

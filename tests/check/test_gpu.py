@@ -126,7 +126,7 @@ def check_kernels(compressor: Compressor, kernels: tuple[str, ...] = ()) -> None
 
 def test_a_kernel_that_no_step_calls_is_named() -> None:
     methods = {"qsgd": config_of("compressor=qsgd")["compressor"]}
-    with pytest.raises(ConfigError, match="kernel=nosuch: no step of qsgd calls it; type _mix, decode_m"):
+    with pytest.raises(ConfigError, match="kernel=nosuch: no step of qsgd calls it; type _mix, "):
         check_gpu(methods, ["nosuch"])
 
 

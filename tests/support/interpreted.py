@@ -85,7 +85,9 @@ class Comparison:
             graph, _ = trace_call(function, copies)
             interpreted = compile_graph(graph, force_disable_caches=True)([*inputs])
             same = close if function.__name__ in SUMS else same_bits
-            pairs = zip(tensors((args, kwargs, result)), [*inputs, *tensors(interpreted)], strict=True)
+            pairs = zip(
+                tensors((args, kwargs, result)), [*inputs, *tensors(interpreted)], strict=True
+            )
             for eager, triton_result in pairs:
                 if self.compared(eager):
                     name = f"{function.__name__} of {[tuple(x.shape) for x in inputs]}"
