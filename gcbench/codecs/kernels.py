@@ -15,7 +15,7 @@ from typing import Any, Literal, ParamSpec, TypeVar, cast
 
 import torch
 
-from gcbench.codecs.compiled import Arguments, compile_call, key_of, leaves_of
+from gcbench.codecs.compiled import compile_call, key_of, leaves_of
 from gcbench.private import use_own_compiler_cache
 from gcbench.reasons import in_one_line
 
@@ -102,25 +102,24 @@ def kernel(function: Callable[P, R]) -> Callable[P, R]:
         leaves = [*leaves_of((args, kwargs))]
         key = key_of(leaves)
         if key not in calls:
-            calls[key] = _compile(function, (args, kwargs))
+            try:
+                calls[key] = compile_call(function, (args, kwargs))
+            except Exception as error:  # from three compilers, each with errors of its own
+                _fall_back(error)
+                return function(*args, **kwargs)
         return calls[key](leaves)
 
     return run
 
 
-def _compile(function: Callable[..., R], arguments: Arguments) -> Callable[[list[Any]], R]:
-    """Return a call compiled; if that fails and may, all kernels run eager from then on."""
+def _fall_back(error: Exception) -> None:
+    """Run all kernels eager from now on, or raise the error if they may not."""
     global _backend
-    try:
-        return compile_call(function, arguments)
-    except Exception as error:  # from three compilers, each with errors of its own
-        if not _may_fall_back:
-            raise
-        _backend = "eager"
-        reason = in_one_line(error)
-        log.warning("a codec failed to compile, so all codecs run eager from now on: %s", reason)
-        args, kwargs = arguments
-        return lambda leaves: function(*args, **kwargs)
+    if not _may_fall_back:
+        raise error
+    _backend = "eager"
+    reason = in_one_line(error)
+    log.warning("a codec failed to compile, so all codecs run eager from now on: %s", reason)
 
 
 def block_slices(

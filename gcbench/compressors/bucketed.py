@@ -22,11 +22,13 @@ from gcbench.compressors.codec import Codec, Message
 from gcbench.knobs import Checked
 from gcbench.settings.compressor import BucketSize, PerLayer
 
-_TOGETHER = 4  # how many messages are decoded in one pass over the mean
 # With at most this many parameters, the codes of all rows of a group are computed at once in the
 # registers of a CPU core, or of a GPU thread if a group has at most _FEW_ROWS rows.
 _FEW = 4
 _FEW_ROWS = 64
+# How many messages are decoded in one pass over the mean: of few parameters, and of tables, which
+# a compiler would unroll for minutes.
+_TOGETHER, _TABLES_TOGETHER = 16, 4
 
 Parameters = Sequence[Tensor]
 """The parameters of each value's bucket, each broadcastable to the values."""
@@ -212,17 +214,18 @@ class Bucketed(Checked, Codec, ABC):
             return out
         rows = buckets.make_room(out.split(segments, dim=1))
         table = _of_rows(sent.flatten(0, 1), buckets.groups).unflatten(0, (workers, count))
+        together = _TOGETHER if sent.shape[-1] <= _FEW else _TABLES_TOGETHER
         for part, matrix in _blocks(rows):
-            for first in range(0, workers, _TOGETHER):
-                some = slice(first, first + _TOGETHER)
+            for first in range(0, workers, together):
+                some = slice(first, first + together)
                 divisor = workers if some.stop >= workers else 1
                 _kernels(self).decode_mean(
                     words[some, :, part], table[some, :, part], first > 0, divisor, matrix
                 )
         codes = unpack_digits(digits.flatten(0, 1), len(buckets.groups.rest_buckets), self.base)
         codes = codes.unflatten(0, (workers, count))
-        for first in range(0, workers, _TOGETHER**2):
-            some = slice(first, first + _TOGETHER**2)
+        for first in range(0, workers, together):
+            some = slice(first, first + together)
             divisor = workers if some.stop >= workers else 1
             _kernels(self).rest_mean(
                 codes[some], sent[some], buckets.groups.rest_buckets, first > 0, divisor, rows.rest
