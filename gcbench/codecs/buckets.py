@@ -172,9 +172,13 @@ class Buckets:
         """Return each bucket's value `[r, buckets]` repeated for all its elements, `[r, n]`."""
         each = [
             per_bucket.index_select(1, ids).repeat_interleave(self.size or n, dim=1)[:, :n]
-            for ids, n in zip(map(self._to_device, self._ids), self.segments, strict=True)
+            for ids, n in zip(self._ids_there, self.segments, strict=True)
         ]
         return torch.cat(each, dim=1)
+
+    @cached_property
+    def _ids_there(self) -> list[Tensor]:
+        return [self._to_device(ids) for ids in self._ids]
 
     def _as_rows(self, tensors: Sequence[Tensor], copied: Tensor) -> Rows:
         matrices, first = [], 0

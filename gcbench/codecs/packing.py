@@ -31,10 +31,16 @@ def pack(codes: Tensor, width: int) -> Tensor:
         return codes
     planes = F.pad(codes, (0, -codes.shape[1] % 8)).unflatten(1, (8, -1))
     dtype = _WORDS.get(width, torch.int64)
-    words = planes.to(dtype)
-    for half in (4, 2, 1):
-        words = words[:, :half] | words[:, half:] << (width * half)
-    return words[:, 0].view(torch.uint8).unflatten(1, (-1, dtype.itemsize))[..., :width].flatten(1)
+    words = _join_planes(planes, width, dtype)
+    return words.view(torch.uint8).unflatten(1, (-1, dtype.itemsize))[..., :width].flatten(1)
+
+
+@kernel
+def _join_planes(planes: Tensor, width: int, dtype: torch.dtype) -> Tensor:
+    words = planes[:, 0].to(dtype)
+    for k in range(1, 8):
+        words = words | planes[:, k].to(dtype) << (width * k)
+    return words
 
 
 def unpack(packed: Tensor, n: int, width: int) -> Tensor:

@@ -19,9 +19,8 @@ from typing import Literal, NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from gcbench.codecs.noise import Noise, join_runs, keys, site_number
+from gcbench.codecs.noise import Noise, join_runs, keys
 from gcbench.comm import Comm
-from gcbench.seeds import mix
 
 Grads = dict[str, Tensor]
 """Parameter name to `[w, *shape]`, in the model's canonical order.
@@ -236,11 +235,8 @@ class Step:
 
         `shared` draws are the same on all workers.
         """
-        base = (self.seed, site_number(site), self.number)
-        per_row = [mix(*base)] if shared else [mix(*base, 1 + worker) for worker in self.workers]
-        return Noise(
-            keys(per_row, device), join_runs((self.offsets[name], n) for name, n in sizes.items())
-        )
+        of_rows = keys(self.seed, site, self.number, None if shared else self.workers, device)
+        return Noise(of_rows, join_runs((self.offsets[name], n) for name, n in sizes.items()))
 
     def worker_noise(self, site: str, n: int, device: torch.device) -> Noise:
         """Return random draws for n values that belong to a worker, such as those of its shard."""
@@ -268,6 +264,15 @@ def zeros_of(grads: Grads) -> Grads:
     """Return zeros in the shapes of `grads`, as the parts of one tensor."""
     first, sizes = next(iter(grads.values())), sizes_of(grads)
     return unflatten(first.new_zeros(len(first), sum(sizes.values())), grads)
+
+
+def cast_each(tensors: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
+    """Return each tensor in another type, with a single kernel on a GPU."""
+    whole = torch.empty(sum(map(Tensor.numel, tensors)), dtype=dtype, device=tensors[0].device)
+    parts = whole.split([x.numel() for x in tensors])
+    cast = [part.view(x.shape) for part, x in zip(parts, tensors, strict=True)]
+    torch._foreach_copy_(cast, list(tensors))
+    return cast
 
 
 def flatten_each(grads: Grads) -> list[Tensor]:

@@ -24,11 +24,13 @@ from gcbench.knobs import Checked
 from gcbench.settings.compressor import BucketSize, PerLayer
 
 CPU = torch.device("cpu")
-_TOGETHER = 4  # how many messages are decoded in one pass over the mean
 # With at most this many parameters, the codes of all rows of a group are computed at once in the
 # registers of a CPU core, or of a GPU thread if a group has at most _FEW_ROWS rows.
 _FEW = 4
 _FEW_ROWS = 64
+# How many messages are decoded in one pass over the mean: of few parameters, and of tables, which
+# a compiler would unroll for minutes.
+_TOGETHER, _TABLES_TOGETHER = 16, 4
 
 Parameters = Sequence[Tensor]
 """The parameters of each value's bucket, each broadcastable to the values."""
@@ -204,11 +206,11 @@ class Bucketed(Checked, Codec, ABC):
                 *out[:, part].unbind(2),
             )
         codes = self._rest_codes(rows.rest, fitted, groups, noise)
-        return [out, pack_digits(codes.to(torch.uint8), self.base), self.sends(fitted)]
+        return [out, pack_digits(codes, self.base), self.sends(fitted)]
 
     def _rest_codes(self, rest: Tensor, fitted: Tensor, groups: Groups, noise: Noise) -> Tensor:
-        words = noise.at(groups.rest_positions).words() if self.random else None
-        return self.code(rest, fitted.index_select(1, groups.rest_buckets).unbind(-1), words)
+        draws = noise.at(groups.rest_positions) if self.random else None
+        return _kernels(self).rest_codes(rest, fitted, groups.rest_buckets, draws)
 
     def decode_add(self, message: Message, segments: tuple[int, ...], out: Tensor) -> None:
         words, digits, sent = message
@@ -242,18 +244,22 @@ class Bucketed(Checked, Codec, ABC):
             return out
         rows = buckets.make_room(out.split(segments, dim=1))
         table = _of_rows(sent.flatten(0, 1), buckets.groups).unflatten(0, (workers, count))
+        together = _TOGETHER if sent.shape[-1] <= _FEW else _TABLES_TOGETHER
         for part, matrix in _blocks(rows):
-            for first in range(0, workers, _TOGETHER):
-                some = slice(first, first + _TOGETHER)
+            for first in range(0, workers, together):
+                some = slice(first, first + together)
                 divisor = workers if some.stop >= workers else 1
                 _kernels(self).decode_mean(
                     words[some, :, part], table[some, :, part], first > 0, divisor, matrix
                 )
-        values = self._rest_values(digits.flatten(0, 1), sent.flatten(0, 1), buckets.groups)
-        rows.rest.zero_()
-        for of_worker in values.unflatten(0, (workers, count)):
-            rows.rest.add_(of_worker)
-        rows.rest.div_(workers)
+        codes = unpack_digits(digits.flatten(0, 1), len(buckets.groups.rest_buckets), self.base)
+        codes = codes.unflatten(0, (workers, count))
+        for first in range(0, workers, together):
+            some = slice(first, first + together)
+            divisor = workers if some.stop >= workers else 1
+            _kernels(self).rest_mean(
+                codes[some], sent[some], buckets.groups.rest_buckets, first > 0, divisor, rows.rest
+            )
         buckets.put_back(rows)
         return out
 
@@ -290,6 +296,8 @@ class Kernels(NamedTuple):
     decode_add: Callable[..., None]
     subtract: Callable[..., None]
     decode_mean: Callable[..., None]
+    rest_codes: Callable[..., Tensor]
+    rest_mean: Callable[..., None]
 
 
 @lru_cache(maxsize=64)
@@ -333,11 +341,29 @@ def _kernels(method: Bucketed) -> Kernels:
 
     @kernel
     def decode_mean(words: Tensor, table: Tensor, onto: bool, divisor: int, out: Tensor) -> None:
-        first, *others = map(values_of, words.unbind(0), table.unbind(0))
+        write_mean([*map(values_of, words.unbind(0), table.unbind(0))], onto, divisor, out)
+
+    def write_mean(values: Sequence[Tensor], onto: bool, divisor: int, out: Tensor) -> None:
+        first, *others = values
         # Adding 0.0 turns -0 into 0, as in a sum that starts at zero.
         total = out + first if onto else first + 0.0
-        for values in others:
-            total = total + values
+        for x in others:
+            total = total + x
         out.copy_(total / divisor)
 
-    return Kernels(encode, encode_in_two, codes, decode_add, subtract, decode_mean)
+    @kernel
+    def rest_codes(x: Tensor, fitted: Tensor, bucket: Tensor, draws: Draws | None) -> Tensor:
+        parameters = fitted.index_select(1, bucket).unbind(-1)
+        return method.code(x, parameters, draws.words() if draws else None).to(torch.uint8)
+
+    @kernel
+    def rest_mean(
+        codes: Tensor, sent: Tensor, bucket: Tensor, onto: bool, divisor: int, out: Tensor
+    ) -> None:
+        parameters = [x.index_select(1, bucket).unbind(-1) for x in sent.unbind(0)]
+        values = map(method.value, codes.to(torch.int32).unbind(0), parameters)
+        write_mean([*values], onto, divisor, out)
+
+    return Kernels(
+        encode, encode_in_two, codes, decode_add, subtract, decode_mean, rest_codes, rest_mean
+    )
