@@ -54,6 +54,11 @@ def two_norm(x: Tensor) -> Tensor:
     return _sum_of_squares(x).sqrt().to(x.dtype)
 
 
+def inside(x: Tensor, d: Tensor) -> Tensor:
+    """Return which values of padded rows count: the first d `[...]` of each, `[..., n]`."""
+    return torch.arange(x.shape[-1], device=x.device) < d.unsqueeze(-1)
+
+
 def mean_where(x: Tensor, chosen: Tensor) -> Tensor:
     """Return the mean of each row's chosen values, `[..., n] -> [...]`; 0 without any."""
     total = fixed_sum(torch.where(chosen, x, 0))
