@@ -152,15 +152,15 @@ float clamp_level(const float* x, Index n, float most) {
     });
   };
   const auto cross = [&](double sum) { return float(sum / n / fixed.scale); };
-  float low = 0, high, t;
-  double of_low = sum_from(0), of_high;
-  high = std::nextafter(cross(of_low), INFINITY);
-  of_high = sum_from(high);
-  t = cross(of_high);
+  double of_low = sum_from(0), of_high = -1;
+  float low = 0, high = std::nextafter(cross(of_low), INFINITY), t = 0.78f * high;  // as a start
   for (int turn = 0; of_low != of_high && std::nextafter(low, high) < high; turn++) {
-    const double a = of_low / n / fixed.scale - low, b = high - of_high / n / fixed.scale;
-    if (turn % 2) t = float(low + (double(high) - low) * a / (a + b));  // as if they were linear
-    if (turn > 12 || !(t > low && t < high)) {  // halves the floats between them
+    if (turn && turn % 2 == 0) {  // as if both were linear
+      const double a = of_low / n / fixed.scale - low, b = high - of_high / n / fixed.scale;
+      t = float(low + (double(high) - low) * a / (a + b));
+    }
+    t = std::max(t, std::nextafter(low, high));  // what the last sum is at may be `low`
+    if (turn > 12 || !(t < high)) {  // halves the floats between them
       Word from, to;
       std::memcpy(&from, &low, 4);
       std::memcpy(&to, &high, 4);

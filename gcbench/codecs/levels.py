@@ -147,7 +147,7 @@ def two_means(v: Tensor, d: Tensor | None = None) -> Tensor:
     Some value is always at or above the mean. If all values are equal, none is below it, and b_-1
     is 0 and unused.
     """
-    counts = torch.ones_like(v, dtype=torch.bool) if d is None else inside(v, d)
+    counts = inside(v, d)
     b0 = mean_where(v, counts)
     # If the mean is NaN, all values count as below it, as they do in rounding.
     reach = v >= b0.unsqueeze(-1)

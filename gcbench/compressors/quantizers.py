@@ -89,7 +89,7 @@ class GridQuantizer(Bucketed, ABC):
 
     @abstractmethod
     def scale(self, v: Tensor, d: Tensor | None = None) -> Tensor:
-        """Return scales `[...]` for buckets `[..., d]`; `code` must clamp any larger magnitudes."""
+        """Return scales `[...]`, as `fit` does; `code` must clamp any larger magnitudes."""
 
     def fit(self, v: Tensor, d: Tensor | None = None) -> Tensor:
         return self.scale(v, d).unsqueeze(-1)
