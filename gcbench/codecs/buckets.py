@@ -179,6 +179,10 @@ class Buckets:
 
     def spread(self, per_bucket: Tensor) -> Tensor:
         """Return each bucket's value `[r, buckets]` repeated for all its elements, `[r, n]`."""
+        if self.device.type != "cpu":  # one call for all tensors
+            ids, sizes = self._in_order
+            n = sum(self.segments)
+            return per_bucket.index_select(1, ids).repeat_interleave(sizes, 1, output_size=n)
         each = [
             per_bucket.index_select(1, ids).repeat_interleave(self.size or n, dim=1)[:, :n]
             for ids, n in zip(map(self._to_device, self._ids), self.segments, strict=True)
@@ -222,6 +226,12 @@ class Buckets:
         """Return the number of values of each bucket."""
         full = [self.size or 0] * self.full_count
         return self._to_device(np.array([*full, *(piece.length for piece in self._shorts)]))
+
+    @cached_property
+    def _in_order(self) -> tuple[Tensor, Tensor]:
+        """Return the numbers and the sizes of the buckets, in the order of their values."""
+        ids = self._to_device(np.concatenate(self._ids))
+        return ids, self.sizes.index_select(0, ids)
 
     @cached_property
     def _ids(self) -> list[Index]:

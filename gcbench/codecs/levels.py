@@ -28,7 +28,7 @@ def orq_levels(v: Tensor, count: int, d: Tensor | None = None) -> Tensor:
     d = _lengths(v, d)
     w = sort(_pad(v, d))
     sums = _fixed_point(w, d).cumsum(-1)
-    places = torch.stack([torch.zeros_like(d), d - 1], dim=-1)
+    places = (d - 1).unsqueeze(-1) * torch.arange(2, device=v.device)
     while places.shape[-1] < count:
         places = _halve(places, w, sums, d)
     return _levels_at(places, w, d)

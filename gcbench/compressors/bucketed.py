@@ -186,11 +186,15 @@ class Bucketed(Checked, Codec, ABC):
                 *out[:, part].unbind(2),
             )
         codes = self._rest_codes(rows.rest, fitted, groups, noise)
-        return [out, pack_digits(codes.to(torch.uint8), self.base), self.sends(fitted)]
+        return [out, pack_digits(codes, self.base), self.sends(fitted)]
 
     def _rest_codes(self, rest: Tensor, fitted: Tensor, groups: Groups, noise: Noise) -> Tensor:
-        words = noise.at(groups.rest_positions).words() if self.random else None
-        return self.code(rest, fitted.index_select(1, groups.rest_buckets).unbind(-1), words)
+        """Return codes `[w, rest]`, uint8, by the kernel for rows, which have one value each."""
+        draws = noise.at(groups.rest_positions) if self.random else None
+        codes = torch.empty(rest.shape, dtype=torch.uint8, device=rest.device)
+        table = fitted.index_select(1, groups.rest_buckets)
+        _kernels(self).codes(rest.unsqueeze(-1), table, draws, codes.unsqueeze(-1))
+        return codes
 
     def decode_add(self, message: Message, segments: tuple[int, ...], out: Tensor) -> None:
         words, digits, sent = message
@@ -202,7 +206,8 @@ class Bucketed(Checked, Codec, ABC):
         table = _of_rows(sent, buckets.groups)
         for part, matrix in _blocks(rows):
             _kernels(self).decode_add(words[:, part], table[:, part], matrix)
-        rows.rest.add_(self._rest_values(digits, sent, buckets.groups))
+        codes, of_rest = self._rest_of(digits.unsqueeze(0), sent.unsqueeze(0), buckets.groups)
+        _kernels(self).rest_mean(codes, of_rest, True, 1, rows.rest)
         buckets.put_back(rows)
 
     def decode_mean(self, messages: Message, segments: tuple[int, ...]) -> Tensor:
@@ -215,24 +220,21 @@ class Bucketed(Checked, Codec, ABC):
             return out
         rows = buckets.make_room(out.split(segments, dim=1))
         table = _of_rows(sent.flatten(0, 1), buckets.groups).unflatten(0, (workers, count))
-        for part, matrix in _blocks(rows):
-            for first in range(0, workers, _TOGETHER):
-                some = slice(first, first + _TOGETHER)
-                divisor = workers if some.stop >= workers else 1
-                _kernels(self).decode_mean(
-                    words[some, :, part], table[some, :, part], first > 0, divisor, matrix
-                )
-        values = self._rest_values(digits.flatten(0, 1), sent.flatten(0, 1), buckets.groups)
-        rows.rest.zero_()
-        for of_worker in values.unflatten(0, (workers, count)):
-            rows.rest.add_(of_worker)
-        rows.rest.div_(workers)
+        codes, of_rest = self._rest_of(digits, sent, buckets.groups)
+        for first in range(0, workers, _TOGETHER):
+            some = slice(first, first + _TOGETHER)
+            end = first > 0, workers if some.stop >= workers else 1
+            for part, matrix in _blocks(rows):
+                _kernels(self).decode_mean(words[some, :, part], table[some, :, part], *end, matrix)
+            _kernels(self).rest_mean(codes[some], of_rest[some], *end, rows.rest)
         buckets.put_back(rows)
         return out
 
-    def _rest_values(self, digits: Tensor, sent: Tensor, groups: Groups) -> Tensor:
-        codes = unpack_digits(digits, len(groups.rest_buckets), self.base).to(torch.int32)
-        return self.value(codes, sent.index_select(1, groups.rest_buckets).unbind(-1))
+    def _rest_of(self, digits: Tensor, sent: Tensor, groups: Groups) -> tuple[Tensor, Tensor]:
+        """Return the codes `[W, w, rest]` of the rest, and the parameters of each value."""
+        codes = unpack_digits(digits.flatten(0, 1), len(groups.rest_buckets), self.base)
+        table = sent.flatten(0, 1).index_select(1, groups.rest_buckets)
+        return codes.unflatten(0, digits.shape[:2]), table.unflatten(0, digits.shape[:2])
 
 
 def _of_rows(fitted: Tensor, groups: Groups) -> Tensor:
@@ -262,6 +264,7 @@ class Kernels(NamedTuple):
     codes: Callable[..., None]
     decode_add: Callable[..., None]
     decode_mean: Callable[..., None]
+    rest_mean: Callable[..., None]
 
 
 @lru_cache(maxsize=64)
@@ -300,11 +303,19 @@ def _kernels(method: Bucketed) -> Kernels:
 
     @kernel
     def decode_mean(words: Tensor, table: Tensor, onto: bool, divisor: int, out: Tensor) -> None:
-        first, *others = map(values_of, words.unbind(0), table.unbind(0))
+        write_mean([*map(values_of, words.unbind(0), table.unbind(0))], onto, divisor, out)
+
+    @kernel
+    def rest_mean(codes: Tensor, table: Tensor, onto: bool, divisor: int, out: Tensor) -> None:
+        messages = zip(codes.to(torch.int32).unbind(0), table.unbind(0), strict=True)
+        write_mean([method.value(c, of_c.unbind(-1)) for c, of_c in messages], onto, divisor, out)
+
+    def write_mean(values: Sequence[Tensor], onto: bool, divisor: int, out: Tensor) -> None:
+        first, *others = values
         # Adding 0.0 turns -0 into 0, as in a sum that starts at zero.
         total = out + first if onto else first + 0.0
-        for values in others:
-            total = total + values
+        for other in others:
+            total = total + other
         out.copy_(total / divisor)
 
-    return Kernels(encode, encode_in_two, codes, decode_add, decode_mean)
+    return Kernels(encode, encode_in_two, codes, decode_add, decode_mean, rest_mean)
