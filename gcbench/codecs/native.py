@@ -39,6 +39,9 @@ _FUNCTIONS = {  # *: pointer, f: float, i: int, n: int64
     "natural_encode": "*n*****i",
     "natural_decode": "**n*i",
     "largest": "**nnn",
+    "grid_codes": "n*****nn*i",
+    "pack_lanes": "*nnnn*i",
+    "lane_values": "*nnnnfn****i",
     **{
         name: f"n*{rest}"
         for name, rest in {  # the number of matrices, and their shapes
