@@ -67,10 +67,10 @@ def _crossing(w: Tensor, sums: Tensor, d: Tensor) -> Tensor:
 def _halve(places: Tensor, w: Tensor, sums: Tensor, d: Tensor) -> Tensor:
     """Return places in the sorted `w`, with that of the level of least error between any two.
 
-    `sums` are prefix sums. With c = sum (w - b_l) / (b_r - b_l) over the m values of [b_l, b_r], the
-    result is m - 1 - floor(c) places above the left end: the error is convex and piecewise linear in
-    the level, and falls while more than c values are at or above it. Further values equal to an
-    end, but outside the interval's places, would not change the result.
+    `sums` are prefix sums. With c = sum (w - b_l) / (b_r - b_l) over the m values of [b_l, b_r],
+    the result is m - 1 - floor(c) places above the left end: the error is convex and piecewise
+    linear in the level, and falls while more than c values are at or above it. Further values equal
+    to an end, but outside the interval's places, would not change the result.
     """
     last = places.shape[-1] - 1
     number = torch.arange(2 * last + 1, device=places.device)
@@ -151,9 +151,7 @@ def two_means(v: Tensor, d: Tensor | None = None) -> Tensor:
     b0 = mean_where(v, counts)
     # If the mean is NaN, all values count as below it, as they do in rounding.
     reach = v >= b0.unsqueeze(-1)
-    return torch.stack(
-        [mean_where(v, ~reach & counts), b0, mean_where(v, reach & counts)], dim=-1
-    )
+    return torch.stack([mean_where(v, ~reach & counts), b0, mean_where(v, reach & counts)], dim=-1)
 
 
 # Rounding, inside kernels: every level is a tensor of its own, which broadcasts with the values

@@ -67,7 +67,5 @@ def pad_rows(x: Tensor, places: Tensor, size: int) -> Tensor:
     """Return the buckets at `places` in `x` `[w, n]`, padded to `[w, buckets, size]`."""
     *shifts, first_end, second_end, length = places.unsqueeze(-1).unbind(0)
     i = torch.arange(size, device=x.device)
-    shift = torch.where(
-        i < first_end, shifts[0], torch.where(i < second_end, shifts[1], shifts[2])
-    )
+    shift = torch.where(i < first_end, shifts[0], torch.where(i < second_end, shifts[1], shifts[2]))
     return torch.where(i < length, x[:, torch.where(i < length, i + shift, 0)], 0)

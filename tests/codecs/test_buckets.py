@@ -144,9 +144,7 @@ def test_a_gpu_fits_many_buckets_in_few_calls_as_each_alone(
     for method in FITS:
         fitted = buckets.reduce(taken, method.fit)
         each = [method.fit(x[:, number == k]) for k in range(buckets.count)]
-        torch.testing.assert_close(
-            fitted, torch.stack(each, dim=1), rtol=0, atol=0, equal_nan=True
-        )
+        torch.testing.assert_close(fitted, torch.stack(each, dim=1), rtol=0, atol=0, equal_nan=True)
 
 
 def test_large_tensors_are_taken_where_they_lie(way: str) -> None:

@@ -13,6 +13,7 @@ from layout_cases import one_tensor, wire_bits_over_gloo
 from method_cases import aggregate, flat, gradients
 
 from gcbench.check.promises import VECTORS, check_contractive
+from gcbench.codecs.lanes import ONE_SPAN, Units
 from gcbench.codecs.packing import pack_lanes, unpack_lanes
 from gcbench.comm import Comm
 from gcbench.compressors import Grads, Properties, State, Step
@@ -20,7 +21,6 @@ from gcbench.compressors.base import add_scaled, flatten, flatten_each, flatten_
 from gcbench.compressors.bucketed import Parameters
 from gcbench.compressors.build import build
 from gcbench.compressors.dense import Dense
-from gcbench.codecs.lanes import ONE_SPAN, Units
 from gcbench.compressors.exchange import Exchange, build_exchange, sum_codes
 from gcbench.compressors.qsgd import QSGD
 from gcbench.compressors.sharded import shard_exchange
