@@ -60,7 +60,7 @@ def _crossing(w: Tensor, sums: Tensor, d: Tensor) -> Tensor:
     crossings = ((0 - sums) / d.unsqueeze(-1) / _scale(w, d)).to(w.dtype)
     level, last = torch.minimum(-w, crossings).amax(-1), w[..., -1]
     # An infinity is the first value, and a NaN the last.
-    return torch.where(last.isnan(), last, torch.where(w[..., 0].isinf(), -w[..., 0], level))
+    return torch.where(last != last, last, torch.where(w[..., 0] == -torch.inf, -w[..., 0], level))
 
 
 @kernel
@@ -124,7 +124,7 @@ def _whole(w: Tensor, scale: Tensor) -> Tensor:
 def _scale(w: Tensor, d: Tensor) -> Tensor:
     """Return the power of two, `[..., 1]`, that turns values of the sorted `w` into fixed point."""
     d = d.unsqueeze(-1)
-    most = torch.maximum(w[..., :1].abs(), w.gather(-1, d - 1).abs()).float()
+    most = torch.maximum(-w[..., :1], w.gather(-1, d - 1)).float()
     above = (most.view(torch.int32) >> 23).clamp_min(1).long()
     length = (((d - 1).double().view(torch.int64) >> 52) - 1022).clamp_min(0)
     return ((176 - length - above + 1023) << 52).view(torch.float64)
