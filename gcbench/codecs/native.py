@@ -39,6 +39,9 @@ _FUNCTIONS = {  # *: pointer, f: float, i: int, n: int64
     "natural_encode": "***fnn*****i",
     "natural_decode": "**nn*ni",
     "largest": "**nnn**i",
+    "grid_codes": "n*****nn*i",
+    "pack_lanes": "*nnnn*i",
+    "lane_values": "*nnnnfn****i",
     **{
         name: f"n*{rest}"
         for name, rest in {  # the number of matrices, and their shapes

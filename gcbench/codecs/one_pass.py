@@ -20,7 +20,18 @@ from gcbench.codecs.radix import pack_digits, unpack_digits, word_of
 from gcbench.codecs.words import rows_of, words_of
 
 # In the order of the enumerations in fits.h.
-Fit = Literal["given", "largest", "norm", "mean", "rms", "sides", "halves"]
+Fit = Literal[
+    "given",
+    "largest",
+    "norm",
+    "mean",
+    "rms",
+    "sides",
+    "halves",
+    "clamp",
+    "quantiles",
+    "least_error",
+]
 Code = Literal["grid", "nearest", "reaches", "table"]
 Value = Literal["grid", "signed", "level"]
 

@@ -35,30 +35,33 @@ def pack(codes: Tensor, width: int) -> Tensor:
     return words.view(torch.uint8).unflatten(1, (-1, dtype.itemsize))[..., :width].flatten(1)
 
 
+def unpack(packed: Tensor, n: int, width: int) -> Tensor:
+    """Return uint8 codes `[w, n]`: the inverse of `pack`."""
+    if width == 8:
+        return packed[:, :n]
+    dtype = _WORDS.get(width, torch.int64)
+    spare = dtype.itemsize - width
+    # A view as wider words needs aligned memory.
+    chunks = packed.clone(memory_format=torch.contiguous_format).unflatten(1, (-1, width))
+    words = (F.pad(chunks, (0, spare)) if spare else chunks).flatten(1).view(dtype)
+    return _part_planes(words, width).flatten(1)[:, :n]
+
+
 @kernel
 def _join_planes(planes: Tensor, width: int, dtype: torch.dtype) -> Tensor:
+    """Return codes `[w, 8, words]` of `width` bits side by side in words `[w, words]`."""
     words = planes[:, 0].to(dtype)
     for k in range(1, 8):
         words = words | planes[:, k].to(dtype) << (width * k)
     return words
 
 
-def unpack(packed: Tensor, n: int, width: int) -> Tensor:
-    """Return uint8 codes `[w, n]`: the inverse of `pack`."""
-    if width == 8:
-        return packed[:, :n]
-    dtype = _WORDS.get(width, torch.int64)
-    words, mask = packed, (1 << width) - 1
-    if width > 1:
-        spare = dtype.itemsize - width
-        # A view as wider words needs aligned memory.
-        chunks = packed.clone(memory_format=torch.contiguous_format).unflatten(1, (-1, width))
-        words = (F.pad(chunks, (0, spare)) if spare else chunks).flatten(1).view(dtype)
-    if width == 1 or not packed.is_cpu:  # a CPU takes all planes at once faster only from bytes
-        shifts = torch.arange(0, 8 * width, width, dtype=dtype, device=packed.device).unsqueeze(1)
-        return ((words.unsqueeze(1) >> shifts) & mask).to(torch.uint8).flatten(1)[:, :n]
+@kernel
+def _part_planes(words: Tensor, width: int) -> Tensor:
+    """Return uint8 codes `[w, 8, words]`: the inverse of `_join_planes`."""
+    mask = (1 << width) - 1
     planes = [((words >> (width * k)) & mask).to(torch.uint8) for k in range(8)]
-    return torch.stack(planes, dim=1).flatten(1)[:, :n]
+    return torch.stack(planes, dim=1)
 
 
 def lanes_of(bits: int) -> int:

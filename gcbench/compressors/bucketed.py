@@ -62,8 +62,11 @@ class Bucketed(Checked, Codec, ABC):
         return None
 
     @abstractmethod
-    def fit(self, v: Tensor) -> Tensor:
-        """Return the k parameters `[..., k]` of buckets `[..., d]`."""
+    def fit(self, v: Tensor, d: Tensor | None = None) -> Tensor:
+        """Return the k parameters `[..., k]` of buckets `[..., size]`.
+
+        With d, `[buckets]`, only the first d values of each bucket count, and the others are 0.
+        """
 
     @abstractmethod
     def code(self, v: Tensor, parameters: Parameters, words: Tensor | None) -> Tensor:
@@ -209,8 +212,12 @@ class Bucketed(Checked, Codec, ABC):
         return [out, pack_digits(codes, self.base), self.sends(fitted)]
 
     def _rest_codes(self, rest: Tensor, fitted: Tensor, groups: Groups, noise: Noise) -> Tensor:
+        """Return codes `[w, rest]`, uint8, by the kernel for rows, which have one value each."""
         draws = noise.at(groups.rest_positions) if self.random else None
-        return _kernels(self).rest_codes(rest, fitted, groups.rest_buckets, draws)
+        codes = torch.empty(rest.shape, dtype=torch.uint8, device=rest.device)
+        table = fitted.index_select(1, groups.rest_buckets)
+        _kernels(self).codes(rest.unsqueeze(-1), table, draws, codes.unsqueeze(-1))
+        return codes
 
     def decode_add(self, message: Message, segments: tuple[int, ...], out: Tensor) -> None:
         words, digits, sent = message
@@ -222,7 +229,8 @@ class Bucketed(Checked, Codec, ABC):
         table = _of_rows(sent, buckets.groups)
         for part, matrix in _blocks(rows):
             _kernels(self).decode_add(words[:, part], table[:, part], matrix)
-        rows.rest.add_(self._rest_values(digits, sent, buckets.groups))
+        codes, of_rest = self._rest_of(digits.unsqueeze(0), sent.unsqueeze(0), buckets.groups)
+        _kernels(self).rest_mean(codes, of_rest, True, 1, rows.rest)
         buckets.put_back(rows)
 
     def _subtract(self, message: Message, rows: Rows, buckets: Buckets) -> None:
@@ -231,7 +239,9 @@ class Bucketed(Checked, Codec, ABC):
         table = _of_rows(sent, buckets.groups)
         for part, matrix in _blocks(rows):
             _kernels(self).subtract(words[:, part], table[:, part], matrix)
-        rows.rest.sub_(self._rest_values(digits, sent, buckets.groups) + 0.0)
+        codes, of_rest = self._rest_of(digits.unsqueeze(0), sent.unsqueeze(0), buckets.groups)
+        _kernels(self).rest_mean(codes, of_rest, False, 1, rest := torch.empty_like(rows.rest))
+        rows.rest.sub_(rest)
         buckets.put_back(rows)
 
     def decode_mean(self, messages: Message, segments: tuple[int, ...]) -> Tensor:
@@ -244,28 +254,22 @@ class Bucketed(Checked, Codec, ABC):
             return out
         rows = buckets.make_room(out.split(segments, dim=1))
         table = _of_rows(sent.flatten(0, 1), buckets.groups).unflatten(0, (workers, count))
+        codes, of_rest = self._rest_of(digits, sent, buckets.groups)
         together = _TOGETHER if sent.shape[-1] <= _FEW else _TABLES_TOGETHER
-        for part, matrix in _blocks(rows):
-            for first in range(0, workers, together):
-                some = slice(first, first + together)
-                divisor = workers if some.stop >= workers else 1
-                _kernels(self).decode_mean(
-                    words[some, :, part], table[some, :, part], first > 0, divisor, matrix
-                )
-        codes = unpack_digits(digits.flatten(0, 1), len(buckets.groups.rest_buckets), self.base)
-        codes = codes.unflatten(0, (workers, count))
         for first in range(0, workers, together):
             some = slice(first, first + together)
-            divisor = workers if some.stop >= workers else 1
-            _kernels(self).rest_mean(
-                codes[some], sent[some], buckets.groups.rest_buckets, first > 0, divisor, rows.rest
-            )
+            end = first > 0, workers if some.stop >= workers else 1
+            for part, matrix in _blocks(rows):
+                _kernels(self).decode_mean(words[some, :, part], table[some, :, part], *end, matrix)
+            _kernels(self).rest_mean(codes[some], of_rest[some], *end, rows.rest)
         buckets.put_back(rows)
         return out
 
-    def _rest_values(self, digits: Tensor, sent: Tensor, groups: Groups) -> Tensor:
-        codes = unpack_digits(digits, len(groups.rest_buckets), self.base).to(torch.int32)
-        return self.value(codes, sent.index_select(1, groups.rest_buckets).unbind(-1))
+    def _rest_of(self, digits: Tensor, sent: Tensor, groups: Groups) -> tuple[Tensor, Tensor]:
+        """Return the codes `[W, w, rest]` of the rest, and the parameters of each value."""
+        codes = unpack_digits(digits.flatten(0, 1), len(groups.rest_buckets), self.base)
+        table = sent.flatten(0, 1).index_select(1, groups.rest_buckets)
+        return codes.unflatten(0, digits.shape[:2]), table.unflatten(0, digits.shape[:2])
 
 
 def _of_rows(fitted: Tensor, groups: Groups) -> Tensor:
@@ -296,7 +300,6 @@ class Kernels(NamedTuple):
     decode_add: Callable[..., None]
     subtract: Callable[..., None]
     decode_mean: Callable[..., None]
-    rest_codes: Callable[..., Tensor]
     rest_mean: Callable[..., None]
 
 
@@ -343,6 +346,11 @@ def _kernels(method: Bucketed) -> Kernels:
     def decode_mean(words: Tensor, table: Tensor, onto: bool, divisor: int, out: Tensor) -> None:
         write_mean([*map(values_of, words.unbind(0), table.unbind(0))], onto, divisor, out)
 
+    @kernel
+    def rest_mean(codes: Tensor, table: Tensor, onto: bool, divisor: int, out: Tensor) -> None:
+        messages = zip(codes.to(torch.int32).unbind(0), table.unbind(0), strict=True)
+        write_mean([method.value(c, of_c.unbind(-1)) for c, of_c in messages], onto, divisor, out)
+
     def write_mean(values: Sequence[Tensor], onto: bool, divisor: int, out: Tensor) -> None:
         first, *others = values
         # Adding 0.0 turns -0 into 0, as in a sum that starts at zero.
@@ -351,19 +359,4 @@ def _kernels(method: Bucketed) -> Kernels:
             total = total + x
         out.copy_(total / divisor)
 
-    @kernel
-    def rest_codes(x: Tensor, fitted: Tensor, bucket: Tensor, draws: Draws | None) -> Tensor:
-        parameters = fitted.index_select(1, bucket).unbind(-1)
-        return method.code(x, parameters, draws.words() if draws else None).to(torch.uint8)
-
-    @kernel
-    def rest_mean(
-        codes: Tensor, sent: Tensor, bucket: Tensor, onto: bool, divisor: int, out: Tensor
-    ) -> None:
-        parameters = [x.index_select(1, bucket).unbind(-1) for x in sent.unbind(0)]
-        values = map(method.value, codes.to(torch.int32).unbind(0), parameters)
-        write_mean([*values], onto, divisor, out)
-
-    return Kernels(
-        encode, encode_in_two, codes, decode_add, subtract, decode_mean, rest_codes, rest_mean
-    )
+    return Kernels(encode, encode_in_two, codes, decode_add, subtract, decode_mean, rest_mean)

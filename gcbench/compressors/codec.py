@@ -135,6 +135,8 @@ class GridCodec(Codec, Protocol):
     def bucket_size(self) -> int:
         """The number of values that share a scale."""
 
+    def buckets(self, segments: tuple[int, ...], device: torch.device) -> Buckets: ...
+
     def scales_of(self, x: Tensor, segments: tuple[int, ...]) -> Tensor:
         """Return the buckets' scales `[w, buckets]`; `codes_of` also takes any larger ones."""
 

@@ -10,9 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gcbench.codecs.entropy import shannon_bits
-from gcbench.codecs.kernels import kernel
+from gcbench.codecs.lanes import Units, bucket_spans, sum_of_codes
 from gcbench.codecs.noise import Noise
-from gcbench.codecs.packing import pack_lanes, unpack_lanes
 from gcbench.comm import Comm
 from gcbench.compressors.base import (
     Aggregated,
@@ -221,29 +220,36 @@ class SumExchange:
         (segments, noise), x = _sizes_and_noise(grads, step), flatten(grads)
         scales = comm.max([self.codec.scales_of(x, segments)])[0]  # [1, buckets]
         codes = self.codec.codes_of(x, segments, scales.expand(x.shape[0], -1), noise)
-        update = self.codec.values_of(sum_codes(codes, self.codec.highest, comm), segments, scales)
+        units = Units(
+            self.codec.highest / 2,
+            scales,
+            torch.full_like(scales, comm.workers),
+            bucket_spans(self.codec.buckets(segments, x.device)),
+        )
+
+        def values(centered: Tensor) -> Tensor:
+            return self.codec.values_of(centered, segments, scales).div_(comm.workers)
+
+        update = sum_codes(codes, self.codec.highest, comm, units, values)
 
         def sent() -> Grads:
             centered = codes - self.codec.highest / 2
             return unflatten(self.codec.values_of(centered, segments, scales), grads)
 
-        return Aggregated(unflatten(update.div_(comm.workers), grads), sent, state)
+        return Aggregated(unflatten(update, grads), sent, state)
 
 
-def sum_codes(codes: Tensor, highest: int, comm: Comm) -> Tensor:
-    """Return the sum `[1, n]` of all workers' codes `[w, n]`, centered on zero.
+def sum_codes(
+    codes: Tensor, highest: int, comm: Comm, units: Units, values: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """Return the values `[1, n]` of the sum of all workers' codes `[w, n]`, from 0 to `highest`.
 
-    Codes are from 0 to `highest`. They are sent in lanes that are wide enough for their sum.
+    They are sent in lanes that are wide enough for their sum.
     """
-    bits = (comm.workers * highest).bit_length()
-    total = unpack_lanes(comm.sum([pack_lanes(codes, bits)])[0], codes.shape[1], bits)
-    return _around_zero(total, comm.workers * highest)
-
-
-@kernel
-def _around_zero(total: Tensor, highest: int) -> Tensor:
-    # In integers until the last division: float32 cannot represent odd numbers above 2^24.
-    return (2 * total - highest).to(torch.float32) / 2
+    most = comm.workers * highest
+    return sum_of_codes(
+        codes, most.bit_length(), most, lambda words: comm.sum([words])[0], units, values
+    )
 
 
 def build_exchange(codec: Codec, exchange: Exchange) -> Compressor:

@@ -31,7 +31,14 @@ from gcbench.check.layouts import equal
 from gcbench.codecs.compiled import COMPILER_OPTIONS
 from gcbench.comm import Comm
 from gcbench.compressors import Aggregated, Compressor, Grads, Properties, State, Step
+from gcbench.compressors.bingrad import BinGradB, BinGradPB
+from gcbench.compressors.codec import Codec
 from gcbench.compressors.dense import Dense
+from gcbench.compressors.even_levels import EvenLevels
+from gcbench.compressors.exchange import build_exchange
+from gcbench.compressors.linear import Linear
+from gcbench.compressors.orq import ORQ
+from gcbench.compressors.qsgd import QSGD
 from gcbench.config import ConfigError
 
 SHAPES = {"matrix": (40, 70), "vector": (600,), "scalar": ()}
@@ -191,3 +198,17 @@ def test_methods_over_the_calls_of_nccl_on_three_ranks() -> None:
         for case in cases:
             assert all(map(equal, seen[case].updates, expected[case].updates)), case
             assert seen[case].sent_bits == expected[case].sent_bits, case
+
+
+def test_a_step_of_many_small_tensors_is_at_most_60_launches() -> None:
+    """Short buckets are fitted, coded and decoded together, however many tensors there are."""
+    shapes = {str(k): (100 * k + 1, 3) for k in range(40)} | {"large": (600, 500)}
+    methods: list[Codec] = [
+        *(ORQ(9), Linear(9), BinGradB(), BinGradPB(), EvenLevels(level_count=5)),
+        *(QSGD(7, bucket_size=512), ORQ(3)),
+    ]
+    steps = {repr(m): observe_step(build_exchange(m, "gather"), shapes) for m in methods}
+    assert {name: step.launches for name, step in steps.items() if step.launches > 60} == {}
+    assert not any(step.host_reads for step in steps.values())
+    summed = observe_step(build_exchange(QSGD(7), "sum"), shapes)
+    assert summed.launches <= 60 and not summed.host_reads

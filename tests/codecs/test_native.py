@@ -16,13 +16,16 @@ from torch import Tensor
 from gcbench.codecs import native
 from gcbench.codecs.kernels import keep_backend, use_backend
 from gcbench.codecs.noise import Noise
-from gcbench.compressors import State, Step
+from gcbench.comm import Comm
+from gcbench.compressors import Compressor, State, Step
 from gcbench.compressors.bingrad import BinGradB, BinGradPB
 from gcbench.compressors.bucketed import Bucketed
 from gcbench.compressors.even_levels import EvenLevels
-from gcbench.compressors.exchange import GatherExchange
+from gcbench.compressors.exchange import GatherExchange, build_exchange
+from gcbench.compressors.global_randk import GlobalRandK
 from gcbench.compressors.linear import Linear
 from gcbench.compressors.loco import LoCo, NearestLevel
+from gcbench.compressors.maxnorm import MaxNorm, MultiScale
 from gcbench.compressors.natural import Natural
 from gcbench.compressors.onebit import OneBit
 from gcbench.compressors.orq import ORQ
@@ -152,6 +155,29 @@ def test_a_residual_in_bytes_has_the_bits_of_an_eager_one() -> None:
                 parts += [x.clone() for x in (*out.update.values(), *out.sent().values(), *memory)]
             found.append(parts)
         assert all(map(same_bits, found[0], found[1])) and all(map(same_bits, *found[1:]))
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_sums_of_codes_have_the_bits_of_eager_ones(workers: int) -> None:
+    names, x = [*map(str, range(len(SIZES)))], draw(workers, 1)
+    grads = dict(zip(names, x.split(SIZES, dim=1), strict=True))
+    starts = [sum(SIZES[:i]) + 5 * (i > 2) for i in range(len(SIZES))]
+    step = Step(3, 1, range(workers), dict(zip(names, starts, strict=True)))
+    methods: list[Compressor] = [
+        *(MaxNorm(s, norm="l2") for s in (1, 7, 255)),
+        *(MultiScale((2, 6)), GlobalRandK(MaxNorm(7), k=5000)),
+        *(build_exchange(QSGD(s, **b), "sum") for s in (1, 127) for b in BUCKETS),
+        *(build_exchange(BinGradPB(**BUCKETS[0]), "sum"), build_exchange(ORQ(3), "sum")),
+    ]
+    for method in methods:
+        for small in (1, 1e-38):
+            scaled = {name: g * small for name, g in grads.items()}
+            found = []
+            for backend in ("eager", "native"):
+                use_backend(backend)  # type: ignore[arg-type]
+                out = method.aggregate(scaled, State(), Comm(workers), step)
+                found.append([*out.update.values(), *out.sent().values()])
+            assert all(map(same_bits, *found)), method
 
 
 def test_powers_of_two_have_the_bits_of_eager_ones() -> None:
