@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from gcbench.codecs.blocks import Blocks
+from gcbench.codecs.buckets import Buckets
 from gcbench.codecs.elias import LONGEST_BLOCK
 from gcbench.codecs.elias_dense import decode_dense, encode_dense
 from gcbench.codecs.elias_sparse import decode_sparse, encode_sparse
@@ -47,6 +48,9 @@ class EntropyCoded(Codec, ABC):
         *written, scales = message
         centered = self.read(written, segments).sub_(self.highest // 2).view(torch.int8)
         out += self.values_of(centered, segments, scales)
+
+    def buckets(self, segments: tuple[int, ...], device: torch.device) -> Buckets:
+        return self.codec.buckets(segments, device)
 
     def scales_of(self, x: Tensor, segments: tuple[int, ...]) -> Tensor:
         return self.codec.scales_of(x, segments)
