@@ -393,7 +393,7 @@ def test_a_benchmark_is_answered_with_keys_of_benchmarks() -> None:
         ),
         (
             "+experiment=powersgd/table4",
-            "+experiment=powersgd/table4 is a folder of 10 experiments; type "
+            "+experiment=powersgd/table4 has 10 rows; type "
             "+experiment=powersgd/table4/random_block_high, or all of one table: gcbench -m "
             "'+experiment/powersgd/table4=glob(*)'",
         ),

@@ -22,14 +22,15 @@ from gcbench.config.help import keys_by_choice
 from gcbench.config.idle import refuse_idle_keys
 from gcbench.config.links import emulated_link
 from gcbench.config.names import refuse_name
-from gcbench.config.sentences import (
+from gcbench.config.sentences import hints_of_keys, parse_value, unknown_key, value_for_group
+from gcbench.config.typed import (
     GROUPS,
-    hints_of_keys,
-    parse_value,
-    unknown_key,
-    value_for_group,
+    WITH_TARGETS,
+    choices_of,
+    experiment_of,
+    typed_keys,
+    typed_knobs,
 )
-from gcbench.config.typed import WITH_TARGETS, choices_of, experiment_of, typed_keys, typed_knobs
 from gcbench.knobs import kinds_of, knobs_of, refusal
 from gcbench.settings import BenchSettings, MethodSettings, RunSettings
 from gcbench.settings.compressor import Levels

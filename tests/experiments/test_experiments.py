@@ -17,6 +17,7 @@ from nightly import slow_but
 
 from gcbench.config import compose_methods, conf_directory
 from gcbench.config.help import FACTS
+from gcbench.config.rows import experiments, runs_in
 from gcbench.identity import ABSENT, clear_folders
 from gcbench.report.claims import read_claims
 from gcbench.report.configs import compose, compose_experiment, compose_row, read_key
@@ -24,29 +25,12 @@ from gcbench.report.resolved import read_resolved
 from gcbench.report.tables import TableRow, read_table, table_names
 
 CONF = conf_directory()
-NAMES = sorted(
-    str(file.relative_to(CONF / "experiment").with_suffix(""))
-    for file in CONF.glob("experiment/*/*/*.yaml")
-)
-FOLDERS = {
-    name.rpartition("/")[0]: name
-    for name in sorted(
-        NAMES, key=lambda name: (CONF / "experiment" / f"{name}.yaml").stat().st_size
-    )
-}
-PAPERS = {name.partition("/")[0]: name for name in FOLDERS.values()}
-COMPOSED = [(name, budget) for name in NAMES for budget in ("paper", "cpu")]
+NAMES = experiments()
+FOLDERS = sorted({name.rpartition("/")[0] for name in NAMES})
+PAPERS = sorted({name.partition("/")[0] for name in NAMES})
 TABLES = {name: read_table(name) for name in table_names()}
 ROWS = {str(row.path): row for table in TABLES.values() for row in table.rows if row.experiment}
 SHARED = set(yaml.safe_load((CONF / "config.yaml").read_text(encoding="utf-8")))
-
-
-def leaves(node: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in node.items():
-        if isinstance(value, dict):
-            yield from leaves(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 @pytest.fixture(scope="module")
@@ -83,11 +67,12 @@ def test_a_file_adds_no_key_of_its_own(paper: str, knobs: dict[str, set[str]]) -
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_what_a_file_says_stands(folder: str) -> None:
     """A group that is chosen after a key would silently override it."""
-    for file in (CONF / "experiment" / folder).glob("*.yaml"):
-        own = yaml.safe_load(file.read_text(encoding="utf-8"))
-        config = compose(f"{folder}/{file.stem}").config
-        values = {key: value for key, value in leaves(own) if key != "defaults"}
-        assert {key: read_key(config, key) for key in values} == values, file
+    for name, runs in runs_in(CONF / "table" / f"{folder}.yaml").items():
+        config = compose(f"{folder}/{name}").config
+        said = {key: value for key, value in runs.items() if key not in ("like", "settings")}
+        for key, value in said.items():
+            stands = config["choices"] if key in config["choices"] else config
+            assert read_key(stands, key) == value, (name, key)
 
 
 def test_rows_type_knobs_that_their_experiments_have() -> None:
@@ -183,7 +168,7 @@ def test_every_experiment_stands_in_a_table() -> None:
     assert set(NAMES) == shown
 
 
-@pytest.mark.parametrize("group", ["experiment", "setting", "table"])
+@pytest.mark.parametrize("group", ["setting", "table"])
 def test_what_no_paper_gives_says_how_it_was_chosen(group: str) -> None:
     without = [
         f"{file.relative_to(CONF)}: {line.strip()}"
@@ -195,9 +180,8 @@ def test_what_no_paper_gives_says_how_it_was_chosen(group: str) -> None:
     assert without == []
 
 
-@pytest.mark.parametrize("group", ["experiment", "setting"])
-def test_files_are_global_and_say_what_they_are(group: str) -> None:
-    for file in sorted((CONF / group).rglob("*.yaml")):
+def test_files_are_global_and_say_what_they_are() -> None:
+    for file in sorted((CONF / "setting").rglob("*.yaml")):
         first, second, *_ = file.read_text(encoding="utf-8").splitlines()
         assert first == "# @package _global_", file
         assert second.startswith("# "), file
