@@ -1,27 +1,19 @@
-"""Experiment and table files, as they are stored in conf/experiment/resolved.jsonl.gz.
-
-Whether the stored form is current is tested by composing one long experiment of each paper. The
-others are slow tests (`-m slow`), because Hydra takes 0.2 s for each.
-"""
+"""What the rows of the tables run, and the tables that show them."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 import yaml
-from nightly import slow_but
 
 from gcbench.config import compose_methods, conf_directory
 from gcbench.config.help import FACTS
 from gcbench.config.rows import experiments, runs_in
-from gcbench.identity import ABSENT, clear_folders
+from gcbench.identity import ABSENT
 from gcbench.report.claims import read_claims
-from gcbench.report.configs import compose, compose_experiment, compose_row, read_key
-from gcbench.report.resolved import read_resolved
+from gcbench.report.configs import compose, compose_row, read_key
 from gcbench.report.tables import TableRow, read_table, table_names
 
 CONF = conf_directory()
@@ -40,21 +32,8 @@ def knobs() -> dict[str, set[str]]:
     return {choice: set(keys) for choice, (_, keys) in compose_methods(choices).items()}
 
 
-def test_stored_configurations_are_of_the_files_as_they_are() -> None:
-    assert read_resolved(), "conf/ has changed: type scripts/resolve"
-
-
-@pytest.mark.parametrize(
-    ("name", "budget"),
-    slow_but([(name, budget) for name, budget in COMPOSED if name in PAPERS.values()], COMPOSED),
-)
-def test_a_stored_configuration_is_what_composing_gives(name: str, budget: str) -> None:
-    stored, now = compose(name, budget).config, compose_experiment(name, budget, ())
-    assert clear_folders(now) == stored, "type scripts/resolve"
-
-
 @pytest.mark.parametrize("paper", PAPERS)
-def test_a_file_adds_no_key_of_its_own(paper: str, knobs: dict[str, set[str]]) -> None:
+def test_a_row_adds_no_key_of_its_own(paper: str, knobs: dict[str, set[str]]) -> None:
     """Hydra accepts a key that nothing reads, so that nobody would notice a mistyped one."""
     for name in (name for name in NAMES if name.startswith(f"{paper}/")):
         config = compose(name).config
@@ -65,7 +44,7 @@ def test_a_file_adds_no_key_of_its_own(paper: str, knobs: dict[str, set[str]]) -
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
-def test_what_a_file_says_stands(folder: str) -> None:
+def test_what_a_row_says_stands(folder: str) -> None:
     """A group that is chosen after a key would silently override it."""
     for name, runs in runs_in(CONF / "table" / f"{folder}.yaml").items():
         config = compose(f"{folder}/{name}").config
