@@ -128,7 +128,11 @@ def test_help_names_every_choice() -> None:
             "alpha=0.2",
             "alpha=0.2 has no effect with error_feedback=false; type error_feedback=true",
         ),
-        ("compressor.error_feedback=true", "compressor.error_feedback=true: type error_feedback="),
+        ("+compressor.alpha=2", "compressor.alpha=2: type alpha=2"),
+        (
+            "compressor=qsgd_by_kind compressor.method.others.align=true",
+            "compressor.method.others.align=true: type align=true",
+        ),
         ("form=code", "form: a method's file says this of it, and nothing"),
         ("compressor=powersgd error_feedback=false residual=own", "residual=own has no effect"),
         (
@@ -396,6 +400,14 @@ def test_a_benchmark_is_answered_with_keys_of_benchmarks() -> None:
             "+experiment=powersgd/table4 has 10 rows; type "
             "+experiment=powersgd/table4/random_block_high, or all of one table: gcbench -m "
             "'+experiment/powersgd/table4=glob(*)'",
+        ),
+        (
+            "compressor.alpha=2",
+            "compressor.alpha=2: no such key with these choices; did you mean alpha=2?",
+        ),
+        (
+            "+experiment/powersgd/table4=7",
+            "experiment/powersgd/table4=7: there is no such choice; type experiment/powersgd",
         ),
         (
             "experiment=powersgd/table4/rank_2",

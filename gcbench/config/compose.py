@@ -17,6 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from gcbench.config.directory import choices_in, conf_directory
 from gcbench.config.errors import Config, ConfigError
+from gcbench.config.fill import fill_compressor
 from gcbench.config.help import NO_KNOBS, sort_keys
 from gcbench.config.register import register
 from gcbench.config.rows import row_names, store_rows
@@ -127,9 +128,11 @@ def compose_methods(
     OmegaConf.set_struct(rest, False)
     methods = {}
     for choice, file in rest.pop("methods").items():
-        node = cast(DictConfig, OmegaConf.merge(rest, file)).compressor
+        merged = cast(DictConfig, OmegaConf.merge(rest, file))
         knobs = sort_keys({str(key) for key in file} - {*rest, *NO_KNOBS})
-        methods[choice] = cast(Config, OmegaConf.to_container(node, resolve=True)), knobs
+        node = cast(Config, OmegaConf.to_container(merged.compressor, resolve=True))
+        fill_compressor({**{key: merged[key] for key in knobs}, "compressor": node})
+        methods[choice] = node, knobs
     return methods
 
 
