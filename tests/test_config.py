@@ -274,6 +274,19 @@ def test_a_value_for_a_group_in_a_file_is_told_how_a_file_chooses(tmp_path: Path
         assert sentence.endswith(f"write '- override /{group}: {choice}' there")
 
 
+def test_an_experiment_of_ones_own_may_begin_with_a_row_of_any_table(tmp_path: Path) -> None:
+    for name in ("mine", "powersgd/table4/mine"):
+        own = tmp_path / "experiment" / f"{name}.yaml"
+        own.parent.mkdir(parents=True, exist_ok=True)
+        own.write_text(
+            "# @package _global_\ndefaults:\n  - /experiment/orq/table3/orq_3\n  - _self_\n"
+            "bucket_size: 64\n"
+        )
+        config = resolve(compose_overrides([f"+experiment={name}"], str(tmp_path)))
+        assert (config["experiment"], config["bucket_size"]) == (name, 64)
+        assert config["choices"]["compressor"] == "orq"
+
+
 def test_functions_are_refused_where_python_has_no_asserts() -> None:
     """Hydra reads on inside an assert."""
     typed = "from gcbench.config.compose import open_nodes; print(open_nodes({}))".format

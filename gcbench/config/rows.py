@@ -25,11 +25,9 @@ def runs_in(path: Path) -> dict[str, Config]:
     table = read_yaml(path) or {}
     runs: dict[str, Config] = {}
     for row in (row for row in table.get("rows") or [] if "runs" in row):
-        name = row.get("name")
-        if not isinstance(name, str) or name in runs:
-            raise ConfigError(
-                f"{path}: name={name}: a row that runs something needs a name of its own"
-            )
+        name = name_of(row, path)
+        if name in runs:
+            raise ConfigError(f"{path}: two rows with runs: are called {name}; rename one of them")
         inherited = {} if "like" in row["runs"] else {"settings": table.get("settings") or []}
         runs[name] = {**inherited, **row["runs"]}
     return runs
@@ -38,6 +36,17 @@ def runs_in(path: Path) -> dict[str, Config]:
 def tables_in(folder: Path) -> list[str]:
     """Return paper/table of every file with rows in conf/table, or a folder like it."""
     return sorted(str(path.relative_to(folder).with_suffix("")) for path in folder.glob("*/*.yaml"))
+
+
+def name_of(row: Config, path: Path) -> str:
+    """Return the name of a row that runs something; raise ConfigError if it has none."""
+    name = row.get("name")
+    if not isinstance(name, str) or not isinstance(row["runs"], dict):
+        raise ConfigError(
+            f"{path}: name={name}: a row with runs: has a name, and keys in runs:, as in "
+            "{name: rank_2, runs: {compressor: powersgd, rank: 2}}"
+        )
+    return name
 
 
 def row_names(table: str) -> list[str]:
@@ -67,13 +76,13 @@ def store_rows(typed: Sequence[str], own_files: bool = False) -> None:
 def _store(table: str) -> None:
     for name, runs in runs_in(table_directory() / f"{table}.yaml").items():
         ConfigStore.instance().store(
-            group=f"experiment/{table}", name=name, node=_node(runs), package="_global_"
+            group=f"experiment/{table}", name=name, node=node_of(runs), package="_global_"
         )
         if "like" in runs:
             _store(runs["like"].rpartition("/")[0])
 
 
-def _node(runs: Config) -> Config:
+def node_of(runs: Config) -> Config:
     """Return the file that Hydra would read for a row: its list of defaults and its keys."""
     values: Any = OmegaConf.create({})
     for key, value in runs.items():

@@ -11,9 +11,9 @@ from typing import Any, Literal
 
 from pydantic.dataclasses import dataclass
 
-from gcbench.config import ConfigError, budget_names, near, read_yaml
+from gcbench.config import Config, ConfigError, budget_names, near, read_yaml
 from gcbench.config.checked import CHECKED, Texts, build_checked
-from gcbench.config.rows import table_directory, tables_in
+from gcbench.config.rows import name_of, table_directory, tables_in
 from gcbench.identity import format_value
 from gcbench.report.measures import LOWER, MEASURES, SCORES
 
@@ -199,7 +199,7 @@ def read_table(name: str) -> Table:
     if not isinstance(node, dict):
         raise ConfigError(f"{path}: a table has title, source, columns and rows")
     columns = node.pop("columns", None) or {}
-    rows = [_named(row, name) for row in node.pop("rows", None) or [] if set(row) != HIDDEN]
+    rows = [_named(row, name, path) for row in node.pop("rows", None) or [] if set(row) != HIDDEN]
     node.pop("settings", None)  # of what the rows run
     typed = node.pop("with", None) or {}  # added to every row
     notes = node.pop("notes", None) or []
@@ -232,12 +232,12 @@ def _shared_notes(path: Path) -> dict[str, dict[str, str]]:
     return read_yaml(path) if path.exists() else {}
 
 
-def _named(row: Mapping[str, Any], table: str) -> Mapping[str, Any]:
+def _named(row: Config, table: str, path: Path) -> Config:
     """Return a row that runs something with its experiment in place of what it runs."""
     if "runs" not in row:
         return row
     shown = {key: value for key, value in row.items() if key not in HIDDEN}
-    return {"experiment": f"{table}/{row['name']}", **shown}
+    return {"experiment": f"{table}/{name_of(row, path)}", **shown}
 
 
 def _read_row(node: Mapping[str, Any], typed: Mapping[str, Any]) -> dict[str, Any]:

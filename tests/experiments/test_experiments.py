@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from pathlib import Path
 
 import pytest
 import yaml
 
-from gcbench.config import compose_methods, conf_directory
+from gcbench.config import ConfigError, compose_methods, conf_directory
 from gcbench.config.help import FACTS
-from gcbench.config.rows import experiments, runs_in
+from gcbench.config.rows import experiments, node_of, runs_in
 from gcbench.identity import ABSENT
 from gcbench.report.claims import read_claims
 from gcbench.report.configs import compose, compose_row, read_key
@@ -52,6 +53,42 @@ def test_what_a_row_says_stands(folder: str) -> None:
         for key, value in said.items():
             stands = config["choices"] if key in config["choices"] else config
             assert read_key(stands, key) == value, (name, key)
+
+
+@pytest.mark.parametrize(
+    ("rows", "says"),
+    [
+        ("- {runs: {bits: 2}, title: A}", "name=None: a row with runs: has a name"),
+        ("- {name: a, runs: qsgd, title: A}", "as in {name: rank_2, runs: {compressor: powersgd"),
+        ("- {name: a, runs: {}}\n- {name: a, runs: {}}", "two rows with runs: are called a"),
+    ],
+)
+def test_a_row_that_cannot_be_run_is_refused(tmp_path: Path, rows: str, says: str) -> None:
+    file = tmp_path / "table1.yaml"
+    file.write_text(f"rows:\n{rows}\n")
+    with pytest.raises(ConfigError) as error:
+        runs_in(file)
+    assert says in str(error.value) and str(file) in str(error.value)
+
+
+def test_a_row_is_made_of_another_of_settings_and_of_choices(tmp_path: Path) -> None:
+    (tmp_path / "table1.yaml").write_text(
+        "settings: [a, b]\nrows:\n"
+        "- {name: usual, runs: {compressor: qsgd, bits: 2, optimizer.lr: 0.5}}\n"
+        "- {name: own, runs: {settings: [c]}}\n"
+        "- {name: like, runs: {like: p/t/r, model: mlp}, title: Shown}\n"
+        "- {experiment: p/t/r, title: Elsewhere}\n"
+    )
+    made = {name: node_of(runs) for name, runs in runs_in(tmp_path / "table1.yaml").items()}
+    assert made == {
+        "usual": {
+            "defaults": ["/setting/a", "/setting/b", {"override /compressor": "qsgd"}, "_self_"],
+            "bits": 2,
+            "optimizer": {"lr": 0.5},
+        },
+        "own": {"defaults": ["/setting/c", "_self_"]},
+        "like": {"defaults": ["/experiment/p/t/r", {"override /model": "mlp"}, "_self_"]},
+    }
 
 
 def test_rows_type_knobs_that_their_experiments_have() -> None:
