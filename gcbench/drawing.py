@@ -217,5 +217,5 @@ def save(figure: Figure, path: Path) -> list[Path]:
     figure.savefig(svg, metadata={"Date": None, "Creator": "gcbench"})
     figure.savefig(png, metadata={"Software": None})
     with Image.open(png) as picture:  # a palette saves two thirds of the bytes
-        picture.convert("RGB").quantize(dither=Image.Dither.NONE).save(png, optimize=True)
+        picture.convert("RGB").quantize(64, dither=Image.Dither.NONE).save(png, optimize=True)
     return [svg, png]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 
 from gcbench.bench.inputs import Input
-from gcbench.bench.timing import Row, Timing, time_beside_copy
+from gcbench.bench.timing import Row, Timing, cpu_beside_one_thread, time_beside_copy
 from gcbench.comm import Comm, MirrorTransport
 from gcbench.compressors import Codec, Compressor, Step, flatten, offsets_of, parts_of, sizes_of
 from gcbench.compressors.virtual import Stepper
@@ -29,7 +29,9 @@ def measure(
         comm = Comm(count, MirrorTransport(0, count) if count > 1 else None)
         stepper = Stepper(compressor, gradients.grads, comm)
         part_of_many = f", {count} workers" if count > 1 else ""
-        yield _row(f"aggregate{part_of_many}", gradients, time_beside_copy(stepper.step, x, rounds))
+        timing = time_beside_copy(stepper.step, x, rounds)
+        row = _row(f"aggregate{part_of_many}", gradients, timing)
+        yield {**row, "cpu_of_one_thread": cpu_beside_one_thread(stepper.step, x.device, rounds)}
 
 
 def _codec_rows(codec: Codec, gradients: Input, rounds: int) -> Iterator[Row]:

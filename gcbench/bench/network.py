@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from statistics import median
 from typing import Any, cast
@@ -12,9 +13,8 @@ from typing import Any, cast
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import powerSGD_hook
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 
-from gcbench.bench.contenders import TIMEOUT, gloo_group, hook_state
 from gcbench.bench.inputs import InputOf
 from gcbench.bench.timing import Row, mean_seconds, ratio_in_turn, seconds, slowest
 from gcbench.codecs.kernels import Backend, use_backend
@@ -28,6 +28,7 @@ from gcbench.launch.memory import keep_freed_memory
 from gcbench.records.clock import Clock
 
 UNTIMED = 3
+TIMEOUT = timedelta(minutes=10)
 
 
 def measure_here(
@@ -153,3 +154,15 @@ class _Bucket:
 
     def is_last(self) -> bool:
         return True
+
+
+def hook_state(group: dist.ProcessGroup | None, rank: int) -> PowerSGDState:
+    """Return the state of PyTorch's PowerSGD hook that compresses every matrix from step 2 on."""
+    return PowerSGDState(
+        group, matrix_approximation_rank=rank, start_powerSGD_iter=2, min_compression_rate=1
+    )
+
+
+def gloo_group() -> dist.ProcessGroup:
+    """Return a new group of all processes."""
+    return cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=TIMEOUT))

@@ -17,7 +17,7 @@ from gcbench.bench.inputs import InputOf, Shapes, draw_input, one_matrix, read_i
 from gcbench.bench.local import measure
 from gcbench.bench.network import measure_here
 from gcbench.bench.timing import Row
-from gcbench.codecs.kernels import use_backend
+from gcbench.codecs.kernels import backend_in_use, use_backend
 from gcbench.compressors import Compressor
 from gcbench.config import Config, ConfigError, conf_directory, read_yaml
 from gcbench.console import TextTable, console, print_table
@@ -204,8 +204,14 @@ def _print(
         for row in rows
     ]
     headings = ["part", "input", "values", "ms", "GB/s of fp32", "x memcpy"]
-    title = f"{name}, {config['codec_backend']} codecs"
-    print_table(TextTable(headings, local, left=(0, 1), title=title), output)
+    title = f"{name}, {backend_in_use()} codecs"
+    notes = [
+        f"CPU time of {row['part']}, {row['input']}, {row['values']:,} values, on "
+        f"{config['threads']} threads: {row['cpu_of_one_thread']:.2f} x that on one."
+        for row in rows
+        if row.get("cpu_of_one_thread")
+    ]
+    print_table(TextTable(headings, local, left=(0, 1), title=title, notes=notes), output)
     if not network:
         return
     between = [

@@ -45,6 +45,27 @@ def time_beside_copy(work: Work, x: Tensor, rounds: int) -> Timing:
     return Timing(median(works), median(copies), median(copy / work for copy, work in pairs))
 
 
+def cpu_beside_one_thread(work: Work, device: torch.device, rounds: int) -> float | None:
+    """Return the CPU time of `work` on all threads over that on one; None without further threads.
+
+    Threads that wait also use CPU time.
+    """
+    threads = torch.get_num_threads()
+    if device.type != "cpu" or threads == 1:
+        return None
+    ratios = []
+    for _ in range(UNTIMED + rounds):
+        took = []
+        for count in (threads, 1):
+            torch.set_num_threads(count)
+            start = time.process_time()
+            work()
+            took.append(time.process_time() - start)
+        ratios.append(took[0] / took[1])
+    torch.set_num_threads(threads)
+    return median(ratios[UNTIMED:])
+
+
 def slowest(times: Mapping[str, list[float]], control: Control) -> dict[str, list[float]]:
     """Return the times of every method, each that of the slowest process."""
     return {

@@ -12,6 +12,7 @@ from gcbench.compressors.base import Compressor
 from gcbench.compressors.bucketed import Bucketed
 from gcbench.compressors.by_kind import ByKind
 from gcbench.compressors.codec import Codec
+from gcbench.compressors.conflicts import refuse_conflicts
 from gcbench.compressors.dense import Dense
 from gcbench.compressors.ef21 import EF21
 from gcbench.compressors.entropy_coded import apply_code
@@ -81,14 +82,20 @@ def build(
     The codes of a codec are written in `code` and sent by `exchange`. Raises ValueError for
     settings that contradict one another or the method.
     """
-    _refuse_idle(exchange, code, align, workers_per_node)
-    if bucket_scope == "gradient" and align:
-        raise ValueError(
-            "align=true bucket_scope=gradient: buckets that run through the gradient cut receptive "
-            "fields; type only one of them"
-        )
-    if isinstance(method, Bucketed) and method.per_layer:
-        _refuse_buckets_beside_layers(bucket_scope, exchange, align)
+    refuse_conflicts(
+        {
+            "align": align,
+            "bucket_scope": bucket_scope,
+            "code": code,
+            "exchange": exchange,
+            "workers_per_node": workers_per_node,
+            "error_feedback": error_feedback,
+            "alpha": alpha,
+            "beta": beta,
+            "per_layer": getattr(method, "per_layer", False),
+            "combine": getattr(method, "combine", None),
+        }
+    )
     if isinstance(method, ByKind):
         _refuse_residuals_of_shards(method)
     compressor = _send_codes(method, align, code, exchange, workers_per_node)
@@ -96,7 +103,7 @@ def build(
         compressor = BucketsThroughGradient(compressor)
     if clip_sigma is not None:
         compressor = SigmaClipping(compressor, clip_sigma)
-    compressor = _add_feedback(compressor, error_feedback, exchange, alpha, beta, reset_steps)
+    compressor = _add_feedback(compressor, error_feedback, alpha, beta, reset_steps)
     if momentum is not None:
         if dense_steps > 0:
             compressor, dense_steps = DenseWarmup(compressor, dense_steps), 0
@@ -150,70 +157,21 @@ def _send_codes(
 def _add_feedback(
     compressor: Compressor,
     kind: WithErrorFeedback,
-    exchange: Exchange,
     alpha: Alpha,
     beta: Beta,
     reset_steps: ResetSteps | None,
 ) -> Compressor:
     """Return the compressor inside error feedback of this kind; False adds none."""
     if kind == "ef21":
-        _refuse_with_ef21(compressor, exchange, alpha, beta)
         _warn_if_expanding(compressor, "error_feedback=ef21")
         return EF21(compressor)
     if kind == "loco":
-        if beta != 1:
-            raise ValueError(
-                f"beta={beta}: LoCo always keeps the old residual whole; type beta=1 or "
-                "error_feedback=true"
-            )
         return LoCo(compressor, alpha, reset_steps)
     if not kind:
         return compressor
     if alpha == beta == 1:
         _warn_if_expanding(compressor, "error_feedback=true with alpha=1 beta=1")
     return ErrorFeedback(compressor, alpha, beta)
-
-
-def _refuse_idle(
-    exchange: Exchange, code: Code, align: Align, workers_per_node: WorkersPerNode | None
-) -> None:
-    """Raise ValueError for settings that have no effect with this exchange."""
-    if code != "fixed" and exchange != "gather":
-        raise ValueError(
-            f"code={code}: messages that differ in length can only be gathered, not sent by "
-            f"exchange={exchange}; type exchange=gather or code=fixed"
-        )
-    if align and exchange != "gather":
-        raise ValueError(
-            f"align=true has no effect with exchange={exchange}; "
-            "type exchange=gather or align=false"
-        )
-    if workers_per_node is not None and exchange != "hierarchical":
-        raise ValueError(
-            f"workers_per_node={workers_per_node} has no effect with exchange={exchange}; "
-            "type exchange=hierarchical"
-        )
-
-
-def _refuse_buckets_beside_layers(
-    bucket_scope: BucketScope, exchange: Exchange, align: Align
-) -> None:
-    """Raise ValueError for settings that contradict per_layer=true, one bucket per tensor."""
-    if align:
-        raise ValueError(
-            "per_layer=true align=true: a bucket is either one tensor or a number of receptive "
-            "fields; type only one of these"
-        )
-    if bucket_scope == "gradient":
-        raise ValueError(
-            "per_layer=true bucket_scope=gradient: a bucket is either one tensor or runs through "
-            "all of them; type only one of these"
-        )
-    if exchange in ("scatter", "scatter_coded"):
-        raise ValueError(
-            f"exchange={exchange} cuts tensors into shards, and per_layer=true needs them whole; "
-            "type per_layer=false, or exchange=gather"
-        )
 
 
 def _refuse_residuals_of_shards(method: ByKind) -> None:
@@ -285,25 +243,6 @@ def _count_compressed(part: Any, shapes: Collection[Sequence[int]]) -> int:
         shapes = [shape for shape in shapes if not part.sets_aside(shape)]
     inner = getattr(part, "inner", None)
     return _count_compressed(inner, shapes) if inner is not None else sum(map(math.prod, shapes))
-
-
-def _refuse_with_ef21(inner: Compressor, exchange: Exchange, alpha: float, beta: float) -> None:
-    """Raise ValueError for settings that do not work with error_feedback=ef21."""
-    if any(getattr(part, "combine", "mean") == "senders" for part in parts_of(inner)):
-        raise ValueError(
-            "combine=senders: EF21 adds up the mean of what all workers sent, which this is not; "
-            "type combine=mean or error_feedback=true"
-        )
-    if (alpha, beta) != (1, 1):
-        raise ValueError(
-            f"alpha={alpha} beta={beta} weigh the error-feedback residual, and EF21 has none; "
-            "type error_feedback=true or alpha=1 beta=1"
-        )
-    if exchange == "scatter_coded":
-        raise ValueError(
-            "exchange=scatter_coded codes the means again, so that they differ from the sums that "
-            "EF21 keeps; type exchange=gather or scatter"
-        )
 
 
 def _warn_if_expanding(compressor: Compressor, typed: str) -> None:

@@ -17,7 +17,7 @@ READS = {  # the keys that each command reads
     "": SCENARIO | {"samples"},
     "pays": SCENARIO | {"picture", "target", "results"},
     "measure": {"device", "title", "format"},
-    "compare": {"network", "latency", "own", "format"},
+    "compare": {"network", "latency", "format"},
     "links": {"format"},
     "devices": {"format"},
 }
@@ -85,10 +85,6 @@ gcbench predict compare outputs/RUN network=1gbit    a run's times beside the pr
     )
     results: tuple[str, ...] = key(
         ("outputs",), "with target=: folders or files of kept runs, separated by commas"
-    )
-    own: tuple[str, ...] = key(
-        (),
-        "with compare: your own classes that a run's model or method may be, separated by commas",
     )
 
     @property

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from math import prod
 from pathlib import Path
 from typing import NamedTuple
 
 from gcbench.comm.network import Link
-from gcbench.config import Config, ConfigError, emulated_link
-from gcbench.launch.instantiate import make_compressor
+from gcbench.config import ConfigError, emulated_link
 from gcbench.predict.links import read_link
 from gcbench.predict.measure import phase_seconds
 from gcbench.predict.model import Cluster, exchange_seconds
-from gcbench.predict.payload import Payload
-from gcbench.predict.subject import facts_of, refuse_foreign_code, shapes_of_model
+from gcbench.predict.recorded import messages_of, network_of
 from gcbench.records.schema import Network
 from gcbench.records.store import read_run
 
@@ -33,14 +29,11 @@ class ComparedExchange(NamedTuple):
         return self.measured_exchange_seconds / self.exchange_seconds
 
 
-def compare(
-    path: str, network: str | None = None, latency: str | None = None, own: Sequence[str] = ()
-) -> ComparedExchange:
+def compare(path: str, network: str | None = None, latency: str | None = None) -> ComparedExchange:
     """Return the exchange of a run on hosts with one worker each, compared with its prediction.
 
-    The link is `network`, by default the one that the result names. The model and the method must
-    be gcbench's or among the classes `own`, so that a result from elsewhere cannot choose code to
-    run here. Raises ConfigError for a run that cannot be predicted.
+    What was sent is what the result counted, in a mean step. The link is `network`, by default the
+    one that the result names. Raises ConfigError for a run that has no such exchange.
     """
     file = Path(path) if Path(path).is_file() else Path(path) / "result.json"
     if not file.is_file():
@@ -59,51 +52,18 @@ def compare(
             f"{path}: a part of its exchange passed under the computation (trainer.overlap, "
             "trainer.double_buffering), and whole exchanges are predicted; type a run without"
         )
-    config = {**result.config, "choices": result.choices}
-    refuse_foreign_code([config["model"], config["compressor"]], own, path)
-    _refuse_schedules(config, path)
-    shapes = shapes_of_model(
-        config["model"], facts_of(result.choices["model"], result.choices["dataset"])
-    )
-    values = sum(prod(shape) for shape in shapes.values())
-    if result.parameters not in (None, values):
-        raise ConfigError(
-            f"{path}: its model has {result.parameters:,} values, and {values:,} on the usual "
-            f"samples of dataset={result.choices['dataset']}, which predictions are for; type a "
-            "run on such samples"
-        )
+    if not (messages := messages_of(result)):
+        raise ConfigError(f"{path}: it has counted no exchange; type a run with one or more steps")
     between = _link(result.network, network, latency, path)
     # A node of a hierarchical method is made up of hosts, each with its own link to other nodes.
-    size = next((c.workers for c in result.collectives if c.level == "inside"), 1)
+    size = network_of(result, between).workers_per_node
     cluster = Cluster(between, between, size).at(size * between.bits_per_second)
-    compressor = make_compressor(config["compressor"], quiet=True)
-    messages = Payload(compressor, shapes, size).at(result.workers)
-    local = {"every": 1, "fragments": 1, **config.get("estimator", {})}
-    # All fragments together carry as many bits as the whole, but each needs as many messages.
-    messages = [m._replace(number=m.number * local["fragments"]) for m in messages]
-    exchange = exchange_seconds(messages, cluster.network(result.workers)) / local["every"]
     return ComparedExchange(
         title=result.experiment or Path(path).name,
         workers=result.workers,
-        exchange_seconds=exchange,
+        exchange_seconds=exchange_seconds(messages, cluster.network(result.workers)),
         measured_exchange_seconds=phase_seconds(result, "exchange"),
     )
-
-
-def _refuse_schedules(config: Config, path: str) -> None:
-    """Raise ConfigError if the run's exchanges vary by step, as only one kind is predicted."""
-    estimator = config["choices"].get("estimator", "sgd")
-    dense_steps = config["compressor"].get("dense_steps", 0)
-    if estimator not in ("sgd", "local_steps"):
-        raise ConfigError(
-            f"{path}: estimator={estimator} exchanges by a schedule that predictions do not know; "
-            "type a run of estimator=sgd or local_steps"
-        )
-    if dense_steps:
-        raise ConfigError(
-            f"{path}: dense_steps={dense_steps} sends other messages at first than later, and one "
-            "kind is predicted; type a run with dense_steps=0"
-        )
 
 
 def _link(measured: Network | None, network: str | None, latency: str | None, path: str) -> Link:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import product
 from math import prod
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 from pydantic import Field, PositiveInt
 from pydantic.dataclasses import dataclass
@@ -89,60 +89,6 @@ def _window(model: str) -> int:
     node = read_yaml(file) if file.is_file() else {}
     window: int = node.get("context", WINDOW)
     return window
-
-
-def refuse_foreign_code(node: Any, own: Collection[str], place: str) -> None:
-    """Raise ConfigError if a configuration from elsewhere names code that is not gcbench's.
-
-    Only targets that gcbench's conf/ names, and those in `own`, are allowed. Interpolations and
-    Hydra's other keys are refused, as they could bring in further targets; gcbench never writes
-    them into a result.
-    """
-    if isinstance(node, str) and "${" in node:
-        raise ConfigError(
-            f"{place}: its configuration contains the interpolation {node}, which gcbench never "
-            "writes into a result; type a run's directory"
-        )
-    if isinstance(node, list):
-        for inside in node:
-            refuse_foreign_code(inside, own, place)
-    elif isinstance(node, dict):
-        if others := [key for key in node if str(key).startswith("_") and key != "_target_"]:
-            raise ConfigError(
-                f"{place}: its configuration has the key {others[0]}, as no result of gcbench's "
-                "does; type a run's directory"
-            )
-        target = node.get("_target_")
-        if target is not None and target not in _targets_of_conf() and target not in own:
-            raise ConfigError(
-                f"{place}: its configuration names code that is not gcbench's, {target}; where you "
-                f"trust it, type own={target}"
-            )
-        refuse_foreign_code(list(node.values()), own, place)
-
-
-@cache
-def _targets_of_conf() -> frozenset[str]:
-    """Return the full names of all targets of models and methods.
-
-    Only full names are compared: a longer one could lead from our modules into any other.
-    """
-    files = [
-        path
-        for group in ("model", "compressor")
-        for path in (conf_directory() / group).rglob("*.yaml")
-    ]
-    return frozenset(_targets([read_yaml(path) for path in files]))
-
-
-def _targets(node: Any) -> Iterator[str]:
-    if isinstance(node, dict):
-        yield from [node["_target_"]] if "_target_" in node else []
-        nodes = list(node.values())
-    else:
-        nodes = node if isinstance(node, list) else []
-    for inside in nodes:
-        yield from _targets(inside)
 
 
 def shapes_of_model(node: Config, facts: Facts) -> Shapes:

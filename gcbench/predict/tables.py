@@ -223,9 +223,7 @@ def _compare(arguments: Predict) -> TextTable:
             "compare: type run directories, as in gcbench predict compare outputs/RUN network=1gbit"
         )
     network = _one_network(arguments) if "network" in arguments.given else None
-    comparisons = [
-        compare(path, network, arguments.latency, arguments.own) for path in arguments.paths
-    ]
+    comparisons = [compare(path, network, arguments.latency) for path in arguments.paths]
     rows = [
         [
             c.title,

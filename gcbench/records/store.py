@@ -244,12 +244,15 @@ def _read_file(path: Path, unreadable: list[str]) -> Iterator[RecordedRun]:
 
 
 def _parse_line(line: bytes, path: Path) -> RecordedRun:
-    kept = printable(json.loads(line))
-    name, metrics = kept["name"], kept["metrics"]
+    kept = json.loads(line)
+    name, result, metrics = printable(kept["name"]), printable(kept["result"]), kept["metrics"]
     if not isinstance(name, str) or not isinstance(metrics, list):
         raise ValueError("its name is not text, or its metrics are not a list")
+    # Curves are most of a line, and without backslashes nothing in it is escaped.
+    if b"\\" in line or not line.decode().rstrip("\n").isprintable():
+        metrics = printable(metrics)
     place = printable(f"{path}/{name}")
-    return RecordedRun.of(Result.parse(kept["result"]), place, partial(list, metrics))
+    return RecordedRun.of(Result.parse(result), place, partial(list, metrics))
 
 
 def _format_line(run: RecordedRun) -> str:

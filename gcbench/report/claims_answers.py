@@ -98,7 +98,7 @@ def answer_claim(claim: Claim, evidence: Evidence) -> AnsweredClaim:
     """
     fixed = list(_parts_at_any_budget(claim, evidence))
     answers = []
-    for budget in filter({run.budget for run in evidence.runs}.__contains__, BUDGETS):
+    for budget in filter(evidence.by_budget.__contains__, BUDGETS):
         measured = [
             _compare_rows(p, budget, evidence) for p in claim.check.rows if budget in p.budgets
         ]

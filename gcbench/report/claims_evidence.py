@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -60,6 +61,9 @@ class Evidence:
         folders: Sequence[str | Path],
         overrides: tuple[str, ...] = (),
     ) -> None:
+        self.by_budget: dict[str, list[RecordedRun]] = {}
+        for run in runs:
+            self.by_budget.setdefault(run.budget, []).append(run)
         self.runs, self._folders = runs, folders
         self.overrides = overrides  # added to every experiment
         self._rows: dict[tuple[str, str, str], Row] = {}
@@ -85,11 +89,12 @@ class Evidence:
         key = path, score, budget
         if key not in self._rows:
             chooser = Column(score, score, measure=score)
-            self._rows[key] = find_row(self.spec(path), chooser, self.runs, budget, self.overrides)
+            runs = self.by_budget.get(budget, [])
+            self._rows[key] = find_row(self.spec(path), chooser, runs, budget, self.overrides)
         return self._rows[key]
 
     def study(self, name: str) -> StudyResult | None:
-        """Return a study, or a table of scripts/steps like links/resnet18-1gbit-2, or None."""
+        """Return a study, or a table of scripts/turns like links/resnet18-1gbit-2, or None."""
         if name not in self.studies:
             find = find_link_table if name.startswith("links/") else find_study
             self.studies[name] = find(name, self._folders)
@@ -138,6 +143,7 @@ def measure_study(value: Any) -> Measured:
     return Measured(None, "no number")
 
 
+@cache
 def measure_row(row: Row, name: str) -> Measured:
     """Return the value of the named measure for a row.
 

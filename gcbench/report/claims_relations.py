@@ -23,7 +23,7 @@ import math
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import pairwise, product
 from statistics import fmean
 from typing import NamedTuple
@@ -210,7 +210,8 @@ def _judge(margin: Margin, p: float, p_of_loss: float) -> Judged:
     return Judged(margin, Verdict.WITHIN_NOISE if holds or equal else Verdict.NOT_DECIDED, by_loss)
 
 
-def read_relations(text: str, folder: str = "") -> list[Relation]:
+@cache
+def read_relations(text: str, folder: str = "") -> Sequence[Relation]:
     """Return the relations of one line, one for each pair of rows of `folder` that it compares.
 
     Raises ConfigError if the line is not such a relation.

@@ -227,7 +227,9 @@ def claims(typed: Sequence[str]) -> None:
     if arguments.keep:
         keep_claims(Path(arguments.keep), answered)
         for kept in filter(None, evidence.studies.values()):
-            if not kept.study["study"].startswith("links/"):  # scripts/steps keeps these itself
+            if not kept.study["study"].startswith(
+                "links/"
+            ):  # scripts/turns steps keeps these itself
                 keep_study(Path(arguments.keep), kept.path)
         if evidence.tests:
             keep_tests(Path(arguments.keep), evidence.tests.path)

@@ -116,7 +116,7 @@ def _link_milliseconds(result: Result, network: str = "1gbit") -> float | None:
     """Return the milliseconds of a mean step's exchange on a network, by the cost model."""
     if not result.collectives:
         return None
-    from gcbench.report.links import seconds_on  # imports torch, which other measures do not
+    from gcbench.predict.recorded import seconds_on  # imports torch, which other measures do not
 
     return 1e3 * seconds_on(result, network)
 

@@ -22,6 +22,7 @@ from gcbench.predict.devices import Device, device_names, read_device
 from gcbench.predict.links import ethernets, read_presets
 from gcbench.predict.measure import COMPUTATION
 from gcbench.predict.model import codec_seconds, exchange_seconds
+from gcbench.predict.recorded import INSTANT, messages_of, network_of
 from gcbench.predict.subject import has_timed_samples
 from gcbench.records.schema import Result
 from gcbench.records.store import RecordedRun
@@ -37,7 +38,6 @@ from gcbench.report.figures.series import (
     name_configurations,
 )
 from gcbench.report.figures.tracks import track
-from gcbench.report.links import INSTANT, messages_of, network_of
 from gcbench.report.listing import knobs_of
 from gcbench.report.measures import LOWER, MEASURES, measure, seconds
 from gcbench.report.reach_data import races

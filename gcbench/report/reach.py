@@ -11,6 +11,7 @@ from gcbench.comm.network import Link
 from gcbench.predict.devices import Device, read_device
 from gcbench.predict.links import ethernet_latency, read_link
 from gcbench.predict.model import Cluster, Compute, Method, Prediction, predict
+from gcbench.predict.recorded import INSTANT
 from gcbench.predict.subject import methods_by_exchange
 from gcbench.predict.target import First, epochs_to, first_of
 from gcbench.predict.units import format_seconds
@@ -18,7 +19,6 @@ from gcbench.records.schema import BITS_PER_MIB
 from gcbench.records.store import RecordedRun
 from gcbench.report.configs import compose_row
 from gcbench.report.document import Cell, Document, Heading, Line, Summary
-from gcbench.report.links import INSTANT
 from gcbench.report.rows import Row
 from gcbench.report.tables import Reach, Table
 

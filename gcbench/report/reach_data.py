@@ -8,10 +8,10 @@ from typing import Any
 
 from gcbench.comm.network import Link
 from gcbench.predict.model import Cluster, Method, predict
+from gcbench.predict.recorded import INSTANT
 from gcbench.predict.target import First
 from gcbench.records.store import RecordedRun
 from gcbench.report.figures.tracks import track
-from gcbench.report.links import INSTANT
 from gcbench.report.reach import RATES, WORKERS, Contender, Race, race_of
 from gcbench.report.rows import group_runs
 from gcbench.report.tables import read_table, table_names

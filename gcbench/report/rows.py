@@ -41,7 +41,7 @@ class Other(NamedTuple):
     runs: list[RecordedRun]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Row:
     """One row of a table at one budget."""
 
@@ -199,20 +199,19 @@ def find_row(
     budget: str,
     overrides: tuple[str, ...] = (),
 ) -> Row:
-    """Return a table row together with its runs.
+    """Return a table row together with its runs, of which `runs` are all at the budget.
 
     Overrides whose key the row's configuration lacks are ignored. If several learning rates were
     tried, the score `chooser` decides which one is reported.
     """
-    at_budget = [run for run in runs if run.budget == budget]
     if spec.experiment and overrides:
         overrides = overrides_for(spec.experiment, budget, overrides)
-    if spec.experiment is None or not at_budget:
+    if spec.experiment is None or not runs:
         return Row(spec, budget, typed=overrides)
     expected = compose_row(spec, budget, overrides)
     candidates = [
         run
-        for run in at_budget
+        for run in runs
         if run.experiment == spec.experiment or run.result.identity == expected.identity
     ]
     settings = {key: read_key(expected.config, key) for key in spec.settings}

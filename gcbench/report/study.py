@@ -54,7 +54,7 @@ def find_study(name: str, folders: Sequence[str | Path]) -> KeptStudy | None:
 
 
 def find_link_table(name: str, folders: Sequence[str | Path]) -> KeptStudy | None:
-    """Return the newest table of scripts/steps in `<folder>/**/<name>.json`, methods as rows.
+    """Return the newest table of scripts/turns steps in `<folder>/**/<name>.json`, methods as rows.
 
     Where it has several links, a row is called `4 x 100mbit, dense`, for example.
     """
@@ -70,12 +70,12 @@ def find_link_table(name: str, folders: Sequence[str | Path]) -> KeptStudy | Non
             ]
             tables.append(KeptStudy(path, {**content, "study": name, "rows": rows}))
         except (OSError, ValueError, TypeError, KeyError) as error:
-            log.warning("not read: %s: not a table of scripts/steps (%s)", path, error)
+            log.warning("not read: %s: not a table of scripts/turns steps (%s)", path, error)
     return _newest(tables)
 
 
 def setting_of(study: StudyResult) -> str:
-    """Return the hosts and links of a table of scripts/steps, or that it is a study."""
+    """Return the hosts and links of a table of scripts/turns steps, or that it is a study."""
     parts = [part for part in study.get("parts") or [study] if "hosts" in part]
     hosts, links = ({str(part[key]): None for part in parts} for key in ("hosts", "link"))
     return f"{' and '.join(hosts)} hosts at {' and '.join(links)}" if parts else "a study"

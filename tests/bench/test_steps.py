@@ -65,10 +65,10 @@ def test_a_message_takes_as_long_for_all() -> None:
 
 
 def test_virtual_workers_are_timed_beside_their_passes() -> None:
-    script = Path(__file__).parents[2] / "scripts" / "virtual_workers"
+    script = Path(__file__).parents[2] / "scripts" / "turns"
     typed = [*OVERRIDES, "trainer.gpus=3", "--rounds", "1", "--methods", "dense fp32"]
     printed = subprocess.run(
-        [sys.executable, script, *typed], capture_output=True, text=True, check=True
+        [sys.executable, script, "virtual", *typed], capture_output=True, text=True, check=True
     ).stdout
     passes, at_once, dense = (line.split("|")[1:4] for line in printed.splitlines()[2:5])
     assert passes[0].strip() == "passes" and float(passes[2]) == 1

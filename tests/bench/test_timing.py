@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from lib import turns as steps
+from lib.turns import BASELINE, message_seconds, time_rows
 from method_cases import build_method
 from torch import nn
 
-from gcbench.bench import steps, timing
+from gcbench.bench import timing
 from gcbench.bench.inputs import Input
 from gcbench.bench.local import _row, measure
-from gcbench.bench.steps import BASELINE, message_seconds, time_rows
-from gcbench.bench.timing import Timing, time_beside_copy
+from gcbench.bench.timing import Timing, cpu_beside_one_thread, time_beside_copy
 from gcbench.comm import LocalControl
 
 
@@ -29,6 +31,23 @@ def test_a_work_four_times_as_long_as_a_copy_is_a_quarter_as_fast(
     row = _row("encode", Input("normal", {"w": torch.zeros(1, 10, 100)}), found)
     rates = [row[key] for key in ("milliseconds", "gb_per_second", "memcpy_gb_per_second")]
     assert rates == pytest.approx([4e-3, 1, 4])
+
+
+def test_threads_that_wait_use_cpu_time() -> None:
+    def work() -> None:
+        end = time.process_time() + 0.002 * torch.get_num_threads()
+        while time.process_time() < end:
+            pass
+
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        assert cpu_beside_one_thread(work, torch.device("cpu"), 3) is None
+        torch.set_num_threads(2)
+        assert cpu_beside_one_thread(work, torch.device("cpu"), 3) == pytest.approx(2, rel=0.2)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_the_messages_of_other_workers_are_decoded_too() -> None:

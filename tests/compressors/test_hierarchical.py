@@ -193,20 +193,6 @@ def test_the_command_line_reaches_it() -> None:
     assert compressor.inner.inner == Hierarchical(QSGD(7, "l2", bucket_size=512), 2)
 
 
-@pytest.mark.parametrize(
-    ("settings", "says"),
-    [
-        (
-            {"exchange": "gather", "workers_per_node": 2},
-            "workers_per_node=2 has no effect with exchange=gather",
-        ),
-    ],
-)
-def test_its_bad_knobs_are_refused(settings: dict[str, Any], says: str) -> None:
-    with pytest.raises(ValueError, match=says):
-        build(QSGD(7, bucket_size=16), **settings)
-
-
 def test_virtual_workers_have_no_hosts() -> None:
     grads: dict[str, Tensor] = gradients(range(4), 0)
     with pytest.raises(ValueError, match="as for virtual workers; type workers_per_node=2"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from lib.missing import Missing, MissingRun, budget_of, find_missing
 from results import result_of, write
 
 from gcbench.records.store import find_runs
@@ -12,7 +13,6 @@ from gcbench.report import claims
 from gcbench.report.claims import read_claims
 from gcbench.report.claims_answers import answer_claim
 from gcbench.report.claims_evidence import Evidence
-from gcbench.report.missing import Missing, MissingRun, budget_of, find_missing
 from gcbench.report.tables import TableRow, read_table
 
 OUT = Path("outputs")
@@ -187,7 +187,7 @@ def test_what_needs_data_that_lie_here_is_lacking(
     lacking, here: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     add_table(here, "small/big", IMAGENET)
-    monkeypatch.setattr("gcbench.report.missing.data_folder", lambda: tmp_path)
+    monkeypatch.setattr("lib.missing.data_folder", lambda: tmp_path)
     (tmp_path / "imagenet-mini").mkdir()
     assert lacking("small/big").runs == []
     (tmp_path / "imagenet").mkdir()
@@ -199,7 +199,7 @@ def test_files_of_libsvm_may_lie_compressed(
     lacking, here: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ending: str, at_hand: int
 ) -> None:
     add_table(here, "small/year", "ecqsgd/table1_year/full_precision")
-    monkeypatch.setattr("gcbench.report.missing.data_folder", lambda: tmp_path)
+    monkeypatch.setattr("lib.missing.data_folder", lambda: tmp_path)
     (tmp_path / "libsvm").mkdir()
     for name in ("YearPredictionMSD", "YearPredictionMSD.t"):
         assert lacking("small/year").runs == [], "not both"

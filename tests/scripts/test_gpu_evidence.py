@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 import torch
+from lib.lines import Lines
 from needed import lacks, patience
 from processes import Copy, code
 from results import result_of, write
 
-from gcbench.bench.lines import Lines
 from gcbench.config import ConfigError
 from gcbench.records.store import find_runs
 

@@ -13,10 +13,10 @@ from needed import patience
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 
 
-def mistake(script: str, *arguments: str, **env: str) -> str:
-    """Return the last line that a script prints when it refuses its arguments."""
+def mistake(*arguments: str, **env: str) -> str:
+    """Return the last line that scripts/turns prints when it refuses its arguments."""
     done = subprocess.run(
-        [sys.executable, str(SCRIPTS / script), *arguments],
+        [sys.executable, str(SCRIPTS / "turns"), *arguments],
         capture_output=True,
         text=True,
         env=os.environ | env,
@@ -26,11 +26,16 @@ def mistake(script: str, *arguments: str, **env: str) -> str:
     return done.stderr.splitlines()[-1]
 
 
-@pytest.mark.parametrize("script", ["steps", "sharded", "validate", "reach", "virtual_workers"])
-def test_no_rounds_have_no_median(script: str) -> None:
-    overrides = [] if script in ("sharded", "validate", "reach") else ["model=mlp"]
-    assert "argument --rounds: 0: type a number of turns" in mistake(
-        script, *overrides, "--rounds", "0"
+@pytest.mark.parametrize("case", ["steps", "sharded", "predictions", "reach", "virtual"])
+def test_no_rounds_have_no_median(case: str) -> None:
+    overrides = ["model=mlp"] if case in ("steps", "virtual") else []
+    refused = mistake(case, *overrides, "--rounds", "0")
+    assert "argument --rounds: 0: type a number of turns" in refused
+
+
+def test_an_unknown_case_is_told() -> None:
+    assert mistake("step") == (
+        "scripts/turns step: type one of steps, sharded, predictions, reach, virtual"
     )
 
 
@@ -43,7 +48,7 @@ def test_no_rounds_have_no_median(script: str) -> None:
     ],
 )
 def test_virtual_workers_refuses_what_it_would_ignore(override: str, says: str) -> None:
-    assert says in mistake("virtual_workers", override)
+    assert says in mistake("virtual", override)
 
 
 @pytest.mark.parametrize(

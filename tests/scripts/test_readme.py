@@ -8,10 +8,12 @@ import runpy
 import shutil
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
+from lib import predictions, reach, steps
 from needed import patience
 
 from gcbench.config import budget_names, compose_overrides, resolve
@@ -161,8 +163,8 @@ def test_the_kept_results_are_few_and_small() -> None:
 
 
 LINKS = {Path(kept).stem: kept for kept in KEPT if "/links/" in kept}
-PAGE_OF = {  # tables that are not by scripts/steps, and the script that makes them
-    "predictions": "validate",
+PAGE_OF = {  # tables that are not by scripts/turns steps, and what makes them
+    "predictions": "predictions",
     "reach": "reach",
     "sharded-100mbit-2": "sharded",
     "sharded-1gbit-2": "sharded",
@@ -177,17 +179,17 @@ def measured(name: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", sorted(LINKS.keys() - PAGE_OF))
 def test_a_kept_table_of_steps_follows_from_its_measurements(name: str) -> None:
-    steps, facts = runpy.run_path(str(ROOT / "scripts" / "steps")), measured(name)
+    facts = measured(name)
     for row in facts["rows"]:
-        assert row["model_seconds"] == steps["predicted"](
+        assert row["model_seconds"] == steps.predicted(
             row, facts["link"], facts["hosts"], facts["message_seconds"]
         )
-    assert steps["page"](facts) == (ROOT / LINKS[name]).read_text(encoding="utf-8")
+    assert steps.page(facts) == (ROOT / LINKS[name]).read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", sorted(PAGE_OF.keys() & LINKS))
 def test_a_kept_table_follows_from_its_measurements(name: str) -> None:
-    page = runpy.run_path(str(ROOT / "scripts" / PAGE_OF[name]))["page"]
+    page = import_module(f"lib.{PAGE_OF[name]}").page
     assert page(measured(name)) == (ROOT / LINKS[name]).read_text(encoding="utf-8")
 
 
@@ -200,8 +202,7 @@ def test_a_winner_is_right_only_if_it_is_first_in_both() -> None:
         ]
         return {"link": "1gbit", "hosts": 2, "windows": 8, "target": 27.0, "rows": rows}
 
-    page = runpy.run_path(str(ROOT / "scripts/reach"))["page"]
-    text = page({"parts": [part(1.1, 2.0), part(1.1, 1.0), part(2.0, 2.2)]})
+    text = reach.page({"parts": [part(1.1, 2.0), part(1.1, 1.0), part(2.0, 2.2)]})
     assert "right in 2 of 3 configurations, and 4 of 6 steps are" in " ".join(text.split())
     assert "| 1gbit, 2x8, 27 | One    |    1000.0 |   1100.0 |  1.10 |" in text
     assert "* 12" in text and all(len(line) <= PAGE_WIDTH for line in text.split("\n")[:9])
@@ -209,32 +210,31 @@ def test_a_winner_is_right_only_if_it_is_first_in_both() -> None:
 
 @pytest.mark.slow  # composes every row twice
 def test_the_map_is_measured_with_the_methods_of_its_rows() -> None:
-    script = runpy.run_path(str(ROOT / "scripts/reach"))
-    table = read_table(script["TABLE"])
-    rows = group_runs(table, find_runs([ROOT / "outputs"]).runs, script["BUDGET"])
+    table = read_table(reach.TABLE)
+    rows = group_runs(table, find_runs([ROOT / "outputs"]).runs, reach.BUDGET)
     race = race_of(table, rows)
     assert race is not None and len(race.contenders) == len(rows)
     for row, one in zip(rows, race.contenders, strict=True):
-        typed = script["overrides"](one, next(iter(one.forms)))
-        config = resolve(compose_overrides([*script["MODEL"], *typed]))
+        typed = reach.overrides(one, next(iter(one.forms)))
+        config = resolve(compose_overrides([*reach.MODEL, *typed]))
         expected = compose_row(row.spec, row.budget).config
         for part in ("model", "compressor", "estimator"):
             assert config[part] == expected[part], row.spec.title
 
 
 def test_a_page_of_chosen_links_says_so_and_leaves_the_full_one() -> None:
-    validate, facts = runpy.run_path(str(ROOT / "scripts/validate")), measured("predictions")
+    facts = measured("predictions")
     some = [part for part in facts["parts"] if (part["link"], part["hosts"]) == ("1gbit", 4)]
-    assert validate["chosen"](facts["parts"]) == [] and validate["chosen"](some) == ["1gbit", "4"]
-    assert "`scripts/validate --rates 1gbit --hosts 4 --rounds" in validate["page"](
-        facts | {"parts": some}
-    )
+    assert predictions.chosen(facts["parts"]) == []
+    assert predictions.chosen(some) == ["1gbit", "4"]
+    page = predictions.page(facts | {"parts": some})
+    assert "`scripts/turns predictions --rates 1gbit --hosts 4 --rounds" in page
 
 
 def test_a_link_without_a_rate_is_refused_before_anything_is_measured(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("sys.argv", ["validate", "--rates", "1gbit,open"])
+    monkeypatch.setattr("sys.argv", ["turns", "--rates", "1gbit,open"])
     with pytest.raises(SystemExit):
-        runpy.run_path(str(ROOT / "scripts/validate"), run_name="__main__")
+        predictions.main()
     assert "--rates 1gbit,open: open has no rate" in capsys.readouterr().err

@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 from gloo_pool import Process
+from lib.turns import BASELINE, make_contenders, message_seconds, time_rows
 from torch import nn
 
-from gcbench.bench.steps import BASELINE, make_contenders, message_seconds, time_rows
 from gcbench.comm import Control
 
 

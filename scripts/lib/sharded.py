@@ -1,8 +1,7 @@
-#!/usr/bin/env python3
 """Measure steps of FSDP2 and HSDP on a shaped link, with and without compressed gradients.
 
     scripts/netlab --hosts 2 --rate 1gbit -- sh -c 'torchrun --nnodes 2 --nproc-per-node 2 \\
-        --node-rank $RANK --master-addr $MASTER_ADDR --master-port 29400 scripts/sharded'
+        --node-rank $RANK --master-addr $MASTER_ADDR --master-port 29400 scripts/turns sharded'
 
 Each host is a node with several processes; what these send to each other does not leave the host.
 FSDP shards over all processes. HSDP shards inside a node and averages between nodes: PyTorch's own
@@ -27,35 +26,33 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 import gcbench
-from gcbench.bench.contenders import Contender
-from gcbench.bench.steps import BASELINE, keep_measured, time_rows
 from gcbench.bench.timing import Row, turns
 from gcbench.comm import Control, ProcessGroupControl
 from gcbench.console import TextTable, markdown
 from gcbench.launch.meeting import join
 from gcbench.launch.memory import keep_freed_memory
 from gcbench.records.environment import describe_environment
+from lib.contenders import Contender
+from lib.turns import BASELINE, keep_measured, refuse_alone, time_rows
 
 WIDTH, LAYERS, BATCH = 1024, 4, 8  # 4.2 million values, with little to compute
 METHODS: dict[str, dict[str, Any]] = {
     "qsgd": {"bits": 4},
     "scaled_sign": {},
 }
-CODECS = "compiled"  # as in a run
 WHOLE = "whole"
 HEADINGS = ["training", "gradients", "step", "of plain", "MB off a host"]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="scripts/turns sharded",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--rounds", type=turns, default=8, help="turns, with two timed steps each")
     typed = parser.parse_args()
-    if "RANK" not in os.environ:
-        parser.error(
-            "this runs on hosts: type scripts/netlab --hosts 2 --rate 1gbit -- scripts/sharded ..."
-        )
+    refuse_alone("sharded")
     keep_freed_memory()
     torch.set_num_threads(1)
     with join("gloo", timeout=timedelta(minutes=10)):
@@ -75,14 +72,12 @@ def measure(rounds: int) -> list[Row]:
     racing[f"FSDP, {WHOLE}"] = Sharded(everybody)
     for name, knobs in METHODS.items():
         one = racing[f"FSDP, {name}"] = Sharded(everybody)
-        one.handle = gcbench.compress(one.model, name, codec_backend=CODECS, **knobs)
+        one.handle = gcbench.compress(one.model, name, **knobs)
     racing[f"HSDP, {WHOLE}"] = Sharded(nodes)
     for name, knobs in METHODS.items():
         one = racing[f"HSDP, {name}"] = Sharded(nodes["process"])
         group = nodes["node"].get_group()
-        one.handle = gcbench.compress(
-            one.model, name, replicas=group, codec_backend=CODECS, **knobs
-        )
+        one.handle = gcbench.compress(one.model, name, replicas=group, **knobs)
     return time_rows(racing, control, rounds)
 
 
@@ -173,7 +168,3 @@ def page(facts: Row) -> str:
         f"Steps of {LAYERS} layers of {WIDTH} x {WIDTH} in ms, medians of {2 * facts['rounds']} in "
         "turn, in one run. MB off a host are a step's, counted at its interface.\n"
     )
-
-
-if __name__ == "__main__":
-    main()

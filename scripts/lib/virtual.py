@@ -1,43 +1,32 @@
-#!/usr/bin/env python3
 """Compare the time of a step of virtual workers with that of its passes in plain PyTorch.
 
-    scripts/virtual_workers model=resnet18 dataset=cifar10 trainer.batch_size=16 trainer.gpus=16
-    scripts/virtual_workers model=lstm dataset=wikitext2 trainer.batch_size=16 trainer.gpus=16
+    scripts/turns virtual model=resnet18 dataset=cifar10 trainer.batch_size=16 trainer.gpus=16
+    scripts/turns virtual model=lstm dataset=wikitext2 trainer.batch_size=16 trainer.gpus=16
 
 `passes` is one forward and one backward pass per worker, whose gradients are discarded. `one pass`
 is over the batches of all workers at once, and yields no gradient per worker. Methods and passes
-take turns of three steps, of which the first is not timed. Codecs are compiled, on one thread.
+take turns of three steps, of which the first is not timed. Everything runs on one thread.
 """
 
 from __future__ import annotations
 
 import argparse
-import sys
-import tempfile
-import time
-from collections.abc import Callable
-from functools import partial
-from pathlib import Path
 from statistics import median
 
 import torch
 
-from gcbench.bench.steps import TURN, refuse_fixed
 from gcbench.bench.timing import ratio_in_turn, turns
-from gcbench.codecs.kernels import use_backend
-from gcbench.comm import Comm, LocalControl
-from gcbench.config import ConfigError, resolve_overrides
+from gcbench.comm import LocalControl
+from gcbench.config import Config, resolve_overrides
 from gcbench.console import TextTable, markdown
 from gcbench.data import Data
-from gcbench.launch.building import build_run
-from gcbench.launch.connections import Connections
 from gcbench.launch.instantiate import make_data
 from gcbench.launch.memory import keep_freed_memory
-from gcbench.launch.plan import Machine, make_plan
 from gcbench.train.estimators import batch_of
 from gcbench.train.run import Progress, Run
-from gcbench.train.step import train_step
 from gcbench.train.tasks import loss_of
+from lib.contenders import Contender, GcbenchSteps
+from lib.turns import refuse_fixed, time_in_turn, use_codecs
 
 METHODS = {
     "dense fp32": ["compressor=none"],
@@ -57,7 +46,9 @@ PASSES, ONE_PASS = "passes", "one pass"
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="scripts/turns virtual",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--rounds", type=turns, default=5, help="turns, with two timed steps each")
     parser.add_argument(
@@ -73,16 +64,20 @@ def main() -> None:
     refuse_fixed(typed.overrides, FIXED, "choose methods with --methods")
     keep_freed_memory()
     torch.set_num_threads(1)
-    use_backend("native")
-    data = make_data(resolve_overrides([*typed.overrides, *FIXED])[0])
-    steps = {name: steps_of([*typed.overrides, *METHODS[name]], data) for name in typed.methods}
-    run, progress = next(iter(steps.values()))
-    contenders: dict[str, Callable[[], object]] = {
-        PASSES: partial(take_passes, run, progress),
-        ONE_PASS: partial(take_passes, run, progress, at_once=True),
+    use_codecs()
+    configs = {
+        name: resolve_overrides([*typed.overrides, *METHODS[name], *FIXED])[0]
+        for name in typed.methods
     }
-    contenders |= {name: partial(train_step, *at) for name, at in steps.items()}
-    seconds = time_in_turn(contenders, typed.rounds)
+    first = next(iter(configs.values()))
+    data = make_data(first)
+    contenders: dict[str, Contender] = {
+        PASSES: Passes(first, data),
+        ONE_PASS: Passes(first, data, at_once=True),
+    }
+    control = LocalControl()
+    contenders |= {name: GcbenchSteps(config, data, control) for name, config in configs.items()}
+    seconds = time_in_turn(contenders, control, typed.rounds)
     rows = [
         [name, f"{median(times):.3f}", f"{ratio_in_turn(times, seconds[PASSES]):.2f}"]
         for name, times in seconds.items()
@@ -90,15 +85,15 @@ def main() -> None:
     print(markdown(TextTable(["step", "seconds", "of the passes"], rows)))
 
 
-def steps_of(overrides: list[str], data: Data) -> tuple[Run, Progress]:
-    config, _ = resolve_overrides([*overrides, *FIXED])
-    comm = Comm(config["trainer"]["gpus"])
-    connections = Connections(comm, None, LocalControl(), torch.device("cpu"))
-    with tempfile.TemporaryDirectory() as folder:
-        run = build_run(
-            config, make_plan(config, Machine.detect()), connections, data, Path(folder)
-        )
-    return run, Progress.start(run)
+class Passes(GcbenchSteps):
+    """A forward and a backward pass per worker, or one for all, as in plain PyTorch."""
+
+    def __init__(self, config: Config, data: Data, at_once: bool = False) -> None:
+        super().__init__(config, data, LocalControl())
+        self._at_once = at_once
+
+    def step(self) -> None:
+        take_passes(self.run, self.progress, self._at_once)
 
 
 def take_passes(run: Run, progress: Progress, at_once: bool = False) -> None:
@@ -117,25 +112,3 @@ def take_passes(run: Run, progress: Progress, at_once: bool = False) -> None:
         loss_of(task, outputs, targets).backward()
     model.zero_grad()
     run.clock.stop()  # discards laps of loading batches, which belong to no step
-
-
-def time_in_turn(
-    contenders: dict[str, Callable[[], object]], rounds: int
-) -> dict[str, list[float]]:
-    """Return the seconds of all timed steps; the first round is not timed."""
-    seconds: dict[str, list[float]] = {name: [] for name in contenders}
-    for number in range(1 + rounds):
-        for name, step in contenders.items():
-            for i in range(TURN):
-                start = time.perf_counter()
-                step()
-                if number and i:
-                    seconds[name].append(time.perf_counter() - start)
-    return seconds
-
-
-if __name__ == "__main__":
-    try:
-        main()
-    except ConfigError as error:
-        sys.exit(f"scripts/virtual_workers: {error}")

@@ -1,8 +1,7 @@
-#!/usr/bin/env python3
 """Compare measured with predicted steps on shaped links, for one method of every family.
 
-    scripts/validate                                    # as root: 100mbit and 1gbit, 2 and 4 hosts
-    scripts/validate --rates 1gbit --hosts 2 --rounds 5
+    scripts/turns predictions      # as root: 100mbit and 1gbit, 2 and 4 hosts
+    scripts/turns predictions --rates 1gbit --hosts 2 --rounds 5
 
 Methods take turns on hosts that scripts/netlab joins. The times of a host's own work are inputs of
 the prediction, measured in the same turns: a step without a method (computation), and a step in
@@ -26,9 +25,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
-from gcbench.bench.steps import BASELINE, keep_measured, step_times
 from gcbench.bench.timing import Row, turns
-from gcbench.codecs.kernels import use_backend
 from gcbench.comm.network import Link
 from gcbench.console import TextTable, markdown
 from gcbench.predict.links import read_link
@@ -36,6 +33,7 @@ from gcbench.predict.model import Cluster, CodecSeconds, Compute, Method, predic
 from gcbench.predict.payload import Payload
 from gcbench.records.environment import describe_environment
 from gcbench.studies.study import compressor, model_shapes
+from lib.turns import BASELINE, keep_measured, step_times, use_codecs
 
 # 2.2 million values, and a batch that takes 0.07 s to compute, or twice that if two hosts share a
 # core. Hosts that wait for their turn there lose some 20 ms per step, which is not predicted.
@@ -67,7 +65,9 @@ RATES, HOSTS = "100mbit,1gbit", "2,4"  # of the page without rates in its name
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="scripts/turns predictions",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--rates", default=RATES, help="rates of links, separated by commas")
     parser.add_argument("--hosts", default=HOSTS, help="numbers of hosts, separated by commas")
@@ -92,7 +92,15 @@ def on_hosts(rate: str, hosts: str, rounds: int) -> Row:
     """Return the measured and the predicted times of hosts joined at a rate."""
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder) / "rows.json"
-        here = [sys.executable, __file__, "--rounds", str(rounds), "--to", str(answer)]
+        here = [
+            sys.executable,
+            sys.argv[0],
+            "predictions",
+            "--rounds",
+            str(rounds),
+            "--to",
+            str(answer),
+        ]
         run_on_hosts(rate, hosts, here)
         part: Row = json.loads(answer.read_text())
     return part
@@ -100,7 +108,7 @@ def on_hosts(rate: str, hosts: str, rounds: int) -> Row:
 
 def run_on_hosts(rate: str, hosts: str, command: Sequence[str]) -> None:
     """Run a command on hosts joined at a rate; exit if scripts/netlab fails, which prints why."""
-    netlab = [str(Path(__file__).with_name("netlab")), "--hosts", hosts, "--rate", rate, "--"]
+    netlab = [str(Path(__file__).parents[1] / "netlab"), "--hosts", hosts, "--rate", rate, "--"]
     if code := subprocess.run([*netlab, *command]).returncode:
         sys.exit(code)
 
@@ -114,8 +122,8 @@ def measure_here(rounds: int, answer: Path) -> None:
     for name, overrides in FAMILIES.items():
         turns |= {_alone(name): overrides, name: overrides}
     alone = [_alone(name) for name in FAMILIES]
-    use_backend("compiled")
-    rows, message_seconds = step_times(MODEL, {**turns, **local}, rounds, alone, beside_torch=False)
+    use_codecs()
+    rows, message_seconds = step_times(MODEL, {**turns, **local}, rounds, alone, torch_hooks={})
     if os.environ["RANK"] != "0":
         return
     measured = {row["method"]: row for row in rows}
@@ -196,9 +204,6 @@ def page(facts: Row) -> str:
         "measured over predicted, turn by turn. Inputs are computation and codec, "
         f"measured in the same turns, and a message's seconds ({latencies}). Predicted are "
         f"the exchange and the step. {sum(abs(r - 1) <= WITHIN for r in ratios)} of {len(ratios)} "
-        f"steps are within {100 * WITHIN:.0f} %. `scripts/validate{typed} --rounds {rounds}`\n"
+        f"steps are within {100 * WITHIN:.0f} %. "
+        f"`scripts/turns predictions{typed} --rounds {rounds}`\n"
     )
-
-
-if __name__ == "__main__":
-    main()

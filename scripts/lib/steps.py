@@ -1,35 +1,48 @@
-#!/usr/bin/env python3
 """Measure step times of several methods and of PyTorch's DDP on a shaped link, in one run.
 
-    scripts/netlab --hosts 2 --rate 1gbit -- scripts/steps model=resnet18 dataset=cifar10
-    scripts/netlab --hosts 2 --rate 1gbit -- scripts/steps model=lstm dataset=wikitext2 --rounds 5
-    scripts/netlab --spare-core -- scripts/steps model=resnet18 dataset=cifar10 --overlap
+    scripts/netlab --hosts 2 --rate 1gbit -- scripts/turns steps model=resnet18 dataset=cifar10
+    scripts/netlab --hosts 2 --rate 1gbit -- scripts/turns steps model=lstm dataset=wikitext2
+    scripts/netlab --spare-core -- scripts/turns steps model=resnet18 dataset=cifar10 --overlap
 
-With trainer.batch_size=16 the batch is as in the papers. Codecs are those of a default run once its
-kernels are compiled; trainer.codec_backend=eager or compiled selects others. The script writes
+With trainer.batch_size=16 the batch is as in the papers. Codecs are those of a default run;
+trainer.codec_backend=eager selects others. The script writes
 outputs/tables/links/<model>-<rate>-<hosts>.md, and its measurements to outputs/results/links/. With
 --overlap it measures each method with exchanges after and during the backward pass, and the files
-are named overlap-<model>-... `exchange` is the time of the collectives, hidden or not; `model` is
-the cost model's time for their payload on that link.
+are named overlap-<model>-...; with --compress, gcbench.compress in a plain loop, compress-<model>-...
+`exchange` is the time of the collectives, hidden or not; `model` is the cost model's time for their
+payload on that link.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import sys
+from functools import partial
 from typing import Any
 
-from gcbench.bench.steps import FIXED, keep_measured, of_workers, refuse_fixed, step_times
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+from torch.nn.parallel import DistributedDataParallel
+
+import gcbench
 from gcbench.bench.timing import ratio_in_turn, turns
-from gcbench.codecs.kernels import use_backend
 from gcbench.comm.network import Link, Network
-from gcbench.config import ConfigError, resolve_overrides
+from gcbench.config import resolve_overrides
 from gcbench.console import TextTable, markdown
 from gcbench.predict.links import read_link
 from gcbench.records.environment import describe_environment
+from lib.turns import (
+    BASELINE,
+    FIXED,
+    TORCH,
+    keep_measured,
+    of_workers,
+    refuse_alone,
+    refuse_fixed,
+    step_times,
+    use_codecs,
+)
 
-UNDER = ", overlap"
+UNDER, FP16_HOOK = ", overlap", "torch DDP, fp16_compress_hook"
 OVERLAP = ["trainer.overlap=true", "trainer.bucket_mib=8"]
 METHODS = {
     "dense fp32": ["compressor=none"],
@@ -62,47 +75,60 @@ OVERLAPPED = (  # with --overlap: each exchanges after the backward pass, and du
     "scaled sign",
     "PowerSGD rank 2",
 )
+COMPRESSED: dict[str, dict[str, Any]] = {  # with --compress: by gcbench.compress, in a plain loop
+    "none": {},
+    "fp16": {},
+    "qsgd": {"bits": 4},
+    "scaled_sign": {},
+    "powersgd": {"rank": 2},
+    "top_k": {},
+}
 CODECS = {
+    # Before codecs were native.
     "auto": "Codecs are compiled; sums are native C++ where there is some, and eager elsewhere.",
-    "compiled": "Codecs are compiled.",
+    "native": "Codecs are native C++.",
     "eager": "Codecs are eager.",
 }
 OVERLAP_HEADINGS = ["method", "step", "exchange", "coding", "overlapped", "ratio"]
 HEADINGS = ["method", "step", "slowdown", "exchange", "model", "coding", "MB sent"]
+COMPRESS_HEADINGS = ["method", "step", "slowdown", "MB sent"]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="scripts/turns steps",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "--rounds", type=turns, default=10, help="turns per method, with two timed steps each"
     )
-    parser.add_argument(
+    kinds = parser.add_mutually_exclusive_group()
+    kinds.add_argument(
         "--overlap", action="store_true", help="exchanges after the backward pass, and during it"
+    )
+    kinds.add_argument(
+        "--compress", action="store_true", help="gcbench.compress beside PyTorch's hooks"
     )
     parser.add_argument("overrides", nargs="+", help="as for gcbench")
     typed = parser.parse_intermixed_args()
-    if "RANK" not in os.environ:
-        parser.error(
-            "this runs on hosts: type scripts/netlab --hosts 2 --rate 1gbit -- scripts/steps ..."
-        )
+    refuse_alone("steps")
     if not any(override.startswith("model=") for override in typed.overrides):
         parser.error(f"{' '.join(typed.overrides)}: no model; type model=resnet18, say, before it")
     fixed = [*of_workers(int(os.environ["WORLD_SIZE"])), *FIXED]
     refuse_fixed(typed.overrides, fixed, "all methods take turns here")
     config, _ = resolve_overrides(typed.overrides)
-    backend = config["trainer"]["codec_backend"]
-    use_backend("native" if backend == "auto" else backend)
-    methods = METHODS
-    if typed.overlap:
+    backend = use_codecs(config["trainer"]["codec_backend"])
+    methods, hooks = METHODS, TORCH
+    if typed.compress:
+        methods, hooks = {}, {**TORCH, FP16_HOOK: {"hook": fp16_hook}, **compressed()}
+    elif typed.overlap:
+        hooks = {}
         after = {name: METHODS[name] for name in OVERLAPPED}
         methods = after | {
             name + UNDER: [*overrides, *OVERLAP] for name, overrides in after.items()
         }
-    rows, message_seconds = step_times(
-        typed.overrides, methods, typed.rounds, beside_torch=not typed.overlap
-    )
+    rows, message_seconds = step_times(typed.overrides, methods, typed.rounds, torch_hooks=hooks)
     if os.environ["RANK"] != "0":
         return
     rate, hosts = os.environ.get("GCBENCH_LINK", "open"), int(os.environ["WORLD_SIZE"])
@@ -114,6 +140,7 @@ def main() -> None:
         "rounds": typed.rounds,
         "codec_backend": backend,
         "overlap": typed.overlap,
+        "compress": typed.compress,
         "link": rate,
         "hosts": hosts,
         "spare_core": spare_core,
@@ -121,9 +148,23 @@ def main() -> None:
         **describe_environment().model_dump(),
         "rows": rows,
     }
-    what = "overlap-" if typed.overlap else ""
+    what = "overlap-" if typed.overlap else "compress-" if typed.compress else ""
     where = f"{rate}-{hosts}{'-spare' if spare_core else ''}"
     keep_measured(f"{what}{model_of(typed.overrides)}-{where}", facts, page(facts))
+
+
+def fp16_hook(ddp: DistributedDataParallel) -> None:
+    ddp.register_comm_hook(None, fp16_compress_hook)
+
+
+def compressed() -> dict[str, dict[str, Any]]:
+    """Return contenders whose gradients are exchanged by gcbench.compress."""
+    return {
+        " ".join([f"compress {name}", *(f"{key}={value}" for key, value in knobs.items())]): {
+            "hook": partial(gcbench.compress, compressor=name, **knobs)
+        }
+        for name, knobs in COMPRESSED.items()
+    }
 
 
 def predicted(row: dict[str, Any], rate: str, hosts: int, message_seconds: float) -> float | None:
@@ -146,14 +187,19 @@ def model_of(overrides: list[str]) -> str:
 
 def page(facts: dict[str, Any]) -> str:
     rate, hosts, rounds, overrides = (facts[key] for key in ("link", "hosts", "rounds", "words"))
-    overlap, spare_core = (facts.get(key, False) for key in ("overlap", "spare_core"))
+    overlap, compress, spare_core = (
+        facts.get(key, False) for key in ("overlap", "compress", "spare_core")
+    )
     model = model_of(overrides)
     what = "Steps with and without overlap" if overlap else "Steps"
+    what += " of own loops" if compress else ""
     spare = " with a spare core" if spare_core else ""
-    table = overlap_table(facts["rows"]) if overlap else steps_table(facts["rows"])
+    make = overlap_table if overlap else compress_table if compress else steps_table
+    table = make(facts["rows"])
     command = (
         f"scripts/netlab --hosts {hosts} --rate {rate}{' --spare-core' if spare_core else ''} -- "
-        f"scripts/steps {' '.join(overrides)}{' --overlap' if overlap else ''} --rounds {rounds}"
+        f"scripts/turns steps {' '.join(overrides)}{' --overlap' * overlap}"
+        f"{' --compress' * compress} --rounds {rounds}"
     )
     latency = f"A message takes {1e6 * facts['message_seconds']:.0f} us, measured in the same run."
     return (
@@ -165,6 +211,10 @@ def page(facts: dict[str, Any]) -> str:
 
 def steps_table(rows: list[dict[str, Any]]) -> TextTable:
     return TextTable(HEADINGS, [cells(row) for row in rows])
+
+
+def compress_table(rows: list[dict[str, Any]]) -> TextTable:
+    return TextTable(COMPRESS_HEADINGS, [[*row[:3], row[-1]] for row in map(cells, rows)])
 
 
 def overlap_table(rows: list[dict[str, Any]]) -> TextTable:
@@ -189,7 +239,7 @@ def overlap_table(rows: list[dict[str, Any]]) -> TextTable:
 
 def cells(row: dict[str, Any]) -> list[str]:
     exchange, model = (row.get(key) or 0.0 for key in ("exchange_seconds", "model_seconds"))
-    exchanges = exchange > 0
+    exchanges, sends = exchange > 0, "sent_bits" in row and row["method"] != BASELINE
     return [
         row["method"],
         f"{1e3 * row['step_seconds']:.0f}",
@@ -197,12 +247,5 @@ def cells(row: dict[str, Any]) -> list[str]:
         f"{1e3 * exchange:.1f}" if exchanges else "",
         f"{1e3 * model:.1f}" if exchanges and model else "",
         f"{1e3 * row['coding_seconds']:.1f}" if exchanges else "",
-        f"{row['sent_bits'] / 8e6:.2f}" if exchanges else "",
+        f"{row['sent_bits'] / 8e6:.2f}" if sends else "",
     ]
-
-
-if __name__ == "__main__":
-    try:
-        main()
-    except ConfigError as error:
-        sys.exit(f"scripts/steps: {error}")

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from gcbench.bench.timing import Row
 from gcbench.console import TextTable, markdown
@@ -19,11 +20,13 @@ class Lines:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._file = folder / "results" / "gpu.jsonl"
-        self._environment = describe_environment().model_dump()
+        self._environment = describe_environment().model_dump(exclude={"device", "finished"})
+        self._told: Row = {}  # the environment of the file's last line
         self.lines: dict[tuple[str, str], Row] = {}
         for text in self._file.read_text().splitlines() if self._file.exists() else ():
             with suppress(json.JSONDecodeError):  # the machine may have gone while it was written
-                line = json.loads(text)
+                line = {**self._told, **json.loads(text)}
+                self._told = {key: line[key] for key in self._environment}
                 self.lines[line["device"], line["name"]] = line
 
     def has(self, device: str, name: str, even_failed: bool = False) -> bool:
@@ -34,7 +37,8 @@ class Lines:
         self, device: str, name: str, seconds: float, rows: Iterable[Row], error: str | None
     ) -> None:
         """Add a line that outlives this process from now on."""
-        line = {"name": name, "seconds": round(seconds, 1), "error": error, "rows": [*rows]}
+        rounded = [{k: _round(v) for k, v in row.items()} for row in rows]
+        line = {"name": name, "seconds": round(seconds, 1), "error": error, "rows": rounded}
         self._write({**line, **self._environment, "finished": now(), "device": device})
 
     def add_from(self, earlier: Lines) -> None:
@@ -45,6 +49,10 @@ class Lines:
 
     def _write(self, line: Row) -> None:
         self.lines[line["device"], line["name"]] = line
+        environment = {key: line[key] for key in self._environment}
+        if environment == self._told:  # the file's last line told it
+            line = {key: value for key, value in line.items() if key not in environment}
+        self._told = environment
         self._file.parent.mkdir(parents=True, exist_ok=True)
         torn = self._file.exists() and not self._file.read_bytes().endswith(b"\n")
         with self._file.open("a") as file:
@@ -79,3 +87,7 @@ class Lines:
         page.parent.mkdir(parents=True, exist_ok=True)
         page.write_text("\n".join(text) + "\n")
         return page
+
+
+def _round(value: Any) -> Any:
+    return float(f"{value:.5g}") if isinstance(value, float) else value

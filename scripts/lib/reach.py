@@ -1,8 +1,7 @@
-#!/usr/bin/env python3
 """Measure ten links, numbers of workers and batches that the map of modern/reach has not seen.
 
-    scripts/reach                     # as root: what is not measured yet, some two minutes each
-    scripts/reach --only 2,7 --rounds 2 --anew
+    scripts/turns reach                 # as root: what is not measured yet, some two minutes each
+    scripts/turns reach --only 2,7 --rounds 2 --anew
 
 For each, the three or four methods that should reach the target first take turns on hosts that
 scripts/netlab joins, each with the exchange that is predicted to be best. Predicted are the step
@@ -27,9 +26,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from gcbench.bench.steps import BASELINE, keep_measured, step_times
 from gcbench.bench.timing import turns
-from gcbench.codecs.kernels import use_backend
 from gcbench.comm.network import Link
 from gcbench.console import TextTable, markdown
 from gcbench.predict.links import read_link
@@ -40,6 +37,7 @@ from gcbench.records.store import find_runs
 from gcbench.report.build import groups_of
 from gcbench.report.reach import Contender, Race, race_of
 from gcbench.report.tables import read_table
+from lib.turns import BASELINE, keep_measured, step_times, use_codecs
 
 # Links, hosts, windows of a worker's batch, and the target: none as in the map, whose workers share
 # 64 windows and compute 70 ms.
@@ -67,7 +65,9 @@ HEADINGS += ["there", "measured"]
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="scripts/turns reach",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--rounds", type=turns, default=10, help="turns, with two timed steps each")
     parser.add_argument("--only", help="numbers of configurations from 1 on, separated by commas")
@@ -80,7 +80,7 @@ def main() -> None:
     table = read_table(TABLE)
     race = race_of(table, groups_of(table, find_runs(["outputs"]).runs, BUDGET)[BUDGET])
     if race is None:
-        sys.exit(f"scripts/reach: outputs/ has no runs of {TABLE} at budget={BUDGET}")
+        sys.exit(f"scripts/turns reach: outputs/ has no runs of {TABLE} at budget={BUDGET}")
     file = Path(f"outputs/results/links/{NAME}.json")
     parts: list[dict[str, Any]] = json.loads(file.read_text())["parts"] if file.exists() else []
     chosen = [int(n) for n in typed.only.split(",")] if typed.only else range(1, 11)
@@ -121,8 +121,8 @@ def measure(race: Race, number: int, rounds: int) -> dict[str, Any]:
                 }
             )
         )
-        netlab = [str(Path(__file__).with_name("netlab")), "--hosts", str(hosts), "--rate", rate]
-        here = [sys.executable, __file__, "--plan", str(plan)]
+        netlab = [str(Path(__file__).parents[1] / "netlab"), "--hosts", str(hosts), "--rate", rate]
+        here = [sys.executable, sys.argv[0], "reach", "--plan", str(plan)]
         if code := subprocess.run([*netlab, "--", *here]).returncode:
             sys.exit(code)
         measured = json.loads(plan.read_text())
@@ -179,9 +179,9 @@ def sharing(method: Method, hosts: int) -> Method:
 def measure_here(plan: Path) -> None:
     """Measure as one of the hosts; the first one writes the answer over the plan."""
     asked = json.loads(plan.read_text())
-    use_backend("native")
+    use_codecs()
     rows, seconds = step_times(
-        asked["overrides"], asked["methods"], asked["rounds"], beside_torch=False
+        asked["overrides"], asked["methods"], asked["rounds"], torch_hooks={}
     )
     if os.environ["RANK"] == "0":
         plan.write_text(json.dumps({"rows": rows, "message_seconds": seconds}))
@@ -218,9 +218,5 @@ def page(facts: dict[str, Any]) -> str:
         f"{sum(right)} of {len(right)} configurations, and {close} of {len(ratios)} steps are "
         f"within {100 * WITHIN:.0f} % of the prediction, in which a step without exchange and a "
         "message's latency are measured, in the same run. Epochs are those of "
-        f"[the table](../modern/reach-{BUDGET}.md). `scripts/reach`\n"
+        f"[the table](../modern/reach-{BUDGET}.md). `scripts/turns reach`\n"
     )
-
-
-if __name__ == "__main__":
-    main()

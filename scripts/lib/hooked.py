@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 
-from gcbench.bench.contenders import Contender, Hook, TorchSteps, powersgd_hook
-from gcbench.bench.steps import BASELINE, time_rows
 from gcbench.bench.timing import Row
 from gcbench.comm import LocalControl
 from gcbench.config import Config, resolve_overrides
 from gcbench.data import ArrayData, Data, TokenData
+from lib.contenders import Contender, Hook, TorchSteps, powersgd_hook
+from lib.turns import BASELINE, time_rows
 
 TORCH_HOOKS: Mapping[str, Hook | None] = {
     "torch DDP": None,

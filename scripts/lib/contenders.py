@@ -6,7 +6,6 @@ import tempfile
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from datetime import timedelta
 from pathlib import Path
 from statistics import median
 from typing import Any, Protocol, cast
@@ -14,9 +13,10 @@ from typing import Any, Protocol, cast
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
+from gcbench.bench.network import gloo_group, hook_state
 from gcbench.bench.timing import Row, mean_seconds
 from gcbench.comm import (
     Comm,
@@ -40,7 +40,6 @@ from gcbench.train.step import train_step
 from gcbench.train.tasks import loss_of
 
 CPU = torch.device("cpu")
-TIMEOUT = timedelta(minutes=10)
 
 Hook = Callable[[DistributedDataParallel], object]
 
@@ -69,31 +68,34 @@ class GcbenchSteps:
         self, config: Config, data: Data, control: ProcessGroupControl, mirrored: bool = False
     ) -> None:
         workers = config["trainer"]["gpus"]
+        virtual = config["trainer"]["launcher"] == "virtual"
         comm = (
-            Comm(workers, MirrorTransport(dist.get_rank(), workers)) if mirrored else _comm(workers)
+            Comm(workers, MirrorTransport(dist.get_rank(), workers))
+            if mirrored
+            else _comm(workers, virtual)
         )
-        side_comm = _comm(workers) if exchanges_in_background(config["trainer"]) else None
-        own_control = LocalControl() if mirrored or workers == 1 else control
+        side_comm = _comm(workers, virtual) if exchanges_in_background(config["trainer"]) else None
+        own_control = LocalControl() if mirrored or virtual else control
         connections = Connections(comm, side_comm, own_control, CPU)
         with tempfile.TemporaryDirectory() as folder:
-            self._run = build_run(
+            self.run = build_run(
                 config, make_plan(config, Machine.detect()), connections, data, Path(folder)
             )
-        self._progress = Progress.start(self._run)
+        self.progress = Progress.start(self.run)
 
     @property
     def model(self) -> nn.Module:
-        return self._run.replica.model
+        return self.run.replica.model
 
     @property
     def period(self) -> int:
-        return self._run.estimator.period
+        return self.run.estimator.period
 
     def step(self) -> None:
-        train_step(self._run, self._progress)
+        train_step(self.run, self.progress)
 
     def settle(self) -> None:
-        self._run.pipeline.settle(self._run, self._progress)
+        self.run.pipeline.settle(self.run, self.progress)
 
     def facts(self, control: Control) -> Row:
         """Return a step's seconds of exchange and coding, hidden or not, its bits and collectives.
@@ -101,7 +103,7 @@ class GcbenchSteps:
         Seconds are means within a period and medians over periods. A collective is its kind, the
         number of its messages per step, and the payload bits of each.
         """
-        steps, run = self._progress.step, self._run
+        steps, run = self.progress.step, self.run
         taken = control.gather(run.clock.take())
         by_step = list(zip(*taken, strict=True))
         last = len(by_step) - self.period
@@ -140,6 +142,7 @@ class TorchSteps:
     alone: bool = False
     number: int = 0
     carry: Any = None
+    handle: Any = None  # what the hook returned
     period: int = 1
     forward: nn.Module = field(init=False)
 
@@ -153,7 +156,7 @@ class TorchSteps:
         if not self.alone:
             self.forward = DistributedDataParallel(model, bucket_cap_mb=self.bucket_mib)
             if self.hook:
-                self.hook(self.forward)
+                self.handle = self.hook(self.forward)
         self.optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, weight_decay=1e-4)
 
     @property
@@ -194,21 +197,11 @@ class TorchSteps:
         pass
 
     def facts(self, control: Control) -> Row:
-        return {}
+        """Return the bits that our compression, if the hook is one, has sent per step."""
+        bits = getattr(self.handle, "bits_sent", None)
+        return {} if bits is None else {"sent_bits": bits / self.number}
 
 
-def hook_state(group: dist.ProcessGroup | None, rank: int) -> PowerSGDState:
-    """Return the state of PyTorch's PowerSGD hook that compresses every matrix from step 2 on."""
-    return PowerSGDState(
-        group, matrix_approximation_rank=rank, start_powerSGD_iter=2, min_compression_rate=1
-    )
-
-
-def gloo_group() -> dist.ProcessGroup:
-    """Return a new group of all processes."""
-    return cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=TIMEOUT))
-
-
-def _comm(workers: int) -> Comm:
-    """Return a Comm over a group of its own; a single worker has nobody to exchange with."""
-    return Comm(workers, GlooTransport(gloo_group()) if workers > 1 else None)
+def _comm(workers: int, virtual: bool) -> Comm:
+    """Return a Comm over a group of its own; virtual workers have no other process."""
+    return Comm(workers, None if virtual else GlooTransport(gloo_group()))

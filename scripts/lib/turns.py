@@ -8,6 +8,7 @@ is the median over the timed steps, each with the time of its slowest process.
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -17,21 +18,22 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from gcbench.bench.contenders import (
-    CPU,
-    TIMEOUT,
-    Contender,
-    GcbenchSteps,
-    TorchSteps,
-    gloo_group,
-    powersgd_hook,
-)
+from gcbench.bench.network import TIMEOUT, gloo_group
 from gcbench.bench.timing import Row, ratio_in_turn, seconds, slowest
+from gcbench.codecs.kernels import Backend, use_backend
 from gcbench.comm import Control, ProcessGroupControl
 from gcbench.config import Config, ConfigError, compose_overrides, resolve
 from gcbench.launch.instantiate import make_data
 from gcbench.launch.meeting import join
 from gcbench.launch.memory import keep_freed_memory
+from gcbench.launch.plan import Machine, choose_codec_backend
+from lib.contenders import (
+    CPU,
+    Contender,
+    GcbenchSteps,
+    TorchSteps,
+    powersgd_hook,
+)
 
 TURN = 3  # consecutive steps of a method in one turn
 MESSAGES = 50  # all-reduces that are timed, of which the median counts
@@ -48,6 +50,15 @@ TORCH: dict[str, dict[str, Any]] = {
 class Steps(NamedTuple):
     rows: list[Row]
     message_seconds: float
+
+
+def refuse_alone(case: str) -> None:
+    """Raise ConfigError if this is not one of the processes of several hosts."""
+    if "RANK" not in os.environ:
+        raise ConfigError(
+            "this runs on hosts; type scripts/netlab --hosts 2 --rate 1gbit -- "
+            f"scripts/turns {case} ..."
+        )
 
 
 def refuse_fixed(overrides: Iterable[str], fixed: Iterable[str], methods: str) -> None:
@@ -68,7 +79,7 @@ def step_times(
     methods: Mapping[str, Sequence[str]],
     rounds: int,
     mirrored: Collection[str] = (),
-    beside_torch: bool = True,
+    torch_hooks: Mapping[str, Mapping[str, Any]] = TORCH,
 ) -> Steps:
     """Return one row per method and the seconds of a message, identical in all processes.
 
@@ -80,7 +91,7 @@ def step_times(
     torch.set_num_threads(1)
     with join("gloo", timeout=TIMEOUT):
         control = ProcessGroupControl(gloo_group())
-        contenders = make_contenders(overrides, methods, control, mirrored, beside_torch)
+        contenders = make_contenders(overrides, methods, control, mirrored, torch_hooks)
         return Steps(time_rows(contenders, control, rounds), message_seconds(control))
 
 
@@ -89,18 +100,19 @@ def make_contenders(
     methods: Mapping[str, Sequence[str]],
     control: ProcessGroupControl,
     mirrored: Collection[str] = (),
-    beside_torch: bool = True,
+    torch_hooks: Mapping[str, Mapping[str, Any]] = TORCH,
 ) -> dict[str, Contender]:
-    """Return contenders by name: a step without any exchange, PyTorch's own, and `methods`.
+    """Return contenders by name: a step without any exchange, those of PyTorch, and `methods`.
 
-    `methods` are overrides by name. All contenders share one data set and one set of weights.
+    `methods` are overrides by name, and `torch_hooks` arguments of TorchSteps. All contenders share
+    one data set and one set of weights.
     """
     workers = dist.get_world_size()
     data = make_data(_config(overrides, workers))
     contenders: dict[str, Contender] = {
         BASELINE: GcbenchSteps(_config([*overrides, "compressor=none"], 1), data, control)
     }
-    for name, more in TORCH.items() if beside_torch else ():
+    for name, more in torch_hooks.items():
         contenders[name] = TorchSteps(_config(overrides, workers), data, **more)
     for name, its_own in methods.items():
         contenders[name] = GcbenchSteps(
@@ -116,13 +128,8 @@ def time_rows(
     rounds: int,
     device: torch.device = CPU,
 ) -> list[Row]:
-    """Return one row per contender, after one round that is not timed and `rounds` that are."""
-    times_of: dict[str, list[float]] = {name: [] for name in contenders}
-    for number in range(1 + rounds):
-        for name, contender in contenders.items():
-            times = _turn(contender, control, device)
-            times_of[name] += times[1:] if number else []
-    timed = slowest(times_of, control)
+    """Return one row per contender, with its times beside those of the step without exchange."""
+    timed = time_in_turn(contenders, control, rounds, device)
     return [
         {
             "method": name,
@@ -133,6 +140,26 @@ def time_rows(
         }
         for name, times in timed.items()
     ]
+
+
+def time_in_turn(
+    contenders: Mapping[str, Contender], control: Control, rounds: int, device: torch.device = CPU
+) -> dict[str, list[float]]:
+    """Return the seconds of all steps of `rounds`, before which there is one that is not timed."""
+    times_of: dict[str, list[float]] = {name: [] for name in contenders}
+    for number in range(1 + rounds):
+        for name, contender in contenders.items():
+            times = _turn(contender, control, device)
+            times_of[name] += times[1:] if number else []
+    return slowest(times_of, control)
+
+
+def use_codecs(asked: str = "auto") -> Backend:
+    """Choose the codecs that a run with trainer.codec_backend=ASKED has, and return which."""
+    key = "trainer.codec_backend"
+    backend = choose_codec_backend(asked, CPU.type, Machine.detect().compiler, key)
+    use_backend(backend)
+    return backend
 
 
 def message_seconds(control: ProcessGroupControl) -> float:

@@ -1,0 +1,1 @@
+"""What scripts share, and no user of gcbench calls."""
