@@ -13,10 +13,8 @@ import re
 import shutil
 from contextlib import suppress
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
-
-import hydra
-import omegaconf
 
 import gcbench
 from gcbench.config import conf_directory
@@ -86,7 +84,7 @@ def _folder() -> Path | None:
 def hash_sources() -> str:
     """Return a hash of what rows are composed from: conf/ without its comments, and the code."""
     root, package = conf_directory(), Path(gcbench.__file__).parent
-    hashed = hashlib.sha256(f"{hydra.__version__} {omegaconf.__version__}".encode())
+    hashed = hashlib.sha256(f"{version('hydra-core')} {version('omegaconf')}".encode())
     for path in sorted(root.rglob("*.yaml")):
         inside = path.relative_to(root)
         if inside.parts[0] not in NO_PART:
