@@ -95,7 +95,7 @@ def _first(override: Override) -> str:
         return line
     group = override.key_or_group
     if "glob(" in line:
-        return f"+{group}={row_names(group.removeprefix('experiment/'))[0]}"
+        return f"+{group}={min(row_names(group.removeprefix('experiment/')))}"
     return f"{line.partition('=')[0]}={next(override.sweep_string_iterator())}"
 
 
