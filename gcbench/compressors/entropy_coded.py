@@ -56,6 +56,9 @@ class EntropyCoded(Codec, ABC):
     ) -> Tensor:
         return self.codec.codes_of(x, segments, scales, noise)
 
+    def codes_in(self, message: Message, segments: tuple[int, ...]) -> Tensor:
+        return self.read(message[:-1], segments)
+
     def values_of(self, codes: Tensor, segments: tuple[int, ...], scales: Tensor) -> Tensor:
         return self.codec.values_of(codes, segments, scales)
 
