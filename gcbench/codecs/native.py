@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from gcbench.codecs.kernels import backend_in_use
-from gcbench.private import private_folder
+from gcbench.private import cache_folder, private_folder
 from gcbench.reasons import safe_text
 
 _TYPES: dict[str, Any] = {"*": c_void_p, "f": c_float, "i": c_int, "n": c_int64}
@@ -106,8 +106,7 @@ def _build() -> Path:
     if compiler is None:
         raise RuntimeError("there is no C++ compiler on this machine; install g++")
     key = repr([texts, compiler, _FLAGS, _processor(), torch.__version__])
-    caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    folder = Path(caches) / "gcbench" / "native"
+    folder = cache_folder("native")
     try:
         private_folder(folder, "XDG_CACHE_HOME")
     except ValueError as error:

@@ -14,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from gcbench import settings
 from gcbench.config.directory import conf_directory
 from gcbench.config.errors import Config, ConfigError
+from gcbench.config.rows import row_names, table_directory, tables_in
 from gcbench.knobs import kinds_of, knobs_of, refusal
 
 SCHEMAS = {
@@ -114,10 +115,12 @@ def refuse_empty_sweep(arguments: Sequence[str], config_dir: str | None) -> None
             continue
         group, pattern = typed[1], typed[2].strip("'\"")
         roots = [conf_directory(), *([Path(config_dir)] if config_dir else [])]
-        choices = sorted({file.stem for root in roots for file in (root / group).glob("*.yaml")})
+        files = {file.stem for root in roots for file in (root / group).glob("*.yaml")}
+        choices = sorted(files | {*row_names(group.removeprefix("experiment/"))})
         if fnmatch.filter(choices, pattern):
             continue
         groups = {str(d.relative_to(r)) for r in roots for d in r.rglob("*") if d.is_dir()}
+        groups |= {f"experiment/{table}" for table in tables_in(table_directory())}
         advice = f"type one of {', '.join(choices)}"
         if not choices:
             likely = get_close_matches(group, groups, n=1) or ["experiment/PAPER/TABLE"]

@@ -33,7 +33,6 @@ NEEDED = {
 def refuse_idle_keys(config: Config, typed: set[str]) -> None:
     """Raise IdleKeyError for a typed key that nothing reads: a sweep of it would repeat one run."""
     _refuse_facts(typed)
-    _refuse_hidden_copies(config, typed)
     _refuse_bucket_size(config, typed)
     _refuse_keys_of_a_residual(config, typed)
     _refuse_keys_of_another_schedule(config.get("schedule", {}), typed)
@@ -47,15 +46,6 @@ def _refuse_facts(typed: set[str]) -> None:
                 f"{name}: a method's file says this of it, and nothing is computed with it; leave "
                 "it out"
             )
-
-
-def _refuse_hidden_copies(config: Config, typed: set[str]) -> None:
-    """Refuse compressor.KEY where KEY is a key too: reports would still show the value of KEY."""
-    for name in sorted(typed):
-        group, _, key = name.partition(".")
-        if group == "compressor" and key in config:
-            value = config["compressor"][key]
-            raise IdleKeyError(f"{_typed(name, value)}: type {_typed(key, value)}")
 
 
 def _refuse_bucket_size(config: Config, typed: set[str]) -> None:

@@ -18,18 +18,20 @@ from gcbench.config.checks import (
     to_floats,
 )
 from gcbench.config.errors import Config, ConfigError
+from gcbench.config.fill import fill_compressor
 from gcbench.config.help import keys_by_choice
 from gcbench.config.idle import refuse_idle_keys
 from gcbench.config.links import emulated_link
 from gcbench.config.names import refuse_name
-from gcbench.config.sentences import (
+from gcbench.config.sentences import hints_of_keys, parse_value, unknown_key, value_for_group
+from gcbench.config.typed import (
     GROUPS,
-    hints_of_keys,
-    parse_value,
-    unknown_key,
-    value_for_group,
+    WITH_TARGETS,
+    choices_of,
+    experiment_of,
+    typed_keys,
+    typed_knobs,
 )
-from gcbench.config.typed import WITH_TARGETS, choices_of, experiment_of, typed_keys, typed_knobs
 from gcbench.knobs import kinds_of, knobs_of, refusal
 from gcbench.settings import BenchSettings, MethodSettings, RunSettings
 from gcbench.settings.compressor import Levels
@@ -146,11 +148,16 @@ def _keep_typed_keys_of_other_target(group: str, config: Config, typed: set[str]
 
 
 def plain_values(tree: DictConfig) -> Config:
-    """Return a composed configuration as plain values, without Hydra's own node."""
+    """Return a composed configuration as plain values, without Hydra's own node.
+
+    The compressor has the values of its method's keys.
+    """
     masked = OmegaConf.masked_copy(tree, [str(k) for k in tree if k != "hydra"])
     plain = OmegaConf.to_container(masked, resolve=True, throw_on_missing=True, enum_to_str=True)
     assert isinstance(plain, dict)
-    return {str(k): v for k, v in plain.items()}
+    config = {str(k): v for k, v in plain.items()}
+    fill_compressor(config)
+    return config
 
 
 def _refuse_added_keys(composed: DictConfig, config: Config) -> None:
