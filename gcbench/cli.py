@@ -38,6 +38,7 @@ from gcbench.config import (
     sentence_of,
     start_notice,
 )
+from gcbench.config.rows import store_rows
 from gcbench.console import outlive_terminal
 from gcbench.launch import slurm
 from gcbench.reasons import escape, safe_text
@@ -229,6 +230,7 @@ def _start_hydra(command: Callable[[], None], config: str, arguments: Sequence[s
         if config == "config" and options.cfg == "job" and not options.package:
             _print_config(options.overrides, options.config_dir)
             return
+        store_rows(options.overrides, bool(options.config_dir or options.shell_completion))
         quiet = [] if _is_first_rank() else ["hydra.output_subdir=null"]
         flags = [argument for argument in arguments if argument not in options.overrides]
         # Hydra would refuse keys on both sides of an option.

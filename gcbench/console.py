@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal, TextIO
+from typing import TYPE_CHECKING, Any, Literal, TextIO, TypeVar
 
 from rich import box
 from rich.console import Console
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 FORMATS = ("terminal", "markdown", "csv", "latex")
 PAGE_WIDTH = 100  # width of a table in a kept page, in characters
 NUMBER = re.compile(r"[+-]?[\d,]*\.?\d+(e[+-]?\d+)?")
+T = TypeVar("T")
 UNFOLDED = 1_000_000  # width of a file or a pipe, where no row is folded
 
 
@@ -76,6 +77,15 @@ def console() -> Console:
     """Return a console on standard output that folds lines only on a terminal."""
     output = _Output()
     return output if output.is_terminal else _Output(width=UNFOLDED)
+
+
+def with_bar(items: Sequence[T], title: str) -> Iterator[T]:
+    """Yield the items, with a bar on a terminal's standard error that goes away at the end."""
+    from rich.progress import track
+
+    output = Console(stderr=True)
+    hidden = not output.is_terminal or len(items) < 2
+    return iter(track(items, title, console=output, transient=True, disable=hidden))
 
 
 def name_first(names: Sequence[str], count: int) -> str:

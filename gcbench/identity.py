@@ -86,7 +86,7 @@ def digest(value: Any) -> str:
 
 def flatten_config(config: Config) -> Flat:
     """Return the settings that affect numbers by dotted key, without seed and execution."""
-    return dict(iterate_leaves(_without_seed(config)))
+    return _flatten(_without_seed(config))
 
 
 def _without_seed(config: Config) -> Config:
@@ -96,23 +96,28 @@ def _without_seed(config: Config) -> Config:
 
 def all_knobs(config: Config) -> Flat:
     """Return all settings of a run by dotted key, without its seed and where its results go."""
-    nodes = {key: node for key, node in config.items() if key not in {*ELSEWHERE, "seed"}}
-    return dict(iterate_leaves(nodes))
+    return _flatten({k: node for k, node in config.items() if k not in {*ELSEWHERE, "seed"}})
+
+
+def _flatten(config: Config) -> Flat:
+    """Return values by dotted key, without the compressor's arguments that top-level keys fill."""
+    return {
+        key: value
+        for key, value in iterate_leaves(config)
+        if not (key.startswith("compressor.") and key.rpartition(".")[2] in config)
+    }
 
 
 def differences(before: Config, now: Config, ignored: Collection[str]) -> Differences:
     """Return the differences of two configurations, without `ignored` trainer keys."""
-    return flat_differences(
-        *(dict(iterate_leaves(relevant_config(config, ignored))) for config in (before, now))
-    )
+    return flat_differences(*(_flatten(relevant_config(one, ignored)) for one in (before, now)))
 
 
 def flat_differences(before: Flat, now: Flat) -> Differences:
     """Return the dotted keys that differ, each with both values."""
     pairs = {key: (value_of(before, key), value_of(now, key)) for key in {**before, **now}}
     # A kept configuration has None for NaN.
-    differing = (key for key, (a, b) in pairs.items() if finite(a) != finite(b))
-    return {key: pairs[key] for key in drop_copies(differing)}
+    return {key: (a, b) for key, (a, b) in pairs.items() if finite(a) != finite(b)}
 
 
 def format_differences(different: Mapping[str, tuple[Any, Any]]) -> str:
@@ -144,11 +149,11 @@ def tell_apart(peers: Sequence[Flat], fewest: bool = False) -> list[list[str]]:
     """
     keys = sort_knobs({key for flat in peers for key in flat})
     keys.sort(key=lambda key: key not in CHOICE_GROUPS)  # which say more than any knob of theirs
-    differing = drop_copies(
+    differing = [
         key
         for key in keys
         if any(flat.get(key, ABSENT) != peers[0].get(key, ABSENT) for flat in peers)
-    )
+    ]
     if {"bits", "levels"} <= {*differing}:  # one of them suffices, as levels determine bits
         bits, levels = ({str(flat.get(key)) for flat in peers} for key in ("bits", "levels"))
         differing.remove("levels" if len(levels) <= len(bits) else "bits")
@@ -207,17 +212,6 @@ def iterate_leaves(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
         return
     for key, content in value.items():
         yield from iterate_leaves(content, f"{prefix}.{key}" if prefix else key)
-
-
-def drop_copies(keys: Iterable[str]) -> list[str]:
-    """Return `keys` without the `compressor.` copies of top-level knobs among them."""
-    listed = list(keys)
-    knobs = {key for key in listed if "." not in key}
-    return [
-        key
-        for key in listed
-        if not (key.startswith("compressor.") and key.rpartition(".")[2] in knobs)
-    ]
 
 
 def _drop_neutral(node: Any) -> Any:

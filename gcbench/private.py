@@ -75,8 +75,12 @@ def compiler_cache() -> Path:
 
 
 def _default_cache() -> Path:
-    caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(caches) / "gcbench" / "inductor"
+    return cache_folder("inductor")
+
+
+def cache_folder(name: str) -> Path:
+    """Return gcbench's folder of this name in the user's cache."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gcbench" / name
 
 
 def private_folder(path: Path, key: str) -> None:

@@ -127,7 +127,11 @@ def test_help_names_every_choice() -> None:
             "alpha=0.2",
             "alpha=0.2 has no effect with error_feedback=false; type error_feedback=true",
         ),
-        ("compressor.error_feedback=true", "compressor.error_feedback=true: type error_feedback="),
+        ("+compressor.alpha=2", "compressor.alpha=2: type alpha=2"),
+        (
+            "compressor=qsgd_by_kind compressor.method.others.align=true",
+            "compressor.method.others.align=true: type align=true",
+        ),
         ("form=code", "form: a method's file says this of it, and nothing"),
         ("compressor=powersgd error_feedback=false residual=own", "residual=own has no effect"),
         (
@@ -269,6 +273,19 @@ def test_a_value_for_a_group_in_a_file_is_told_how_a_file_chooses(tmp_path: Path
         assert sentence.endswith(f"write '- override /{group}: {choice}' there")
 
 
+def test_an_experiment_of_ones_own_may_begin_with_a_row_of_any_table(tmp_path: Path) -> None:
+    for name in ("powersgd/table4/mine", "mine"):
+        own = tmp_path / "experiment" / f"{name}.yaml"
+        own.parent.mkdir(parents=True, exist_ok=True)
+        own.write_text(
+            "# @package _global_\ndefaults:\n  - /experiment/orq/table3/orq_3\n  - _self_\n"
+            "bucket_size: 64\n"
+        )
+        config = resolve(compose_overrides([f"+experiment={name}"], str(tmp_path)))
+        assert (config["experiment"], config["bucket_size"]) == (name, 64)
+        assert config["choices"]["compressor"] == "orq"
+
+
 def test_functions_are_refused_where_python_has_no_asserts() -> None:
     """Hydra reads on inside an assert."""
     typed = "from gcbench.config.compose import open_nodes; print(open_nodes({}))".format
@@ -392,9 +409,17 @@ def test_a_benchmark_is_answered_with_keys_of_benchmarks() -> None:
         ),
         (
             "+experiment=powersgd/table4",
-            "+experiment=powersgd/table4 is a folder of 10 experiments; type "
+            "+experiment=powersgd/table4 has 10 rows; type "
             "+experiment=powersgd/table4/random_block_high, or all of one table: gcbench -m "
             "'+experiment/powersgd/table4=glob(*)'",
+        ),
+        (
+            "compressor.alpha=2",
+            "compressor.alpha=2: no such key with these choices; did you mean alpha=2?",
+        ),
+        (
+            "+experiment/powersgd/table4=7",
+            "experiment/powersgd/table4=7: there is no such choice; type experiment/powersgd",
         ),
         (
             "experiment=powersgd/table4/rank_2",

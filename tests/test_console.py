@@ -9,7 +9,15 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from gcbench.console import TextTable, latex, markdown, print_table, show_table, width_of
+from gcbench.console import (
+    TextTable,
+    latex,
+    markdown,
+    print_table,
+    show_table,
+    width_of,
+    with_bar,
+)
 
 LONG = "a method that takes many words to say what it is " * 50
 TABLE = TextTable(
@@ -71,3 +79,15 @@ def test_csv_reads_back(capsys: pytest.CaptureFixture[str]) -> None:
     show_table(TABLE, "csv")
     read = list(csv.reader(io.StringIO(capsys.readouterr().out)))
     assert read == [list(TABLE.headings), *TABLE.rows]
+
+
+def test_a_bar_shows_on_a_terminal_only(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for terminal, shown in ((False, False), (True, True)):
+        monkeypatch.setenv("FORCE_COLOR", "1") if terminal else monkeypatch.delenv(
+            "FORCE_COLOR", raising=False
+        )
+        assert list(with_bar([1, 2], "tables")) == [1, 2]
+        said = capsys.readouterr()
+        assert ("tables" in said.err) == shown and said.out == ""

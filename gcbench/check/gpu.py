@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Mapping
 
 from gcbench.check.gpu_compiler import BYTES_PER_SECOND, CompiledCall, compile_call, missing
@@ -26,8 +27,34 @@ REDUCTIONS = {"max_norm", "_sum", "_mean_of_magnitudes", "_signs_and_sums"}
 # that a second loop would move.
 MOST_SPILLED_BYTES = 512
 
-SHAPES = {"matrix": (1000, 1000)}
-VALUES = 1000 * 1000
+# Of the whole hook on a model of many tensors: a launch costs the host 10 to 40 us.
+MOST_LAUNCHES = 60
+MOST_BYTES = 2.0  # as a multiple of the fewest
+
+# Methods that need more, and why.
+NEED_MORE = {
+    "atomo": "a singular value decomposition for each matrix, and messages of several lengths",
+    "bf16": "the update is float32 again, as all methods' are, before it is copied",
+    "fp16": "the update is float32 again, as all methods' are, before it is copied",
+}
+
+
+def shapes_of_resnet() -> dict[str, tuple[int, ...]]:
+    """Return the shapes of ResNet-18's 62 parameters, with 11,173,962 values."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    before = 3
+    for stage, width in enumerate((64, 64, 128, 256, 512)):
+        sides = [(before, 3)] if stage == 0 else [(before, 3), *[(width, 3)] * 3]
+        sides += [(before, 1)] if before != width and stage else []
+        for i, (inputs, size) in enumerate(sides):
+            shapes[f"{stage}{i}"] = (width, inputs, size, size)
+            shapes |= {f"{stage}{i}{name}": (width,) for name in ("scale", "shift")}
+        before = width
+    return shapes | {"linear": (10, before), "bias": (10,)}
+
+
+SHAPES = shapes_of_resnet()
+VALUES = sum(map(math.prod, SHAPES.values()))
 
 
 def check_gpu(methods: Mapping[str, Config], kernels: Collection[str] = ()) -> bool:
@@ -48,6 +75,8 @@ def check_gpu(methods: Mapping[str, Config], kernels: Collection[str] = ()) -> b
     reason = missing()
     for name, step in steps.items():
         problems += [f"{name}: {problem}" for problem in step_problems(step)]
+        if name not in NEED_MORE:
+            problems += [f"{name}: {problem}" for problem in size_problems(step)]
         cells = [_method_cells(name, step)]
         for call in largest_calls(step.kernel_calls, kernels):
             if reason:
@@ -65,6 +94,7 @@ def check_gpu(methods: Mapping[str, Config], kernels: Collection[str] = ()) -> b
     headings = [
         "method",
         "launches per step",
+        "bytes of the fewest",
         "host waits",
         "kernel",
         "loops",
@@ -75,14 +105,15 @@ def check_gpu(methods: Mapping[str, Config], kernels: Collection[str] = ()) -> b
         "at least (us)",
     ]
     notes = [
-        f"A step on one of {RANKS} ranks of fake tensors, {VALUES:,} values in one matrix, "
-        "kernels for sm_90; nothing ran on a GPU.",
+        f"A step of compress on one of {RANKS} ranks of fake tensors, with the {len(SHAPES)} "
+        f"parameters of ResNet-18, {VALUES:,} values; kernels for sm_90; nothing ran on a GPU.",
+        "bytes: as a multiple of gradients, updates, messages and state, read and written once.",
         f"at least: a lower bound for 10,000,000 values, from bytes moved at "
         f"{BYTES_PER_SECOND / 1e12} TB/s, not a measurement.",
     ]
     if reason:
         notes.append(f"Skipped: compiling kernels. {reason}.")
-    print_table(TextTable(headings, rows, {0, 2, 3}, groups=groups, notes=notes))
+    print_table(TextTable(headings, rows, {0, 3, 4}, groups=groups, notes=notes))
     for problem in problems:
         print(f"FAILED  {problem}", flush=True)
     return not problems
@@ -113,8 +144,18 @@ def step_problems(step: ObservedStep) -> Iterator[str]:
     for place, operation in step.host_reads.items():
         if place not in CANNOT_DO_WITHOUT:
             yield f"the host waits for the GPU in {place} ({operation})"
+    for place in sorted(step.uploads):
+        yield f"the host copies to the GPU, and waits, in {place}"
     for dtype in sorted(map(str, step.exchanged - NCCL_TYPES)):
         yield f"a tensor of {dtype} is sent, which NCCL does not support"
+
+
+def size_problems(step: ObservedStep) -> Iterator[str]:
+    """Yield what makes a step slow although nothing waits."""
+    if step.launches > MOST_LAUNCHES:
+        yield f"{step.launches} launches a step, and {MOST_LAUNCHES} are enough"
+    if round(step.bytes_of_fewest, 1) > MOST_BYTES:
+        yield f"{step.bytes_of_fewest:.1f} times the fewest bytes, and {MOST_BYTES:g} are enough"
 
 
 def kernel_problems(call: KernelCall, compiled: CompiledCall) -> Iterator[str]:
@@ -130,8 +171,10 @@ def kernel_problems(call: KernelCall, compiled: CompiledCall) -> Iterator[str]:
 
 
 def _method_cells(name: str, step: ObservedStep) -> list[str]:
-    waits = f"{len(step.host_reads)} places" if step.host_reads else "no"
-    return [name, f"{step.launches}{'+' if step.cut_short else ''}", waits]
+    places = len(step.host_reads) + len(step.uploads)
+    more = "+" if step.cut_short else ""
+    bytes_moved = f"{step.bytes_of_fewest:.1f}"
+    return [name, f"{step.launches}{more}", bytes_moved, f"{places} places" if places else "no"]
 
 
 def _kernel_cells(call: KernelCall, compiled: CompiledCall) -> list[str]:

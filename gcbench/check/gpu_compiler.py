@@ -5,20 +5,19 @@ from __future__ import annotations
 import re
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 from unittest import mock
 
 import torch
-from torch import Tensor, fx
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+from torch import fx
 
-from gcbench.check.gpu_steps import KernelCall, fake_tensors
-from gcbench.codecs.kernels import COMPILER_OPTIONS
+from gcbench.check.gpu_steps import KernelCall, bytes_of, fake_tensors
+from gcbench.codecs.compiled import compile_graph, trace_call
 
 # Products added without rounding them first, approximate functions, and subnormals taken as zero.
 # Floor (cvt.rmi) is exempt, although it takes them as zero, too: this changes its result only for
@@ -80,47 +79,15 @@ def missing() -> str | None:
 def compile_call(call: KernelCall) -> CompiledCall:
     """Return a kernel's call, compiled. Raises what Inductor, Triton or ptxas raise."""
     with fake_tensors(), _pretend_h100() as autotuners:
-        graph, inputs = trace_call(call.function, call.args, call.kwargs)
-        compile_graph(graph, inputs)
+        graph, _ = trace_call(call.function, (call.args, call.kwargs))
+        compile_graph(
+            graph,
+            joint_graph_constant_folding=False,  # folding would run a kernel
+            use_static_cuda_launcher=False,
+            compile_threads=1,
+            force_disable_caches=True,
+        )
     return CompiledCall([_smallest(autotuner) for autotuner in autotuners], _moved_bytes(graph))
-
-
-def trace_call(
-    function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
-) -> tuple[fx.GraphModule, list[Tensor]]:
-    """Return a call as a graph whose inputs are all its tensors, and these tensors."""
-    from torch._inductor.decomposition import select_decomp_table
-    from torch.fx.experimental.proxy_tensor import make_fx
-
-    leaves, structure = tree_flatten((args, kwargs))
-    places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
-
-    def of_tensors(*tensors: Tensor) -> list[Tensor]:
-        filled = list(leaves)
-        for place, tensor in zip(places, tensors, strict=True):
-            filled[place] = tensor
-        args, kwargs = tree_unflatten(filled, structure)
-        return [x for x in tree_leaves(function(*args, **kwargs)) if x is not None]
-
-    inputs = [leaves[place] for place in places]
-    trace = make_fx(of_tensors, decomposition_table=select_decomp_table(), tracing_mode="fake")
-    return trace(*inputs), inputs
-
-
-def compile_graph(graph: fx.GraphModule, inputs: list[Tensor]) -> Callable[..., Any]:
-    """Return the graph compiled as one loop, in this process and without any cache."""
-    from torch._inductor import config
-    from torch._inductor.compile_fx import compile_fx
-
-    settings: dict[str, Any] = {
-        **COMPILER_OPTIONS,
-        "joint_graph_constant_folding": False,  # folding would run a kernel
-        "use_static_cuda_launcher": False,
-        "compile_threads": 1,
-        "force_disable_caches": True,
-    }
-    with config.patch(settings):
-        return cast(Callable[..., Any], compile_fx(graph, inputs))
 
 
 class FakeDriver:
@@ -227,21 +194,14 @@ def _moved_bytes(graph: fx.GraphModule) -> int:
     moved = 0
     for node in graph.graph.find_nodes(op="placeholder"):
         mutations = [user for user in node.users if _mutates(user, node)]
-        overwritten = [u for u in mutations if u.target is torch.ops.aten.copy_.default]
-        size = _bytes(node.meta["val"])
+        copies = (torch.ops.aten.copy_.default, torch.ops.aten.copy.default)
+        overwritten = [u for u in node.users if u.target in copies and u.args[0] is node]
+        size = bytes_of(node.meta["val"])
         moved += size * (len(mutations) > 0) + size * (len(node.users) > len(overwritten))
     (output,) = graph.graph.find_nodes(op="output")
-    return moved + sum(_bytes(node.meta["val"]) for node in output.all_input_nodes)
+    return moved + sum(bytes_of(node.meta["val"]) for node in output.all_input_nodes)
 
 
 def _mutates(user: fx.Node, node: fx.Node) -> bool:
     schema = getattr(user.target, "_schema", None)
     return schema is not None and schema.is_mutable and user.args[0] is node
-
-
-def _bytes(x: Tensor) -> int:
-    """Return the bytes of a tensor's distinct elements; expanded dimensions count once."""
-    distinct = 1
-    for size, stride in zip(x.shape, x.stride(), strict=True):
-        distinct *= size if stride else 1
-    return distinct * x.element_size()

@@ -8,32 +8,34 @@ counted.
 from __future__ import annotations
 
 import logging
+import math
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
     FakeTensorMode,
 )
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import gcbench
 from gcbench.codecs.kernels import run_kernels_by
-from gcbench.comm import Comm, NcclTransport
-from gcbench.compressors import Compressor, State
-from gcbench.compressors.virtual import aggregate
+from gcbench.comm import Arrived, Comm, NcclTransport
+from gcbench.compressors import Compressor, split_rows
+from gcbench.library.ddp import DdpCompression
 
 RANKS = 16
 NCCL_TYPES = {  # the types that PyTorch maps to an ncclDataType_t
@@ -56,6 +58,7 @@ CANNOT_DO_WITHOUT = {
     "codecs/bitstream.py streams": "a message is as long as its longest row",
     "codecs/elias_sparse.py encode_sparse": "as many codes are written as are not zero",
     "codecs/entropy.py _counts": "the coder runs on the host",
+    "library/agreement.py choose": "whether the last exchange was kept says what ACP-SGD sends",
 }
 
 _PACKAGE = Path(gcbench.__file__).parent
@@ -90,7 +93,13 @@ class ObservedStep:
     operations: Counter[str] = field(default_factory=Counter)
     # Places in gcbench (`file function`) where the host waits for values, with the operation.
     host_reads: dict[str, str] = field(default_factory=dict)
+    # Places where it copies from pageable memory to the GPU, for which the host waits, too.
+    uploads: set[str] = field(default_factory=set)
     exchanged: set[torch.dtype] = field(default_factory=set)
+    moved_bytes: int = 0  # read and written by all launches but collectives
+    # Fewest bytes: gradients, messages that arrive and state are read; messages, updates and state
+    # are written.
+    floor_bytes: int = 0
     cut_short: bool = False  # whether it ended at a host read that no made-up value can answer
 
     @property
@@ -98,29 +107,68 @@ class ObservedStep:
         """Return a lower bound of the number of launches, if every kernel is one loop."""
         return len(self.kernel_calls) + self.operations.total()
 
+    @property
+    def bytes_of_fewest(self) -> float:
+        return self.moved_bytes / self.floor_bytes
+
 
 def observe_step(compressor: Compressor, shapes: Mapping[str, tuple[int, ...]]) -> ObservedStep:
-    """Return what a step does on one of 16 ranks of NCCL.
+    """Return what the whole hook of `compress` does in a step on one of 16 ranks of NCCL.
 
-    It is the second step, as the first one creates the state; or the first, if it was cut short.
+    It is the fourth step, as the first ones make the state, of which ACP-SGD has two in turn; or an
+    earlier one that was cut short.
     """
-    state = State()
-    with _fake_ranks(), fake_tensors(), torch.no_grad():
-        for number in range(2):
-            grads = {k: torch.empty(1, *shape, device="cuda") for k, shape in shapes.items()}
-            assert dist.group.WORLD is not None
-            comm = Comm(RANKS, NcclTransport(dist.group.WORLD))
+    with _fake_ranks() as group, fake_tensors(), torch.no_grad():
+        module = nn.ParameterDict(
+            {k: torch.empty(shape, device="cuda") for k, shape in shapes.items()}
+        )
+        hook = _Hook(cast(DistributedDataParallel, _Ddp(module, group)), compressor, 1)
+        hook._comm = Comm(RANKS, NcclTransport(group))
+        whole = torch.empty(sum(map(math.prod, shapes.values())), device="cuda")
+        views = split_rows(whole.unsqueeze(0), shapes)
+        arrived = Arrived({p: views[name][0] for name, p in module.items()}, [whole])
+        for _ in range(4):
             watch = _Watch()
             try:
                 with watch, run_kernels_by(watch.run_kernel):
-                    out = aggregate(compressor, grads, number=number, state=state, comm=comm)
+                    hook._exchange(arrived, None)
             except (DataDependentOutputException, DynamicOutputShapeException, RuntimeError):
                 if not watch.step.host_reads:
                     raise
                 watch.step.cut_short = True
+                watch.step.uploads.clear()  # of the tables that a first step makes
                 break
-            state = out.state
+        layers = hook._exchanges["gradient"].state.layers()
+        kept = [
+            x
+            for layer in layers
+            for part in (layer.shared, layer.per_worker)
+            for x in part.values()
+        ]
+        watch.step.floor_bytes += 2 * sum(map(bytes_of, [whole, *kept]))
     return watch.step
+
+
+class _Ddp(nn.Module):
+    """What `DdpCompression` reads of a DDP, whose own code does not run on fake tensors."""
+
+    parameters_to_ignore: Collection[str] = ()
+    _has_rebuilt_buckets = True
+
+    def __init__(self, module: nn.Module, process_group: dist.ProcessGroup) -> None:
+        super().__init__()
+        self.module, self.process_group = module, process_group
+
+    def register_comm_hook(self, state: object, hook: object) -> None:
+        """Do nothing: the step is taken by hand."""
+
+
+class _Hook(DdpCompression):
+    """A hook on ranks that bring nothing, so that they agree on everything."""
+
+    def _refuse_other_arguments(self, arguments: Mapping[str, Any]) -> None: ...
+
+    def _refuse_difference(self, verdict: int) -> None: ...
 
 
 @cache
@@ -135,13 +183,14 @@ def fake_tensors() -> FakeTensorMode:
 
 
 @contextmanager
-def _fake_ranks() -> Iterator[None]:
+def _fake_ranks() -> Iterator[dist.ProcessGroup]:
     """Make this process rank 0 of a group whose exchanges bring nothing."""
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     dist.init_process_group("fake", rank=0, world_size=RANKS, store=FakeStore())
     try:
-        yield
+        assert dist.group.WORLD is not None
+        yield dist.group.WORLD
     finally:
         dist.destroy_process_group()
 
@@ -155,6 +204,7 @@ _WAITS = {  # operations whose results the host has to see
     "nonzero",
     "_unique2",
 }
+_OVERWRITING = {"copy_", "fill_", "zero_", "_foreach_copy_"}
 _LAUNCH_NOTHING = {
     "empty",
     "empty_like",
@@ -171,46 +221,83 @@ class _Watch(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.step = ObservedStep()
-        self._in_kernel = False
+        self._in_kernel: tuple[set[int], set[int]] | None = None  # storages read and written
 
     def run_kernel(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         self.step.kernel_calls.append(KernelCall(function, args, kwargs))
-        self._in_kernel = True
+        self._in_kernel = (set(), set())
         try:
-            return function(*args, **kwargs)
+            result = function(*args, **kwargs)
+            for x in _tensors((args, kwargs)):
+                used = sum(_storage(x) in storages for storages in self._in_kernel)
+                self.step.moved_bytes += used * bytes_of(x)
         finally:
-            self._in_kernel = False
+            self._in_kernel = None
+        self.step.moved_bytes += sum(map(bytes_of, _tensors(result)))
+        return result
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func.overloadpacket.__name__
         inputs = _tensors((args, kwargs))
-        if func.namespace == "c10d":
-            self.step.exchanged |= {x.dtype for x in inputs}
         kwargs = kwargs or {}
-        if _makes_the_host_wait(name, inputs, kwargs.get("device")):
-            place = _place(sys._getframe(1))
-            self.step.host_reads.setdefault(place, f"{func.namespace}.{name}")
+        self._note_waits(func, name, inputs, args, kwargs)
         if name == "_local_scalar_dense":
-            return _ANSWERS[inputs[0].dtype.is_floating_point]
-        result = func(*args, **kwargs)
+            return _ANSWERS[inputs[0].dtype]
+        skipped = name == "_fused_sgd_"  # by `blank`: it reads a flag, and fake tensors lack it
+        result = None if skipped else func(*args, **kwargs)
         outputs = _tensors(result)
-        if not self._in_kernel and _launches(func, name, inputs, outputs):
+        changed = _tensors(args[0]) if func._schema.is_mutable else []
+        kept = [] if name in _OVERWRITING else changed
+        read = [*kept, *inputs[len(changed) :]]
+        if self._in_kernel is not None:
+            for storages, used in zip(self._in_kernel, (read, changed), strict=True):
+                storages.update(map(_storage, used))
+        elif func.namespace == "c10d":
+            self.step.exchanged |= {x.dtype for x in inputs}
+            self.step.floor_bytes += sum(map(bytes_of, inputs)) * (2 if "reduce" in name else 1)
+            self.step.operations[f"c10d.{name}"] += 1
+        elif _launches(func, name, inputs, outputs):
             self.step.operations[f"{func.namespace}.{name}"] += 1
+            written = changed or outputs
+            self.step.moved_bytes += 0 if skipped else sum(map(bytes_of, [*read, *written]))
         return result
 
+    def _note_waits(
+        self, func: Any, name: str, inputs: list[Tensor], args: Any, kwargs: dict[str, Any]
+    ) -> None:
+        device = kwargs.get("device")
+        non_blocking = any(x is True for x in (*args, *kwargs.values()))
+        if _makes_the_host_wait(name, inputs, device, non_blocking):
+            place = _place(sys._getframe(2))
+            self.step.host_reads.setdefault(place, f"{func.namespace}.{name}")
+        uploads = name == "_to_copy" and device is not None and device.type == "cuda"
+        uploads |= name == "copy_" and inputs[0].is_cuda
+        # In a kernel it is a constant, which the compiler moves there once.
+        if uploads and not inputs[-1].is_cuda and self._in_kernel is None:
+            self.step.uploads.add(_place(sys._getframe(2)))
 
-_ANSWERS: dict[bool, float] = {True: 64.0, False: 64}  # made up for the host
+
+class _Answers(dict[torch.dtype, float]):
+    """What is made up for the host: a value is 64, and a condition does not hold."""
+
+    def __missing__(self, dtype: torch.dtype) -> float:
+        return 64.0 if dtype.is_floating_point else 64
 
 
-def _makes_the_host_wait(name: str, inputs: list[Tensor], device: torch.device | None) -> bool:
+_ANSWERS = _Answers({torch.bool: False})
+
+
+def _makes_the_host_wait(
+    name: str, inputs: list[Tensor], device: torch.device | None, non_blocking: bool
+) -> bool:
     if not any(x.is_cuda for x in inputs):
         return False  # a value on the CPU was copied there before
     if name == "_to_copy":
         return device is not None and device.type == "cpu"
     if name == "copy_":
-        return not inputs[0].is_cuda
+        return not inputs[0].is_cuda and not non_blocking
     by_mask = name.startswith("index") and any(x.dtype == torch.bool for x in inputs[1:])
     return by_mask or name in _WAITS
 
@@ -218,9 +305,19 @@ def _makes_the_host_wait(name: str, inputs: list[Tensor], device: torch.device |
 def _launches(func: Any, name: str, inputs: list[Tensor], outputs: list[Tensor]) -> bool:
     if name in _LAUNCH_NOTHING or not any(x.is_cuda for x in [*inputs, *outputs]):
         return False
-    storages = {x.untyped_storage()._cdata for x in inputs}
-    is_view = all(x.untyped_storage()._cdata in storages for x in outputs)
+    storages = set(map(_storage, inputs))
+    is_view = all(_storage(x) in storages for x in outputs)
     return func._schema.is_mutable or not is_view
+
+
+def _storage(x: Tensor) -> int:
+    return int(x.untyped_storage()._cdata)
+
+
+def bytes_of(x: Tensor) -> int:
+    """Return the bytes of a tensor's distinct elements; expanded dimensions count once."""
+    pairs = zip(x.shape, x.stride(), strict=True)
+    return math.prod(size for size, stride in pairs if stride) * x.element_size()
 
 
 def _tensors(tree: Any) -> list[Tensor]:

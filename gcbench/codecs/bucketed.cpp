@@ -10,7 +10,6 @@
 
 namespace {
 
-constexpr Index AHEAD = 4096;     // how many values ahead to fetch what is only added
 constexpr Index CHUNK = 1 << 12;  // values that are fitted, then coded, while in a core's cache
 
 // The place of each row, and the parts into which threads divide the work.
@@ -65,56 +64,105 @@ struct Layout {
   }
 };
 
+// The residual of error feedback: floats, or bytes with one scale per 512 values of a tensor.
+struct Feedback {
+  const void* const* before;  // null: what is coded is x, which `left` may be
+  void* const* left;          // what is not sent, which may be `before`
+  const float* const* scales;  // null: floats
+  float* const* new_scales;
+  float alpha, keep;  // coded is x + alpha before, left that minus what is sent + keep before
+};
+
 struct Source {  // the tensors of one worker, and where to write
   const Job& job;
   const float* const* x;
-  const float* const* before;  // the residual; null without
-  float* const* left;          // what is not sent; null without error feedback
-  float alpha;
+  const Feedback* feedback;  // null without error feedback
+  Index first;               // of the worker's tensors among all
   const Word* starts;  // the number of each tensor's first value among the draws
   Draw draw;
   float* fitted;
   std::uint8_t* const* codes;
 
-  const float* at(const Piece& p) const { return (left ? left : x)[p.tensor] + p.offset; }
+  // Writes n values of the residual, of one block.
+  void residual(const Piece& p, Index from, int n, float* out) const {
+    const Index t = first + p.tensor, place = p.offset + from;
+    if (!feedback->scales) {
+      std::memcpy(out, static_cast<const float*>(feedback->before[t]) + place, 4 * n);
+      return;
+    }
+    const float scale = feedback->scales[t][place / BLOCK];
+    const std::int8_t* bytes = static_cast<const std::int8_t*>(feedback->before[t]) + place;
+    for (int i = 0; i < n; i++) out[i] = float(bytes[i]) * scale;
+  }
+
+  // Returns the n <= 512 values to code, in `room` if they are not x.
+  const float* read(const Piece& p, Index from, int n, float* room) const {
+    const float* g = x[p.tensor] + p.offset + from;
+    if (!feedback || !feedback->before) return g;
+    const float alpha = feedback->alpha;
+    if (!feedback->scales) {
+      const float* e = static_cast<const float*>(feedback->before[first + p.tensor]);
+      e += p.offset + from;
+      for (int i = 0; i < n; i++) room[i] = __builtin_fmaf(alpha, e[i], g[i]);
+      return room;
+    }
+    residual(p, from, n, room);
+    for (int i = 0; i < n; i++) room[i] = __builtin_fmaf(alpha, room[i], g[i]);
+    return room;
+  }
 
   void fit_bucket(const Piece& p) const {
-    if (before) {
-      const float *g = x[p.tensor] + p.offset, *e = before[p.tensor] + p.offset;
-      float* to = left[p.tensor] + p.offset;
-      for (Index i = 0; i < p.length; i += 16) {
-        __builtin_prefetch(g + i + AHEAD);
-        __builtin_prefetch(e + i + AHEAD);
-        __builtin_prefetch(to + i + AHEAD, 1);
-        const int n = int(std::min<Index>(16, p.length - i));
-        for (int j = 0; j < n; j++) to[i + j] = __builtin_fmaf(alpha, e[i + j], g[i + j]);
-      }
-    }
-    fit(job, at(p), p.length, fitted + p.bucket * job.fitted);
+    float room[BLOCK];
+    fit(job, [&](Index from, int n) { return read(p, from, n, room); }, p.length,
+        fitted + p.bucket * job.fitted);
   }
 
   // Fetches what the next chunk fits, while this one is coded.
   void prefetch(const Piece& p, Index from, int n) const {
     const Index place = p.offset + from + CHUNK;
+    const bool floats = feedback && feedback->before && !feedback->scales;
+    const float* e = floats ? static_cast<const float*>(feedback->before[first + p.tensor]) : 0;
     for (int i = 0; i < n; i += 16) {
       __builtin_prefetch(x[p.tensor] + place + i, 0, 2);
-      if (before) __builtin_prefetch(before[p.tensor] + place + i, 0, 2);
+      if (floats) __builtin_prefetch(e + place + i, 0, 2);
     }
   }
 
-  // Writes the codes of n values from `from` on, and subtracts what they stand for.
+  // Writes the codes of n values from `from` on, and what they leave out.
   void code_part(const Piece& p, Index from, int n, Word* out) const {
+    float room[TILE];
     const float* parameters = fitted + p.bucket * job.fitted;
     prefetch(p, from, n);
     const Word index = starts ? starts[p.tensor] + Word(p.offset + from) : 0;
-    code(job, at(p) + from, n, parameters, draw, index, out);
-    if (left) {
-      float* rest = left[p.tensor] + p.offset + from;
-      // Adding 0 turns -0 into 0, as where decoded values are added to zeros.
-      values(job, out, n, parameters, job.step,
-             [=](int i, float value) { rest[i] -= value + 0.0f; });
-    }
+    const float* coded = read(p, from, n, room);
+    code(job, coded, n, parameters, draw, index, out);
+    if (feedback) leave(p, from, n, coded, out, parameters);
     if (codes) std::copy(out, out + n, codes[p.tensor] + p.offset + from);
+  }
+
+  void leave(const Piece& p, Index from, int n, const float* coded, const Word* sent,
+             const float* parameters) const {
+    const Index t = first + p.tensor, place = p.offset + from;
+    const bool floats = !feedback->scales;
+    float rest[TILE], old[TILE];
+    float* to = floats ? static_cast<float*>(feedback->left[t]) + place : rest;
+    const float keep = feedback->keep;
+    if (keep != 0) residual(p, from, n, old);
+    // Adding 0 turns -0 into 0, as where decoded values are added to zeros.
+    values(job, sent, n, parameters, job.step,
+           [=](int i, float value) { to[i] = coded[i] - (value + 0.0f); });
+    if (keep != 0) {
+      for (int i = 0; i < n; i++) to[i] = __builtin_fmaf(keep, old[i], to[i]);
+    }
+    if (floats) return;
+    // A block of the residual is one part of a row: loco.py `_to_bytes`.
+    const float scale = largest(rest, n) / 127, unit = scale > 0 ? scale : 1;
+    std::int8_t* bytes = static_cast<std::int8_t*>(feedback->left[t]) + place;
+    for (int i = 0; i < n; i++) {
+      const float level = std::nearbyint(rest[i] / unit);
+      bytes[i] = std::int8_t(std::int32_t(std::min(std::max(level, -127.0f), 127.0f)));
+    }
+    feedback->new_scales[t][place / BLOCK] = scale;
   }
 };
 
@@ -125,18 +173,16 @@ extern "C" {
 // Fits buckets (unless they are given), and writes words and the codes outside groups, or the codes
 // of all values; without either, it only fits. Pointers are to [workers][tensors].
 void encode(const Job* job_, Index workers, Index tensors, const float* const* x,
-            const float* const* before, float* const* left, float alpha, const Word* starts,
-            const Word* keys, float* fitted, Word* words, std::uint8_t* rest,
-            std::uint8_t* const* codes, int threads) {
+            const Feedback* feedback, const Word* starts, const Word* keys, float* fitted,
+            Word* words, std::uint8_t* rest, std::uint8_t* const* codes, int threads) {
   const Job& job = *job_;
   const Layout layout(job);
   const Piece* shorts = job.pieces + job.row_pieces + job.tails;
-  const bool fits = job.fit != GIVEN || before;
+  const bool fits = job.fit != GIVEN;
 #pragma omp parallel num_threads(threads) if (threads > 1)
   for (Index w = 0; w < workers; w++) {
     const Index t = w * tensors;
-    const Source source{job, x + t, before ? before + t : nullptr, left ? left + t : nullptr,
-                        alpha, starts ? starts + t : nullptr,
+    const Source source{job, x + t, feedback, t, starts ? starts + t : nullptr,
                         keys ? Draw{keys[2 * w], keys[2 * w + 1]} : Draw{},
                         fitted + w * job.buckets * job.fitted, codes ? codes + t : nullptr};
     if (fits) {

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gcbench.codecs.kernels import block_slices
+from gcbench.codecs.padding import Padded, pad_places, pad_rows
 
 ROW = 512
 # How many values one call fits parameters to: enough that the overhead of a call does not matter.
@@ -154,11 +155,19 @@ class Buckets:
             # No public function copies many tensors in one launch.
             torch._foreach_copy_(places, list(rows.copied.split(lengths, dim=1)))
 
-    def reduce(self, rows: Rows, function: Callable[[Tensor], Tensor]) -> Tensor:
+    def reduce(self, rows: Rows, function: Callable[..., Tensor]) -> Tensor:
         """Return one or more values per bucket, `[w, buckets, ...]`.
 
-        `function` reduces the last dimension of `[w, b, size]`.
+        `function` reduces the last dimension of `[w, b, size]`. A GPU, where each call costs time,
+        takes all shorter buckets of similar lengths `[b]` at once, with zeros behind them.
         """
+        if not _takes_in_place(self.device):
+            parts = [function(full) for full in self._full_buckets(rows)]
+            for size, places in self._padded.by_size:
+                parts.append(function(pad_rows(rows.copied, places, size), places[-1]))
+            each = torch.cat(parts, dim=1)
+            order = self._padded.order
+            return each if order is None else each.index_select(1, order)
         parts = []
         for full in self._full_buckets(rows):
             blocks = block_slices(full.shape[1], len(full) * full.shape[2], full.device, FIT_VALUES)
@@ -170,11 +179,19 @@ class Buckets:
 
     def spread(self, per_bucket: Tensor) -> Tensor:
         """Return each bucket's value `[r, buckets]` repeated for all its elements, `[r, n]`."""
+        if self.device.type != "cpu":  # one call for all tensors
+            ids, sizes = self._in_order
+            n = sum(self.segments)
+            return per_bucket.index_select(1, ids).repeat_interleave(sizes, 1, output_size=n)
         each = [
             per_bucket.index_select(1, ids).repeat_interleave(self.size or n, dim=1)[:, :n]
-            for ids, n in zip(map(self._to_device, self._ids), self.segments, strict=True)
+            for ids, n in zip(self._ids_there, self.segments, strict=True)
         ]
         return torch.cat(each, dim=1)
+
+    @cached_property
+    def _ids_there(self) -> list[Tensor]:
+        return [self._to_device(ids) for ids in self._ids]
 
     def _as_rows(self, tensors: Sequence[Tensor], copied: Tensor) -> Rows:
         matrices, first = [], 0
@@ -204,10 +221,21 @@ class Buckets:
             yield rows.copied[:, :n].unflatten(1, (-1, self.size))
 
     @cached_property
+    def _padded(self) -> Padded:
+        """Return where a GPU finds the values of the shorter buckets."""
+        return pad_places(self._shorts, self._copied, self.size, self.full_count, self.device)
+
+    @cached_property
     def sizes(self) -> Tensor:
         """Return the number of values of each bucket."""
         full = [self.size or 0] * self.full_count
         return self._to_device(np.array([*full, *(piece.length for piece in self._shorts)]))
+
+    @cached_property
+    def _in_order(self) -> tuple[Tensor, Tensor]:
+        """Return the numbers and the sizes of the buckets, in the order of their values."""
+        ids = self._to_device(np.concatenate(self._ids))
+        return ids, self.sizes.index_select(0, ids)
 
     @cached_property
     def _ids(self) -> list[Index]:

@@ -66,11 +66,29 @@ void code_few(const float* x, int n, const float* levels, Index count, Draw draw
   }
 }
 
+// Returns x / by from by's rounded inverse: a product, and a correction that rounds it as a quotient
+// is rounded (Markstein 1990), unless by's mantissa is all ones or something is denormal.
+inline float quotient(float x, float by, float inverse) {
+  const float near = x * inverse;
+  return __builtin_fmaf(__builtin_fmaf(-near, by, x), inverse, near);
+}
+
+inline bool has_quotients(float by) {
+  Word bits;
+  std::memcpy(&bits, &by, sizeof bits);
+  return by > 1e-18f && by < 1e18f && (~bits & 0x7fffff);
+}
+
 // Calls f(i, place) with the places of values on a grid from -end to end. Values and scales that are
 // not finite get any place, but in this range, as neighbors share a word.
 template <class Round, class F>
 inline void place_codes(const float* x, int n, float unit, float end, bool in_range, Round round,
                         F f) {
+  if (in_range && has_quotients(unit)) {  // a place below 1 needs not be exact
+    const float inverse = 1 / unit;
+    for (int i = 0; i < n; i++) f(i, std::int32_t(round(quotient(x[i], unit, inverse) * end)));
+    return;
+  }
   if (in_range) {
     for (int i = 0; i < n; i++) f(i, std::int32_t(round(x[i] / unit * end)));
     return;
@@ -113,29 +131,33 @@ void code(const Job& job, const float* x, int n, const float* p, Draw draw, Word
   }
 }
 
-// Calls f(i, value) for the values of codes.
+// Calls f(i, value) for the values of codes, in any order.
 template <class F>
 inline void values(const Job& job, const Word* codes, int n, const float* p, Index step, F f) {
   switch (job.value) {
     case ON_GRID: {
-      const float half = float(job.highest) / 2, scale = *p;
+      const float half = float(job.highest) / 2, inverse = 1 / half, scale = *p;
+#pragma GCC ivdep
       for (int i = 0; i < n; i++) {
-        f(i, (float(std::int32_t(codes[i])) - half) / half * scale);
+        f(i, quotient(float(std::int32_t(codes[i])) - half, half, inverse) * scale);
       }
       break;
     }
     case SIGNED: {
       const float scale = *p, opposite = -scale;
+#pragma GCC ivdep
       for (int i = 0; i < n; i++) f(i, codes[i] ? scale : opposite);
       break;
     }
     case LEVEL: {
       if (job.base == 2) {
         const float low = p[0], high = p[step];
+#pragma GCC ivdep
         for (int i = 0; i < n; i++) f(i, codes[i] ? high : low);
         break;
       }
       const Word last = Word(job.base - 1);
+#pragma GCC ivdep
       for (int i = 0; i < n; i++) f(i, p[std::min(codes[i], last)]);
     }
   }

@@ -9,13 +9,14 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 
 namespace {
 
 using Index = std::int64_t;
 using Word = std::uint32_t;
 
-enum Fit { GIVEN, LARGEST, NORM, MEAN, RMS, SIDES, HALVES };
+enum Fit { GIVEN, LARGEST, NORM, MEAN, RMS, SIDES, HALVES, CLAMP, QUANTILES, LEAST_ERROR };
 enum Code { GRID, NEAREST, REACHES, TABLE };
 enum Value { ON_GRID, SIGNED, LEVEL };
 
@@ -50,20 +51,8 @@ struct Tree {
   }
 };
 
-// Returns the sum of f over a block: lanes first, then halves of the lanes.
-template <class F>
-inline double block_sum(const float* x, Index n, F f) {
-  Doubles lanes[LANES / 8] = {};
-  float last[LANES] = {};
-  for (Index j = 0; j < n; j += LANES) {
-    const float* line = x + j;
-    if (j + LANES > n) line = static_cast<float*>(std::memcpy(last, x + j, 4 * (n - j)));
-    for (Index k = 0; k < LANES / 8; k++) {
-      Floats v;
-      std::memcpy(&v, line + 8 * k, sizeof v);
-      lanes[k] += f(__builtin_convertvector(v, Doubles));
-    }
-  }
+// Returns the sum of all lanes: halves are added to halves.
+inline double add_lanes(const Doubles* lanes) {
   const Doubles halves = (lanes[0] + lanes[2]) + (lanes[1] + lanes[3]);
   double sums[8];
   std::memcpy(sums, &halves, sizeof sums);
@@ -73,31 +62,40 @@ inline double block_sum(const float* x, Index n, F f) {
   return sums[0];
 }
 
-template <class F, class G>
-inline void sum_both(const float* x, Index n, F f, G g, double* sums) {
-  Tree of_f, of_g;
-  for (Index j = 0; j < n; j += BLOCK) {
-    const Index length = std::min(BLOCK, n - j);
-    of_f.add(block_sum(x + j, length, f));
-    of_g.add(block_sum(x + j, length, g));
+// Calls f(k, values) for every eight values of a block, where k is their place in a line of lanes.
+template <class F>
+inline void for_lanes(const float* x, Index n, F f) {
+  float last[LANES] = {};
+  for (Index j = 0; j < n; j += LANES) {
+    const float* line = x + j;
+    if (j + LANES > n) line = static_cast<float*>(std::memcpy(last, x + j, 4 * (n - j)));
+    for (Index k = 0; k < LANES / 8; k++) {
+      Floats v;
+      std::memcpy(&v, line + 8 * k, sizeof v);
+      f(k, __builtin_convertvector(v, Doubles));
+    }
   }
-  sums[0] = of_f.total();
-  sums[1] = of_g.total();
 }
 
-template <class F>
-inline double sum(const float* x, Index n, F f) {
+// Returns the sum of f over n values; `read(from, n)` returns where those of a block lie.
+template <class Read, class F>
+inline double sum(Read read, Index n, F f) {
   Tree tree;
-  for (Index j = 0; j < n; j += BLOCK) tree.add(block_sum(x + j, std::min(BLOCK, n - j), f));
+  for (Index j = 0; j < n; j += BLOCK) {
+    const int length = int(std::min(BLOCK, n - j));
+    Doubles lanes[LANES / 8] = {};
+    for_lanes(read(j, length), length, [&](Index k, Doubles v) { lanes[k] += f(v); });
+    tree.add(add_lanes(lanes));
+  }
   return tree.total();
 }
 
 const auto magnitude = [](Doubles v) { return v < 0 ? -v : v; };
 const auto square = [](Doubles v) { return v * v; };
 
-float largest(const float* x, Index n) {
+inline float largest(const float* x, int n) {
   Word most = 0;  // bits of magnitudes have their order, and those of a NaN are above all
-  for (Index i = 0; i < n; i++) {
+  for (int i = 0; i < n; i++) {
     Word bits;
     std::memcpy(&bits, x + i, sizeof bits);
     most = std::max(most, bits & 0x7fffffff);
@@ -107,33 +105,217 @@ float largest(const float* x, Index n) {
   return result;
 }
 
-// Writes the means of the values that do not reach a threshold, and of those that do.
-void two_means(const float* x, Index n, float threshold, float* low, float* high) {
-  Index reach = 0;
-  for (Index i = 0; i < n; i++) reach += x[i] >= threshold;
-  const double t = threshold;
-  const Doubles none = {};
-  double sums[2];
-  sum_both(x, n, [=](Doubles v) { return v >= t ? none : v; },
-           [=](Doubles v) { return v >= t ? v : none; }, sums);
-  *low = float(sums[0] / std::max<Index>(n - reach, 1));
-  *high = float(sums[1] / std::max<Index>(reach, 1));
+template <class Read>
+inline float largest(Read read, Index n) {
+  float most[BLOCK] = {};  // of blocks, as many times as there is room
+  Index count = 0;
+  for (Index j = 0; j < n; j += BLOCK) {
+    const int length = int(std::min(BLOCK, n - j));
+    most[count++] = largest(read(j, length), length);
+    if (count == BLOCK) most[0] = largest(most, int(count)), count = 1;
+  }
+  return largest(most, int(count));
 }
 
-void fit(const Job& job, const float* x, Index n, float* to) {
+// Writes the means of the values that do not reach a threshold, and of those that do.
+template <class Read>
+void two_means(Read read, Index n, float threshold, float* low, float* high) {
+  Tree below, above;
+  Index reach = 0;
+  const double t = threshold;
+  const Doubles none = {};
+  for (Index j = 0; j < n; j += BLOCK) {
+    const int length = int(std::min(BLOCK, n - j));
+    const float* x = read(j, length);
+    Doubles low_lanes[LANES / 8] = {}, high_lanes[LANES / 8] = {};
+    for_lanes(x, length, [&](Index k, Doubles v) {
+      low_lanes[k] += v >= t ? none : v;
+      high_lanes[k] += v >= t ? v : none;
+    });
+    below.add(add_lanes(low_lanes));
+    above.add(add_lanes(high_lanes));
+    int reached = 0;  // as wide as a float, so that a core counts sixteen at once
+    for (int i = 0; i < length; i++) reached += x[i] >= threshold;
+    reach += reached;
+  }
+  *low = float(below.total() / std::max<Index>(n - reach, 1));
+  *high = float(above.total() / std::max<Index>(reach, 1));
+}
+
+// Returns what reads consecutive values.
+inline auto lie(const float* x) {
+  return [x](Index from, int) { return x + from; };
+}
+
+// Exact sums, which have the same bits in any order
+
+// Rounds values to multiples of a power of two, so that sums of n of them are whole numbers below
+// 2^51: levels.py `fixed_point`.
+struct Fixed {
+  double scale;
+  Fixed(float most, Index n) {
+    Word bits;
+    std::memcpy(&bits, &most, 4);
+    int length = 0;
+    while (Index(1) << length < n) length++;
+    scale = std::ldexp(1.0, 176 - length - int(std::max(bits >> 23, Word(1))));
+  }
+  template <class D>
+  D operator()(D v) const {
+    return (v * scale + 0x1.8p52) - 0x1.8p52;  // no larger double has a fraction
+  }
+};
+
+// levels.py `clamp_level`: the t at which the sum of all magnitudes >= t is n t. The sum falls while
+// n t rises, so that the sum at t and t itself are on either side of the result.
+float clamp_level(const float* x, Index n, float most) {
+  const Fixed fixed(most, n);
+  const auto sum_from = [&](float from) {
+    const double t = from;
+    return sum(lie(x), n, [=](Doubles v) {
+      const Doubles a = magnitude(v), none = {};
+      return a >= t ? fixed(a) : none;
+    });
+  };
+  const auto cross = [&](double sum) { return float(sum / n / fixed.scale); };
+  double of_low = sum_from(0), of_high = -1;
+  float low = 0, high = std::nextafter(cross(of_low), INFINITY), t = 0.78f * high;  // as a start
+  for (int turn = 0; of_low != of_high && std::nextafter(low, high) < high; turn++) {
+    if (turn && turn % 2 == 0) {  // as if both were linear
+      const double a = of_low / n / fixed.scale - low, b = high - of_high / n / fixed.scale;
+      t = float(low + (double(high) - low) * a / (a + b));
+    }
+    t = std::max(t, std::nextafter(low, high));  // what the last sum is at may be `low`
+    if (turn > 12 || !(t < high)) {  // halves the floats between them
+      Word from, to;
+      std::memcpy(&from, &low, 4);
+      std::memcpy(&to, &high, 4);
+      from += (to - from) / 2;
+      std::memcpy(&t, &from, 4);
+    }
+    const double of_t = sum_from(t);
+    const float crossing = cross(of_t);
+    if (crossing >= t) low = t, of_low = of_t;
+    else high = t, of_high = of_t;
+    t = crossing;
+  }
+  return of_low == of_high ? cross(of_low) : low;
+}
+
+// Order
+
+// The values of a bucket in bins, in ascending order, and sorted only where it was asked for.
+class Order {
+ public:
+  Order(const float* x, Index n, float most) : values(new float[n]) {
+    const std::unique_ptr<std::uint16_t[]> bin(new std::uint16_t[n]);
+    Word bits;
+    std::memcpy(&bits, &most, 4);
+    const std::int32_t lowest = std::int32_t(bits >> FINE) - (SIDE - 1);
+    for (Index i = 0; i < n; i++) {
+      Word of;
+      std::memcpy(&of, x + i, 4);
+      const std::int32_t place = std::max(std::int32_t((of & 0x7fffffff) >> FINE) - lowest, 0);
+      bin[i] = std::uint16_t(of >> 31 ? SIDE - 1 - place : SIDE + place);
+    }
+    for (Index i = 0; i < n; i++) ends[bin[i] + 1]++;
+    for (int b = 0; b < 2 * SIDE; b++) ends[b + 1] += ends[b];
+    for (Index i = 0; i < n; i++) values[ends[bin[i]]++] = x[i];
+  }
+
+  // Returns the value at a place, and leaves all smaller ones before it; from `from` to `to` no
+  // other place was asked for.
+  float at(Index place, Index from, Index to) {
+    const Index* end = std::upper_bound(ends, ends + 2 * SIDE, place);
+    if (end > ends) from = std::max(from, end[-1]);
+    std::nth_element(&values[from], &values[place], &values[0] + std::min(to, *end));
+    return values[place];
+  }
+
+  const std::unique_ptr<float[]> values;
+
+ private:
+  // 16 bins for each of the 16 powers of two below the largest magnitude, on either side of 0.
+  static constexpr int FINE = 19, SIDE = 256;
+  Index ends[2 * SIDE + 1] = {};
+};
+
+// levels.py `quantile_levels`.
+void quantiles(Order order, Index n, Index count, float* to) {
+  for (Index k = 0, before = -1; k < count; k++) {
+    const Index place = (2 * k * (n - 1) + count - 1) / (2 * (count - 1));
+    to[k] = place > before ? order.at(place, before + 1, n) : to[k - 1];
+    before = place;
+  }
+}
+
+// levels.py `orq_levels`.
+void least_error(Order order, const float* x, Index n, Index count, float most, float* to) {
+  const Fixed fixed(most, n);
+  const auto sum_of = [&](const float* from, Index length) {
+    return length ? sum(lie(from), length, fixed) : 0;
+  };
+  const std::unique_ptr<Index[]> places(new Index[count]);
+  const std::unique_ptr<double[]> below(new double[count]);  // the sums of all before a place
+  const Index last = count - 1;
+  places[0] = 0, places[last] = n - 1;
+  to[0] = order.at(0, 0, n), to[last] = n > 1 ? order.at(n - 1, 1, n) : to[0];
+  below[0] = 0, below[last] = sum_of(x, n) - fixed(double(to[last]));
+  for (Index step = last / 2; step; step /= 2) {
+    for (Index left = 0; left < last; left += 2 * step) {
+      const Index right = left + 2 * step, middle = left + step;
+      const double low = fixed(double(to[left])), high = fixed(double(to[right]));
+      const Index from = places[left], end = places[right];
+      const double above = below[right] + high - below[left] - double(end - from + 1) * low;
+      const Index place =
+          std::max(end - Index(above / (high > low ? high - low : 1)), from);
+      places[middle] = place;
+      to[middle] = place == from ? to[left] : place == end ? to[right]
+                                                           : order.at(place, from + 1, end);
+      if (step > 1) below[middle] = below[left] + sum_of(&order.values[from], place - from);
+    }
+  }
+}
+
+void fit_order(const Job& job, const float* x, Index n, float* to) {
+  const float most = largest(lie(x), n);
+  if (job.fit == CLAMP) {
+    *to = most < INFINITY ? clamp_level(x, n, most) : most;
+  } else if (most < INFINITY) {
+    if (job.fit == QUANTILES) quantiles(Order(x, n, most), n, job.base, to);
+    else least_error(Order(x, n, most), x, n, job.base, most, to);
+    for (Index k = 0; k < job.base; k++) to[k] += 0.0f;  // 0 and -0 have no order
+  } else {
+    std::fill_n(to, job.base, NAN);
+  }
+}
+
+template <class Read>
+void fit(const Job& job, Read read, Index n, float* to) {
   switch (job.fit) {
-    case LARGEST: *to = largest(x, n); break;
+    case CLAMP:
+    case QUANTILES:
+    case LEAST_ERROR: {
+      const std::unique_ptr<float[]> x(new float[n]);
+      for (Index j = 0; j < n; j += BLOCK) {
+        const int length = int(std::min(BLOCK, n - j));
+        std::copy_n(read(j, length), length, &x[j]);
+      }
+      fit_order(job, x.get(), n, to);
+      break;
+    }
+    case LARGEST: *to = largest(read, n); break;
     case NORM: {
-      const float norm = float(std::sqrt(sum(x, n, square))), most = largest(x, n);
+      const float norm = float(std::sqrt(sum(read, n, square))), most = largest(read, n);
       *to = norm < most ? most : norm;
       break;
     }
-    case MEAN: *to = float(sum(x, n, magnitude) / n); break;
-    case RMS: *to = float(std::sqrt(sum(x, n, square) / n)); break;
-    case SIDES: two_means(x, n, 0, to, to + 1); break;
+    case MEAN: *to = float(sum(read, n, magnitude) / n); break;
+    case RMS: *to = float(std::sqrt(sum(read, n, square) / n)); break;
+    case SIDES: two_means(read, n, 0, to, to + 1); break;
     case HALVES:
-      to[1] = float(sum(x, n, [](Doubles v) { return v; }) / n);
-      two_means(x, n, to[1], to, to + 2);
+      to[1] = float(sum(read, n, [](Doubles v) { return v; }) / n);
+      two_means(read, n, to[1], to, to + 2);
   }
 }
 

@@ -59,17 +59,28 @@ std::vector<Key> reaching(const float* x, Index n, std::uint32_t threshold, Inde
 
 extern "C" {
 
-// Writes the positions, ascending, of the k largest magnitudes of each row of n values, with ties
-// broken in favor of lower positions. n is below 2^32.
-void largest(const float* x, std::int64_t* chosen, Index rows, Index n, Index k) {
-  for (Index row = 0; row < rows; row++, x += n) {
-    std::vector<Key> keys = reaching(x, n, threshold_of(x, n, k), k + k / 2);
-    if (Index(keys.size()) < k) keys = reaching(x, n, 0, n);
+// Writes the positions in their row, ascending, of the largest magnitudes of each segment of each
+// row of n values, with ties broken in favor of lower positions: ks[i] of the sizes[i] values of
+// segment i, below 2^32 each.
+void largest(const float* x, std::int64_t* chosen, Index rows, Index n, Index count,
+             const Index* sizes, const Index* ks, int threads) {
+  std::vector<Index> starts(count + 1), places(count + 1);
+  for (Index i = 0; i < count; i++) {
+    starts[i + 1] = starts[i] + sizes[i];
+    places[i + 1] = places[i] + ks[i];
+  }
+#pragma omp parallel for num_threads(threads) if (threads > 1) schedule(dynamic, 8)
+  for (Index task = 0; task < rows * count; task++) {
+    const Index row = task / count, i = task % count, k = ks[i];
+    const float* values = x + row * n + starts[i];
+    std::int64_t* out = chosen + row * places[count] + places[i];
+    std::vector<Key> keys = reaching(values, sizes[i], threshold_of(values, sizes[i], k), k + k / 2);
+    if (Index(keys.size()) < k) keys = reaching(values, sizes[i], 0, sizes[i]);
     std::vector<Key> ordered = keys;
     std::nth_element(ordered.begin(), ordered.begin() + (k - 1), ordered.end(), std::greater<>());
     const Key least = ordered[k - 1];
     for (const Key key : keys) {
-      if (key >= least) *chosen++ = std::uint32_t(~key);
+      if (key >= least) *out++ = starts[i] + std::uint32_t(~key);
     }
   }
 }

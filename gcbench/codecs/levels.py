@@ -1,6 +1,6 @@
 """Level tables: searches for the levels of a bucket, and rounding to them.
 
-The searches map buckets `[..., d]` to ascending levels `[..., s]`, all buckets at once.
+The searches map buckets `[..., size]` to ascending levels `[..., s]`, all buckets at once.
 """
 
 from __future__ import annotations
@@ -9,109 +9,125 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from gcbench.codecs.kernels import kernel
-from gcbench.codecs.means import mean_where
+from gcbench.codecs.means import inside, mean_where
 from gcbench.codecs.noise import unit_interval
 
-# Searches
-
-_RUN = 16
+# Searches: of padded buckets only the first d `[...]` values count, and the others are 0
 
 
-def orq_levels(v: Tensor, count: int) -> Tensor:
+def orq_levels(v: Tensor, count: int, d: Tensor | None = None) -> Tensor:
     """Return `count` = 2^K + 1 levels of each bucket (ORQ, algorithm 1).
 
     These are the minimum, the maximum and, recursively between two neighboring levels, the level of
     least error. Levels are values of the bucket, so that an interval is a pair of places in the
     sorted bucket and its sum a difference of prefix sums.
     """
-    w = sort(v)
-    sums = _PrefixSums(w)
-    places = (torch.arange(2, device=v.device) * (w.shape[-1] - 1)).expand(*w.shape[:-1], 2)
-    levels = w.gather(-1, places)
-    below = torch.stack([torch.zeros_like(sums.total), sums.total - levels[..., 1]], dim=-1)
-    while True:
-        middle = _middle(places, levels, below)
-        levels = _between(levels, w.gather(-1, middle))
-        if levels.shape[-1] >= count:
-            return _nan_unless_finite(levels)
-        places, below = _between(places, middle), _between(below, sums.below(middle))
+    d = _lengths(v, d)
+    w = sort(_pad(v, d))
+    sums = _fixed_point(w, d).cumsum(-1)
+    places = (d - 1).unsqueeze(-1) * torch.arange(2, device=v.device)
+    while places.shape[-1] < count:
+        places = _halve(places, w, sums, d)
+    return _levels_at(places, w, d)
 
 
-def _middle(places: Tensor, levels: Tensor, below: Tensor) -> Tensor:
-    """Return the place of the level of least error in each of the intervals between `places`.
+def quantile_levels(v: Tensor, count: int, d: Tensor | None = None) -> Tensor:
+    """Return the quantiles 0, 1/(count - 1), ..., 1 by nearest rank: values of the bucket."""
+    d = _lengths(v, d)
+    doubled = torch.arange(0, 2 * count, 2, device=v.device)
+    places = (doubled * (d - 1).unsqueeze(-1) + (count - 1)) // (2 * (count - 1))
+    return _levels_at(places, sort(_pad(v, d)), d)
 
-    `levels` are the values at `places`, and `below` the sums of all values before them. With c =
-    sum (w - b_l) / (b_r - b_l) over the m values of [b_l, b_r], the result is m - 1 - floor(c)
-    places above the left end: the error is convex and piecewise linear in the level, and falls
-    while more than c values are at or above it. Further values equal to an end, but outside the
-    interval's places, would not change the result.
+
+def clamp_level(v: Tensor, d: Tensor | None = None) -> Tensor:
+    """Return the b with b d = sum of the |v_i| >= b (BinGrad-pb, equation 15), `[..., d] -> [...]`.
+
+    The left side rises with b and the right side falls, in steps at the |v_i|. With a_1 >= a_2 >=
+    ... the sorted |v_i| and A_k = a_1 + ... + a_k, the sides cross above a_(k+1) at A_k / d, or at
+    the step a_k if that is smaller.
     """
-    left, right = places[..., :-1], places[..., 1:]
-    low, high = levels[..., :-1].double(), levels[..., 1:].double()
-    above = below[..., 1:] + high - below[..., :-1] - (right - left + 1) * low
-    width = high - low
-    c = (above / torch.where(width > 0, width, 1)).long()
-    return torch.maximum(right - c.clamp_min(0), left)
-
-
-def _between(ends: Tensor, middles: Tensor) -> Tensor:
-    """Return ends `[..., k + 1]` interleaved with middles `[..., k]`, `[..., 2 k + 1]`."""
-    return torch.cat(
-        [torch.stack([ends[..., :-1], middles], dim=-1).flatten(-2), ends[..., -1:]], dim=-1
-    )
-
-
-class _PrefixSums:
-    """Prefix sums of sorted values, computed at a few places only.
-
-    Each is the sum of all complete runs before the place, plus the values from there to the place.
-    """
-
-    def __init__(self, w: Tensor) -> None:
-        behind = -w.shape[-1] % _RUN
-        self._runs = (F.pad(w, (0, behind)) if behind else w).unflatten(-1, (-1, _RUN))
-        self._before = F.pad(_run_sums(self._runs).cumsum(-1), (1, 0))
-        self.total = self._before[..., -1]
-
-    def below(self, places: Tensor) -> Tensor:
-        run = places // _RUN
-        values = self._runs.gather(-2, run.unsqueeze(-1).expand(*run.shape, _RUN)).double()
-        inside = torch.arange(_RUN, device=places.device) < (places - _RUN * run).unsqueeze(-1)
-        return self._before.gather(-1, run) + torch.where(inside, values, 0).sum(-1)
+    d = _lengths(v, d)
+    w = sort(-v.abs())
+    return _crossing(w, _fixed_point(w, d).cumsum(-1), d)
 
 
 @kernel
-def _run_sums(runs: Tensor) -> Tensor:
-    """Return the sum of each run, float64 `[..., runs]`, in the same order on every backend.
+def _crossing(w: Tensor, sums: Tensor, d: Tensor) -> Tensor:
+    """Return the crossing of `clamp_level`; `w` are the sorted -|v_i|, and `sums` theirs."""
+    crossings = ((0 - sums) / d.unsqueeze(-1) / _scale(w, d)).to(w.dtype)
+    level, last = torch.minimum(-w, crossings).amax(-1), w[..., -1]
+    # An infinity is the first value, and a NaN the last.
+    return torch.where(last != last, last, torch.where(w[..., 0] == -torch.inf, -w[..., 0], level))
 
-    `runs` is `[..., runs, values]`, where the number of values is a power of two.
+
+@kernel
+def _halve(places: Tensor, w: Tensor, sums: Tensor, d: Tensor) -> Tensor:
+    """Return places in the sorted `w`, with that of the level of least error between any two.
+
+    `sums` are prefix sums. With c = sum (w - b_l) / (b_r - b_l) over the m values of [b_l, b_r],
+    the result is m - 1 - floor(c) places above the left end: the error is convex and piecewise
+    linear in the level, and falls while more than c values are at or above it. Further values equal
+    to an end, but outside the interval's places, would not change the result.
     """
-    sums = runs[..., ::2].double() + runs[..., 1::2].double()
-    while sums.shape[-1] > 1:
-        sums = sums[..., ::2] + sums[..., 1::2]
-    return sums.squeeze(-1)
+    last = places.shape[-1] - 1
+    number = torch.arange(2 * last + 1, device=places.device)
+    left = places.index_select(-1, number // 2)
+    right = places.index_select(-1, (number // 2 + 1).clamp_max(last))
+    low, high = (_whole(w.gather(-1, end), _scale(w, d)) for end in (left, right))
+    before = sums.gather(-1, left) - low
+    above = sums.gather(-1, right) - before - (right - left + 1) * low
+    c = (above / torch.where(high > low, high - low, 1)).long()
+    middle = torch.maximum(right - c.clamp_min(0), left)
+    return torch.where(number % 2 == 1, middle, left)
 
 
-def quantile_levels(v: Tensor, count: int) -> Tensor:
-    """Return the quantiles 0, 1/(count - 1), ..., 1 by nearest rank: values of the bucket."""
-    last = v.shape[-1] - 1
-    places = [(2 * k * last + count - 1) // (2 * (count - 1)) for k in range(count)]
-    return _nan_unless_finite(sort(v)[..., torch.tensor(places, device=v.device)])
+@kernel
+def _levels_at(places: Tensor, w: Tensor, d: Tensor) -> Tensor:
+    """Return the levels at places in the sorted `w`, all NaN where values are not all finite.
 
-
-def _nan_unless_finite(levels: Tensor) -> Tensor:
-    """Return the levels of each bucket, all NaN where its values are not all finite.
-
-    Every code then decodes to NaN. The first and last levels tell, as sorting puts -inf first, and
-    inf or NaN last.
+    Every code then decodes to NaN. The first and last values tell, as sorting puts -inf first, and
+    inf or NaN last. Adding 0 turns -0 into 0, as sorting leaves the two in any order.
     """
-    return torch.where(
-        (levels[..., :1].isfinite() & levels[..., -1:].isfinite()), levels, torch.nan
-    )
+    finite = w[..., :1].isfinite() & w.gather(-1, (d - 1).unsqueeze(-1)).isfinite()
+    return torch.where(finite, w.gather(-1, places) + 0.0, torch.nan)
+
+
+@kernel
+def _pad(v: Tensor, d: Tensor) -> Tensor:
+    """Return buckets with what does not count as infinity, which sorting leaves behind."""
+    return torch.where(inside(v, d), v, torch.inf)
+
+
+def _lengths(v: Tensor, d: Tensor | None) -> Tensor:
+    if d is None:
+        return torch.full(v.shape[:-1], v.shape[-1], device=v.device)
+    return d.expand(v.shape[:-1])
+
+
+@kernel
+def _fixed_point(w: Tensor, d: Tensor) -> Tensor:
+    """Return sorted values as whole numbers, float64, whose sums are exact in any order.
+
+    These are multiples of a power of two, of which d values add up to less than 2^51: `Fixed` in
+    fits.h.
+    """
+    return torch.where(inside(w, d), _whole(w, _scale(w, d)), 0)
+
+
+def _whole(w: Tensor, scale: Tensor) -> Tensor:
+    return (w.double() * scale).round()
+
+
+def _scale(w: Tensor, d: Tensor) -> Tensor:
+    """Return the power of two, `[..., 1]`, that turns values of the sorted `w` into fixed point."""
+    d = d.unsqueeze(-1)
+    most = torch.maximum(-w[..., :1], w.gather(-1, d - 1)).float()
+    above = (most.view(torch.int32) >> 23).clamp_min(1).long()
+    length = (((d - 1).double().view(torch.int64) >> 52) - 1022).clamp_min(0)
+    return ((176 - length - above + 1023) << 52).view(torch.float64)
 
 
 def sort(v: Tensor) -> Tensor:
@@ -122,7 +138,8 @@ def sort(v: Tensor) -> Tensor:
     return torch.from_numpy(np.sort(v.numpy(), axis=-1)) if v.is_cpu else v.sort(dim=-1).values
 
 
-def two_means(v: Tensor) -> Tensor:
+@kernel
+def two_means(v: Tensor, d: Tensor | None = None) -> Tensor:
     """Return b_-1, b_0, b_1 of each bucket `[..., 3]` (BinGrad-b, equation 17).
 
     b_0 is the mean, b_-1 the mean of the values below it, and b_1 the mean of the others.
@@ -130,22 +147,11 @@ def two_means(v: Tensor) -> Tensor:
     Some value is always at or above the mean. If all values are equal, none is below it, and b_-1
     is 0 and unused.
     """
-    b0 = mean_where(v, torch.ones_like(v, dtype=torch.bool))
+    counts = inside(v, d)
+    b0 = mean_where(v, counts)
     # If the mean is NaN, all values count as below it, as they do in rounding.
-    below = ~(v >= b0.unsqueeze(-1))
-    return torch.stack([mean_where(v, below), b0, mean_where(v, ~below)], dim=-1)
-
-
-def clamp_level(v: Tensor) -> Tensor:
-    """Return the b with b d = sum of the |v_i| >= b (BinGrad-pb, equation 15), `[..., d] -> [...]`.
-
-    The left side rises with b and the right side falls, in steps at the |v_i|. With a_1 >= a_2 >=
-    ... the sorted |v_i| and A_k = a_1 + ... + a_k, the sides cross above a_(k+1) at A_k / d, or at
-    the step a_k if that is smaller.
-    """
-    a = -sort(-v.abs())
-    crossings = (a.cumsum(-1, dtype=torch.float64) / v.shape[-1]).to(v.dtype)
-    return torch.minimum(a, crossings).amax(-1)
+    reach = v >= b0.unsqueeze(-1)
+    return torch.stack([mean_where(v, ~reach & counts), b0, mean_where(v, reach & counts)], dim=-1)
 
 
 # Rounding, inside kernels: every level is a tensor of its own, which broadcasts with the values

@@ -6,84 +6,52 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-_MANY = 8  # columns, of which Cholesky's decomposition is faster than one at a time
-_DEPENDENT = 1e-4  # a column with less of its norm outside of the others is left to Gram-Schmidt
+_DEPENDENT = (
+    1e-6  # a column with less of its norm outside of those before it is their rounding noise
+)
+_SHIFT = 1e-13  # what is added to squared norms of 1, so that dependent columns have a factor, too
 
 
 def orthogonalize(p: Tensor) -> Tensor:
-    """Return the columns of each matrix `[..., n, r]` made orthonormal by Gram-Schmidt.
+    """Return the columns of each matrix `[..., n, r]` made orthonormal, as Gram-Schmidt does.
 
-    On a CPU, those of well-conditioned matrices with many columns come from Cholesky's
-    decomposition of P^T P, in float64 and twice, which gives the same columns up to rounding.
+    A column that is zero, or dependent on those before it, becomes zero.
+
+    Q = P L^-T with L L^T = P^T P (Cholesky) spans the same space column by column, in a few
+    operations for all columns. It is computed in float64 and twice: the first Q of nearly dependent
+    columns is not orthonormal, but so nearly that the second is. Dividing by the norms first keeps
+    the squares of tiny gradients from underflowing.
     """
-    if not p.is_cpu or not _MANY < p.shape[-1] <= p.shape[-2]:
-        return _gram_schmidt(p)
-    out, good = _by_cholesky(p.double())
-    out = out.to(p.dtype)
-    if not good.all():
-        out[~good] = _gram_schmidt(p[~good])
-    return out
-
-
-def _by_cholesky(p: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the columns of P made orthonormal, and whether each matrix was well-conditioned."""
-    q = p / torch.linalg.vector_norm(p, dim=-2, keepdim=True)
-    good = torch.ones(p.shape[:-2], dtype=torch.bool)
+    q = p.double()
+    q = q / torch.linalg.vector_norm(q, dim=-2, keepdim=True).clamp_min(1e-60)
+    left = _cholesky(q).diagonal(dim1=-2, dim2=-1).unsqueeze(-2)
+    q = q * ~(left <= _DEPENDENT)  # NaN stays
     for _ in range(2):
-        factor, info = torch.linalg.cholesky_ex(q.mT @ q)
-        left = factor.diagonal(dim1=-2, dim2=-1).amin(-1)
-        good &= (info == 0) & (left > _DEPENDENT)  # NaN is not greater
-        q = torch.linalg.solve_triangular(factor, q.mT, upper=False).mT
-    return q, good
+        q = torch.linalg.solve_triangular(_cholesky(q), q.mT, upper=False).mT
+    return q.to(p.dtype)
 
 
-def _gram_schmidt(p: Tensor) -> Tensor:
-    """Return the columns of each matrix `[..., n, r]` made orthonormal one by one.
-
-    A zero column stays zero.
-
-    Each column is projected twice ("twice is enough", Kahan and Parlett): after one pass, the
-    remainder of a nearly dependent column is rounding noise that is not orthogonal to the others.
-    If the second pass removes half of its norm or more, the remainder was only such noise (for
-    example of two constant columns): the column is dependent, and becomes zero. Scaling by the
-    largest entry keeps the squares of tiny gradients from underflowing.
-    """
-    largest = p.abs().amax(-2, keepdim=True)
-    columns: list[Tensor] = []
-    for column in (p / torch.where(largest > 0, largest, 1)).unbind(-1):
-        column = _unit(column)
-        if columns:
-            before = torch.stack(columns, dim=-2)
-            column = _unit(column - _project(before, column))
-            column = column - _project(before, column)
-            left = torch.linalg.vector_norm(column, dim=-1, keepdim=True)
-            column = _unit(torch.where(left > 0.5, column, 0))
-        columns.append(column)
-    return torch.stack(columns, dim=-1)
-
-
-def _project(basis: Tensor, x: Tensor) -> Tensor:
-    """Return the projection of x onto the rows of the basis `[..., k, n]`."""
-    return (basis.mT @ (basis @ x.unsqueeze(-1))).squeeze(-1)
-
-
-def _unit(x: Tensor) -> Tensor:
-    return F.normalize(x, dim=-1, eps=1e-30)
+def _cholesky(q: Tensor) -> Tensor:
+    gram = q.mT @ q
+    gram.diagonal(dim1=-2, dim2=-1).add_(_SHIFT)
+    # Without a check, for which the host would wait.
+    return torch.linalg.cholesky_ex(gram).L
 
 
 def svd(m: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return U `[w, ..., n, k]`, s `[w, ..., k]` and V^T `[w, ..., k, m]` of each matrix.
+    """Return U `[..., n, k]`, s `[..., k]` and V^T `[..., k, m]` of each matrix `[..., n, m]`.
 
-    k = min(n, m), and s is descending. Each row is decomposed by itself: in a batch, rounding
+    k = min(n, m), and s is descending. Each matrix is decomposed by itself: in a batch, rounding
     depends on how a matrix is aligned in memory, and so would differ between virtual and real
     workers. Where a matrix is not finite, s is NaN; LAPACK would raise, and the run would end
     without saying why.
     """
     finite = m.isfinite().all(-1).all(-1)[..., None]
-    rows = [
-        torch.linalg.svd(row, full_matrices=False) for row in torch.where(finite[..., None], m, 0)
-    ]
-    u, s, vt = (torch.stack(factors) for factors in zip(*rows, strict=True))
+    each = torch.where(finite[..., None], m, 0).flatten(0, -3)
+    found = [torch.linalg.svd(matrix, full_matrices=False) for matrix in each]
+    u, s, vt = (
+        torch.stack(factors).unflatten(0, m.shape[:-2]) for factors in zip(*found, strict=True)
+    )
     return u, torch.where(finite, s, torch.nan), vt
 
 

@@ -39,19 +39,26 @@ def fixed_sum(x: Tensor) -> Tensor:
     return sums.squeeze(-1)
 
 
-def mean_magnitude(x: Tensor) -> Tensor:
-    """Return the mean of |x| of each row, `[..., n] -> [...]`."""
-    return (fixed_sum(x.abs()) / x.shape[-1]).to(x.dtype)
+def mean_magnitude(x: Tensor, d: Tensor | None = None) -> Tensor:
+    """Return the mean of |x| of each row, `[..., n] -> [...]`, or of d values and zeros behind."""
+    return (fixed_sum(x.abs()) / (x.shape[-1] if d is None else d)).to(x.dtype)
 
 
-def root_mean_square(x: Tensor) -> Tensor:
-    """Return the 2-norm of each row over sqrt(n), `[..., n] -> [...]`."""
-    return (_sum_of_squares(x) / x.shape[-1]).sqrt().to(x.dtype)
+def root_mean_square(x: Tensor, d: Tensor | None = None) -> Tensor:
+    """Return the 2-norm of each row over sqrt(n), `[..., n] -> [...]`, or over sqrt(d)."""
+    return (_sum_of_squares(x) / (x.shape[-1] if d is None else d)).sqrt().to(x.dtype)
 
 
 def two_norm(x: Tensor) -> Tensor:
     """Return the 2-norm of each row, `[..., n] -> [...]`."""
     return _sum_of_squares(x).sqrt().to(x.dtype)
+
+
+def inside(x: Tensor, d: Tensor | None) -> Tensor:
+    """Return which values of padded rows count: the first d `[...]` of each; None: all."""
+    if d is None:
+        return torch.ones_like(x, dtype=torch.bool)
+    return torch.arange(x.shape[-1], device=x.device) < d.unsqueeze(-1)
 
 
 def mean_where(x: Tensor, chosen: Tensor) -> Tensor:

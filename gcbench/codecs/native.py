@@ -14,7 +14,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Sequence
-from ctypes import CDLL, c_float, c_int, c_int64, c_void_p
+from ctypes import CDLL, Array, c_float, c_int, c_int64, c_void_p
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from gcbench.codecs.kernels import backend_in_use
-from gcbench.private import private_folder
+from gcbench.private import cache_folder, private_folder
 from gcbench.reasons import safe_text
 
 _TYPES: dict[str, Any] = {"*": c_void_p, "f": c_float, "i": c_int, "n": c_int64}
@@ -34,11 +34,14 @@ _FLAGS = (
 )
 
 _FUNCTIONS = {  # *: pointer, f: float, i: int, n: int64
-    "encode": "*nn***f******i",
+    "encode": "*nn********i",
     "decode": "*nnn***n*ni",
-    "natural_encode": "*n*****i",
-    "natural_decode": "**n*i",
-    "largest": "**nnn",
+    "natural_encode": "***fnn*****i",
+    "natural_decode": "**nn*ni",
+    "largest": "**nnn**i",
+    "grid_codes": "n*****nn*i",
+    "pack_lanes": "*nnnn*i",
+    "lane_values": "*nnnnfn****i",
     **{
         name: f"n*{rest}"
         for name, rest in {  # the number of matrices, and their shapes
@@ -64,6 +67,25 @@ def is_native(x: Tensor) -> bool:
     return backend_in_use() == "native" and x.device.type == "cpu" and x.dtype == torch.float32
 
 
+def address(x: Tensor | None) -> int | None:
+    """Return where a contiguous tensor lies."""
+    assert x is None or x.is_contiguous()
+    return None if x is None else x.data_ptr()
+
+
+def addresses(tensors: Sequence[Tensor] | None) -> Array[c_void_p] | None:
+    """Return the addresses of all rows of tensors `[w, n]`, worker by worker."""
+    if tensors is None:
+        return None
+    assert all(x.stride(1) == 1 or x.shape[1] == 1 for x in tensors)
+    size = tensors[0].element_size()
+    firsts = [(x.data_ptr(), x.stride(0) * size) for x in tensors]
+    rows = range(len(tensors[0]))
+    return (c_void_p * (len(rows) * len(tensors)))(
+        *[place + row * stride for row in rows for place, stride in firsts]
+    )
+
+
 @cache
 def load_native() -> CDLL:
     """Return the C++ beside this module as a library, compiled if there is none for this processor.
@@ -84,8 +106,7 @@ def _build() -> Path:
     if compiler is None:
         raise RuntimeError("there is no C++ compiler on this machine; install g++")
     key = repr([texts, compiler, _FLAGS, _processor(), torch.__version__])
-    caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    folder = Path(caches) / "gcbench" / "native"
+    folder = cache_folder("native")
     try:
         private_folder(folder, "XDG_CACHE_HOME")
     except ValueError as error:

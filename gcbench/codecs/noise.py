@@ -1,7 +1,7 @@
 """Randomness as a function of (seed, site, step, worker, element), not a stream.
 
 The same arguments give the same numbers whatever was drawn before: a resumed run continues bit for
-bit, and a virtual worker rounds as the real one does. Keys come from `gcbench.seeds.mix`.
+bit, and a virtual worker rounds as the real one does. Keys are `gcbench.seeds.mix` of the others.
 `random_words` is a two-round hash (hash-prospector's 16 21f0aaad 15 735a2d97 15) of the element's
 index with two independent 32-bit keys, one before and one inside the rounds: `hash(index ^ key)`
 alone would give every worker a permutation of the same sequence. For one key, the draws are as
@@ -11,6 +11,7 @@ encode.
 
 from __future__ import annotations
 
+import threading
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -23,7 +24,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gcbench.codecs.kernels import block_slices
+from gcbench.codecs.kernels import block_slices, kernel
+from gcbench.seeds import FACTORS, STEP, absorb, mix, signed
 
 
 def site_number(site: str) -> int:
@@ -31,10 +33,84 @@ def site_number(site: str) -> int:
     return zlib.crc32(site.encode())
 
 
-def keys(values: Sequence[int], device: torch.device) -> Tensor:
-    """Return 64-bit values, one per worker, as int32 keys `[w, 2]`."""
-    words = torch.tensor([v - (1 << 64) if v >> 63 else v for v in values], dtype=torch.int64)
+def keys(seed: int, site: str, number: int, workers: range | None, device: torch.device) -> Tensor:
+    """Return int32 keys `[w, 2]`: the words of mix(seed, site, number, 1 + worker) per worker.
+
+    Without `workers` it is one key, of mix(seed, site, number).
+    """
+    if device.type not in ("cpu", "meta"):
+        return count_keys(seed, site, number, workers, device)
+    base = (seed, site_number(site), number)
+    mixed = [mix(*base)] if workers is None else [mix(*base, 1 + worker) for worker in workers]
+    words = torch.tensor(list(map(signed, mixed)), dtype=torch.int64)
     return words.view(torch.int32).view(-1, 2).to(device)
+
+
+def count_keys(
+    seed: int, site: str, number: int, workers: range | None, device: torch.device
+) -> Tensor:
+    """Return the same keys, whose number is counted and mixed on the device.
+
+    So no step copies to it, and one that is captured in a CUDA graph draws anew in each replay.
+    """
+    stream = _stream(seed, site, workers, device)
+    return _mix(*stream, count(seed, number, device))
+
+
+def count(seed: int, number: int, device: torch.device) -> Tensor:
+    """Return the number of an exchange as int64 `[1]`, counted on the device."""
+    return _counter(seed, device, threading.get_ident()).at(number)
+
+
+class _Counter:
+    """The number of an exchange, which the host only sets where it does not follow the last."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._held, self._value = 0, torch.zeros(1, dtype=torch.int64, device=device)
+
+    def at(self, number: int) -> Tensor:
+        if number == self._held + 1:
+            self._value.add_(1)
+        elif number != self._held:
+            self._value.fill_(number)
+        self._held = number
+        return self._value
+
+
+@lru_cache(maxsize=64)
+def _counter(seed: int, device: torch.device, thread: int) -> _Counter:
+    # A thread has a stream of its own, on which it counts and draws in order.
+    return _Counter(device)
+
+
+@lru_cache(maxsize=64)
+def _stream(
+    seed: int, site: str, workers: range | None, device: torch.device
+) -> tuple[Tensor, Tensor | None]:
+    """Return what is mixed before a step's number, `[1]`, and after it, `[w]`."""
+    values = (seed, site_number(site))
+    state = torch.full((1,), signed(absorb(3 + (workers is not None), values)), device=device)
+    return state, None if workers is None else torch.tensor([*workers], device=device) + 1
+
+
+@kernel
+def _mix(state: Tensor, workers: Tensor | None, number: Tensor) -> Tensor:
+    """Return `gcbench.seeds.mix`, whose 64-bit numbers are int64 ones that wrap around."""
+    state = _splitmix64(state ^ number)
+    if workers is not None:
+        state = _splitmix64(state ^ workers)
+    return torch.stack([state.to(torch.int32), (state >> 32).to(torch.int32)], dim=1)
+
+
+def _splitmix64(state: Tensor) -> Tensor:
+    state = state + signed(STEP)
+    for shift, factor in zip((30, 27), FACTORS, strict=True):
+        state = (state ^ _shift(state, shift)) * signed(factor)
+    return state ^ _shift(state, 31)
+
+
+def _shift(x: Tensor, bits: int) -> Tensor:
+    return (x >> bits) & ((1 << 64 - bits) - 1)  # logical, as of an unsigned number
 
 
 Runs = tuple[tuple[int, int], ...]
@@ -54,17 +130,23 @@ class Noise:
 
     def uniform(self) -> Tensor:
         """Return uniform draws `[rows, n]`, float32 multiples of 2^-24 in [0, 1)."""
-        n = sum(length for _, length in self.runs)
-        parts = block_slices(n, len(self.keys), self.keys.device)
-        return torch.cat([unit_interval(self.of(part).words()) for part in parts], dim=1)
+        n, device = sum(length for _, length in self.runs), self.keys.device
+        out = torch.empty(len(self.keys), n, dtype=torch.float32, device=device)
+        for part in block_slices(n, len(self.keys), device):
+            out[:, part] = unit_interval(self.of(part).words(part.stop - part.start))
+        return out
 
     def at(self, positions: Tensor) -> Draws:
         """Return the draws of the elements at `positions`, or of runs that begin there."""
         return self._draws(_elements(self.runs, positions))
 
     def of(self, columns: slice = slice(None)) -> Draws:
-        """Return the draws of the elements in `columns`, in the form that kernels take."""
-        return self._draws(_all_elements(self.runs, self.keys.device)[columns])
+        """Return the draws of the elements from the first of `columns` on, as kernels take them."""
+        device = self.keys.device
+        if len(self.runs) == 1:
+            return self.at(_place(columns.start or 0, device))
+        ends, shifts = _table(self.runs, device)
+        return Draws(_place(columns.start or 0, device).unsqueeze(0), self.keys, ends, shifts)
 
     def starts(self, segments: Sequence[int]) -> list[int]:
         """Return the first element of each segment, row by row: the runs divided anew."""
@@ -89,7 +171,7 @@ class Noise:
     def _draws(self, elements: Tensor) -> Draws:
         first = elements.unsqueeze(0)
         if self.shifts:
-            shifts = torch.tensor(self.shifts, dtype=torch.int32, device=first.device)
+            shifts = _shift_rows(self.shifts, first.device)
             first = first + shifts.view(-1, *[1] * elements.dim())
         return Draws(first, self.keys)
 
@@ -118,27 +200,40 @@ def _shifts(runs: Runs, places: NDArray[np.int64]) -> NDArray[np.int64]:
 def _elements(runs: Runs, positions: Tensor) -> Tensor:
     """Return the elements at `positions`, int32, which wrap around.
 
-    They are cached, as the same positions are used in every step.
+    They are cached, as the same positions are used in every step: those of rows, and of the few
+    values outside groups.
     """
     if len(runs) == 1:
         return (positions + runs[0][0]).to(torch.int32)
-    ends = torch.tensor([*accumulate(n for _, n in runs)], device=positions.device)
-    shift = torch.tensor([a + n for a, n in runs], device=positions.device) - ends
-    run = torch.bucketize(positions, ends, right=True)
-    return (positions + shift[run]).to(torch.int32)
+    ends, shifts = _table(runs, positions.device)
+    return (positions + shifts[torch.bucketize(positions, ends, right=True)]).to(torch.int32)
+
+
+@lru_cache(maxsize=64)
+def _place(start: int, device: torch.device) -> Tensor:
+    return torch.tensor(start, device=device)
+
+
+@lru_cache(maxsize=64)
+def _table(runs: Runs, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return where runs end, and what has to be added to places in them to get elements."""
+    ends = torch.tensor([*accumulate(n for _, n in runs)], device=device)
+    return ends, torch.tensor([a + n for a, n in runs], device=device) - ends
 
 
 @lru_cache(maxsize=8)
-def _all_elements(runs: Runs, device: torch.device) -> Tensor:
-    # Made on the CPU, whose int32 numbers wrap; a meta tensor needs no numbers, only its size.
-    made_on = device if device.type == "meta" else torch.device("cpu")
-    parts = [torch.arange(a, a + n, dtype=torch.int32, device=made_on) for a, n in runs]
-    return torch.cat(parts).to(device)
+def _shift_rows(shifts: tuple[int, ...], device: torch.device) -> Tensor:
+    return torch.tensor(shifts, dtype=torch.int32, device=device)
 
 
 class Draws(NamedTuple):
     first: Tensor  # [1 or rows, ...]: the elements, or the first ones of runs
     keys: Tensor  # [rows, 2]
+    # Where it is set, `first` is the place of the first element in runs that end here,
+    ends: Tensor | None = None
+    shifts: Tensor | None = (
+        None  # and this is what has to be added to places in each to get elements
+    )
 
     def of(self, part: slice) -> Draws:
         """Return the draws of a part of the second dimension."""
@@ -148,7 +243,11 @@ class Draws(NamedTuple):
         """Return random words `[rows, ...]`, or `[rows, ..., run]` for runs of `run` elements."""
         index = self.first
         if run:
-            index = index.unsqueeze(-1) + torch.arange(run, dtype=torch.int32, device=index.device)
+            places = torch.arange(run, dtype=torch.int32, device=index.device)
+            index = index.unsqueeze(-1) + places
+        if self.ends is not None and self.shifts is not None:
+            shift = self.shifts[torch.bucketize(index, self.ends, right=True)]
+            index = (index + shift).to(torch.int32)
         key, inner_key = (k.view(-1, *[1] * (index.dim() - 1)) for k in self.keys.unbind(1))
         return random_words(index, key, inner_key)
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from ctypes import Array, Structure, byref, c_int64, c_void_p
+from ctypes import Structure, byref, c_float, c_int64, c_void_p, cast
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
@@ -14,13 +14,24 @@ import torch
 from torch import Tensor
 
 from gcbench.codecs.buckets import Buckets
-from gcbench.codecs.native import load_native
+from gcbench.codecs.native import address, addresses, load_native
 from gcbench.codecs.noise import Noise
 from gcbench.codecs.radix import pack_digits, unpack_digits, word_of
 from gcbench.codecs.words import rows_of, words_of
 
 # In the order of the enumerations in fits.h.
-Fit = Literal["given", "largest", "norm", "mean", "rms", "sides", "halves"]
+Fit = Literal[
+    "given",
+    "largest",
+    "norm",
+    "mean",
+    "rms",
+    "sides",
+    "halves",
+    "clamp",
+    "quantiles",
+    "least_error",
+]
 Code = Literal["grid", "nearest", "reaches", "table"]
 Value = Literal["grid", "signed", "level"]
 
@@ -48,6 +59,30 @@ class _Job(Structure):
             )
         ],
         ("pieces", c_void_p),
+    ]
+
+
+class Residual(NamedTuple):
+    """A residual of error feedback `[w, segment]` each, and where to write the next one.
+
+    What is coded is x + alpha before, what is left that minus what is sent plus keep before.
+    `before` may be `left`; None: what is coded is x. With scales `[w, blocks]`, they are bytes.
+    """
+
+    before: Sequence[Tensor] | None
+    left: Sequence[Tensor]
+    alpha: float = 1
+    keep: float = 0
+    scales: Sequence[Tensor] | None = None
+    new_scales: Sequence[Tensor] | None = None
+
+
+class _Feedback(Structure):
+    """`Feedback` of bucketed.cpp."""
+
+    _fields_ = [
+        *[(name, c_void_p) for name in ("before", "left", "scales", "new_scales")],
+        *[(name, c_float) for name in ("alpha", "keep")],
     ]
 
 
@@ -91,22 +126,17 @@ class OnePass:
         tensors: Sequence[Tensor],
         noise: Noise | None,
         fitted: Tensor | None = None,
-        residual: Sequence[Tensor] | None = None,
-        alpha: float = 1,
-        left: Sequence[Tensor] | None = None,
+        residual: Residual | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return the groups' words `[w, groups, words, row]`, the rest's digits, and parameters.
 
-        What is coded is the tensors plus alpha times the residual; `left` becomes that minus what
-        the message says. Parameters are fitted unless they are given.
+        Parameters are fitted unless they are given.
         """
         workers = len(tensors[0])
         parameters = self._room(tensors) if fitted is None else fitted.contiguous()
         words = torch.empty(workers, self._groups, self._words, self._row, dtype=torch.int32)
         rest = torch.empty(workers, self._rest, dtype=torch.uint8)
-        self._encode(
-            tensors, parameters, noise, fitted is not None, residual, alpha, left, words, rest
-        )
+        self._encode(tensors, parameters, noise, fitted is not None, residual, words, rest)
         return words, pack_digits(rest, self._base), parameters
 
     def decode(self, message: Sequence[Tensor], out: Tensor, mean: bool) -> None:
@@ -114,10 +144,10 @@ class OnePass:
         words, digits, sent = (part.contiguous() for part in message)
         workers, rows = words.shape[:2]
         rest = unpack_digits(digits.flatten(0, 1), self._rest, self._base).contiguous()
-        places = _addresses(out.split(self._segments, dim=1))
+        places = addresses(out.split(self._segments, dim=1))
         load_native().decode(
             *(byref(self._job), workers, rows, len(self._segments)),
-            *(_address(words), _address(rest), _address(sent), sent.shape[3]),
+            *(address(words), address(rest), address(sent), sent.shape[3]),
             *(places, mean, torch.get_num_threads()),
         )
 
@@ -130,9 +160,7 @@ class OnePass:
         fitted: Tensor,
         noise: Noise | None = None,
         given: bool = False,
-        residual: Sequence[Tensor] | None = None,
-        alpha: float = 1,
-        left: Sequence[Tensor] | None = None,
+        residual: Residual | None = None,
         words: Tensor | None = None,
         rest: Tensor | None = None,
         codes: Sequence[Tensor] | None = None,
@@ -143,27 +171,14 @@ class OnePass:
         if noise:
             starts = torch.tensor(noise.starts(self._segments)).to(torch.int32)
             keys = noise.keys.contiguous()
+        feedback, kept = None, []  # `kept` holds arrays that are pointed to
+        if residual:
+            of = (residual.before, residual.left, residual.scales, residual.new_scales)
+            kept = [*map(addresses, of)]
+            pointers = (cast(places, c_void_p) if places else None for places in kept)
+            feedback = byref(_Feedback(*pointers, residual.alpha, residual.keep))
         load_native().encode(
-            *(byref(job), len(tensors[0]), len(tensors)),
-            *map(_addresses, (tensors, residual, left)),
-            *(alpha, _address(starts), _address(keys), _address(fitted), _address(words)),
-            *(_address(rest), _addresses(codes), torch.get_num_threads()),
+            *(byref(job), len(tensors[0]), len(tensors), addresses(tensors), feedback),
+            *(address(starts), address(keys), address(fitted), address(words)),
+            *(address(rest), addresses(codes), torch.get_num_threads()),
         )
-
-
-def _address(x: Tensor | None) -> int | None:
-    assert x is None or x.is_contiguous()
-    return None if x is None else x.data_ptr()
-
-
-def _addresses(tensors: Sequence[Tensor] | None) -> Array[c_void_p] | None:
-    """Return the addresses of all rows of tensors `[w, n]`, worker by worker."""
-    if tensors is None:
-        return None
-    assert all(x.stride(1) == 1 or x.shape[1] == 1 for x in tensors)
-    size = tensors[0].element_size()
-    firsts = [(x.data_ptr(), x.stride(0) * size) for x in tensors]
-    rows = range(len(tensors[0]))
-    return (c_void_p * (len(rows) * len(tensors)))(
-        *[place + row * stride for row in rows for place, stride in firsts]
-    )

@@ -31,9 +31,7 @@ def pack(codes: Tensor, width: int) -> Tensor:
         return codes
     planes = F.pad(codes, (0, -codes.shape[1] % 8)).unflatten(1, (8, -1))
     dtype = _WORDS.get(width, torch.int64)
-    words = planes[:, 0].to(dtype)
-    for k in range(1, 8):
-        words |= planes[:, k].to(dtype) << (width * k)
+    words = _join_planes(planes, width, dtype)
     return words.view(torch.uint8).unflatten(1, (-1, dtype.itemsize))[..., :width].flatten(1)
 
 
@@ -41,17 +39,29 @@ def unpack(packed: Tensor, n: int, width: int) -> Tensor:
     """Return uint8 codes `[w, n]`: the inverse of `pack`."""
     if width == 8:
         return packed[:, :n]
-    if width == 1:  # all planes at once, which is faster only where a word is a byte
-        shifts = torch.arange(8, dtype=torch.uint8, device=packed.device).unsqueeze(1)
-        return ((packed.unsqueeze(1) >> shifts) & 1).flatten(1)[:, :n]
     dtype = _WORDS.get(width, torch.int64)
     spare = dtype.itemsize - width
     # A view as wider words needs aligned memory.
     chunks = packed.clone(memory_format=torch.contiguous_format).unflatten(1, (-1, width))
     words = (F.pad(chunks, (0, spare)) if spare else chunks).flatten(1).view(dtype)
+    return _part_planes(words, width).flatten(1)[:, :n]
+
+
+@kernel
+def _join_planes(planes: Tensor, width: int, dtype: torch.dtype) -> Tensor:
+    """Return codes `[w, 8, words]` of `width` bits side by side in words `[w, words]`."""
+    words = planes[:, 0].to(dtype)
+    for k in range(1, 8):
+        words = words | planes[:, k].to(dtype) << (width * k)
+    return words
+
+
+@kernel
+def _part_planes(words: Tensor, width: int) -> Tensor:
+    """Return uint8 codes `[w, 8, words]`: the inverse of `_join_planes`."""
     mask = (1 << width) - 1
     planes = [((words >> (width * k)) & mask).to(torch.uint8) for k in range(8)]
-    return torch.stack(planes, dim=1).flatten(1)[:, :n]
+    return torch.stack(planes, dim=1)
 
 
 def lanes_of(bits: int) -> int:

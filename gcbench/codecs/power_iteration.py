@@ -71,7 +71,7 @@ def ps_of(flat: Tensor, shapes: Shapes) -> list[Tensor]:
 
 def qs_of(flat: Tensor, shapes: Shapes) -> list[Tensor]:
     """Return the factors Q of all matrices, `[w, r, m]` each, as views."""
-    return [q for qs in stacked_qs(flat, shapes) for q in qs.unbind(1)]
+    return [q for qs in _stacked_qs(flat, shapes) for q in qs.unbind(1)]
 
 
 def _stacked_ps(flat: Tensor, shapes: Shapes) -> list[Tensor]:
@@ -79,7 +79,7 @@ def _stacked_ps(flat: Tensor, shapes: Shapes) -> list[Tensor]:
     return _split(flat, [(k, s.r, s.n) for s, k in _stack_sizes(shapes, flat.device)])
 
 
-def stacked_qs(flat: Tensor, shapes: Shapes) -> list[Tensor]:
+def _stacked_qs(flat: Tensor, shapes: Shapes) -> list[Tensor]:
     """Return the factors Q by stack, `[w, k, r, m]` each, as views."""
     return _split(flat, [(k, s.r, s.m) for s, k in _stack_sizes(shapes, flat.device)])
 
@@ -99,9 +99,8 @@ def restart(qs: Sequence[Tensor], fresh: Tensor, shapes: Shapes) -> Tensor:
         library.restart(*_c_shapes(shapes), _addresses(qs), fresh.data_ptr(), out.data_ptr())
         return out
     q = torch.cat([q.flatten() for q in qs])
-    lengths, columns = _columns(shapes, q.device)
-    # `unsafe` skips a check of the lengths, for which the host would wait.
-    largest = torch.segment_reduce(q.abs(), "max", lengths=lengths, unsafe=True)[columns]
+    columns = _columns(shapes, q.device)
+    largest = _reduce(q.abs(), "max", columns.lengths)[columns.of_values]
     torch.where((largest > 0) & (largest < torch.inf), q / largest, fresh[0], out=out[0])
     return out
 
@@ -137,7 +136,7 @@ def times(stacks: Stacks, q: Tensor, shapes: Shapes) -> Tensor:
     """Return P = M Q."""
     p = _empty_factors(stacks, sum(s.r * s.n for s in shapes))
     for ms, (factor,), outs in zip(
-        stacks, stacked_qs(q, shapes), _stacked_ps(p, shapes), strict=True
+        stacks, _stacked_qs(q, shapes), _stacked_ps(p, shapes), strict=True
     ):
         for m, out in zip(ms.unbind(1), outs, strict=True):
             torch.bmm(factor, m.mT, out=out)
@@ -168,7 +167,7 @@ def transposed_times(stacks: Stacks, p: Tensor, shapes: Shapes) -> Tensor:
         )
         return q
     for ms, (factor,), outs in zip(
-        stacks, _stacked_ps(p, shapes), stacked_qs(q, shapes), strict=True
+        stacks, _stacked_ps(p, shapes), _stacked_qs(q, shapes), strict=True
     ):
         for m, out in zip(ms.unbind(1), outs, strict=True):
             torch.bmm(factor, m, out=out)
@@ -178,7 +177,7 @@ def transposed_times(stacks: Stacks, p: Tensor, shapes: Shapes) -> Tensor:
 def product(p: Tensor, q: Tensor, shapes: Shapes) -> list[Tensor]:
     """Return stacks of P Q^T, of which either may be each worker's own."""
     stacks = []
-    for lefts, rights in zip(_stacked_ps(p, shapes), stacked_qs(q, shapes), strict=True):
+    for lefts, rights in zip(_stacked_ps(p, shapes), _stacked_qs(q, shapes), strict=True):
         rows = [torch.bmm(left.mT, right) for left, right in _pair(lefts, rights)]
         stacks.append(torch.stack(rows, dim=1) if len(rows) > 1 else rows[0].unsqueeze(1))
     return stacks
@@ -193,7 +192,7 @@ def product_and_rest(
     """
     library = _native(shapes, stacks)
     if library is None:
-        own = zip(_stacked_ps(worker_p, shapes), stacked_qs(worker_q, shapes), strict=True)
+        own = zip(_stacked_ps(worker_p, shapes), _stacked_qs(worker_q, shapes), strict=True)
         for ms, (lefts, rights) in zip(stacks, own, strict=True):
             pairs = _pair(lefts, rights, ms.shape[1])
             for m, (left, right) in zip(ms.unbind(1), pairs, strict=True):
@@ -241,12 +240,45 @@ def _runs(shapes: Shapes, stacked: bool) -> tuple[tuple[Shape, int], ...]:
     return tuple(runs)
 
 
+class Columns(NamedTuple):
+    """The columns of all factors Q."""
+
+    lengths: Tensor
+    of_values: Tensor  # for each value which column it is in
+    ranks: Tensor  # how many columns each matrix has
+    matrices: Tensor  # for each column which matrix it is in
+    scales: Tensor  # for each column sqrt(n / m) of its matrix, float64
+
+
 @lru_cache(maxsize=64)
-def _columns(shapes: Shapes, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return the length of each column of all Q, and for each value which column it is in."""
-    lengths = [s.m for s in shapes for _ in range(s.r)]
-    columns = np.arange(len(lengths)).repeat(lengths)
-    return torch.tensor(lengths, device=device), torch.tensor(columns, device=device)
+def _columns(shapes: Shapes, device: torch.device) -> Columns:
+    ranks = [s.r for s in shapes]
+    lengths, scales = (
+        np.repeat(x, ranks) for x in ([s.m for s in shapes], [(s.n / s.m) ** 0.5 for s in shapes])
+    )
+    columns, matrices = np.arange(len(lengths)).repeat(lengths), np.arange(len(ranks)).repeat(ranks)
+    tables = lengths, columns, ranks, matrices, scales
+    return Columns(*[torch.tensor(table, device=device) for table in tables])
+
+
+def _reduce(x: Tensor, how: str, lengths: Tensor) -> Tensor:
+    # `unsafe` skips a check of the lengths, for which the host would wait.
+    return torch.segment_reduce(x, how, lengths=lengths, unsafe=True)
+
+
+def normalize(q: Tensor, noise: float, shapes: Shapes) -> Tensor:
+    """Return factors Q `[1, all]` with columns of norm sqrt(n / m).
+
+    Those whose largest value is at most `noise` times that of their matrix become zero.
+    """
+    columns = _columns(shapes, q.device)
+    largest = _reduce(q[0].abs(), "max", columns.lengths)
+    is_noise = largest <= noise * _reduce(largest, "max", columns.ranks)[columns.matrices]
+    # Dividing by the largest value first keeps the squares of tiny columns from underflowing.
+    unit = q[0].double() / torch.where(is_noise, 1, largest)[columns.of_values]
+    norms = _reduce(unit.square(), "sum", columns.lengths).sqrt()
+    scales = torch.where(is_noise, 0, columns.scales / norms)
+    return (unit * scales[columns.of_values]).to(q.dtype).unsqueeze(0)
 
 
 class Batch(NamedTuple):
@@ -263,10 +295,11 @@ def _batches(shapes: Shapes, device: torch.device) -> list[Batch]:
     starts = list(accumulate([s.r * s.n for s in shapes], initial=0))
     batches = []
     for batch in _similar(shapes):
-        r, longest = shapes[batch[0]].r, shapes[batch[0]].n
-        positions = np.full((len(batch), r, longest), starts[-1])
+        size = len(batch), max(shapes[i].r for i in batch), shapes[batch[0]].n
+        positions = np.full(size, starts[-1])
         for row, i in zip(positions, batch, strict=True):
-            row[:, : shapes[i].n] = np.arange(starts[i], starts[i + 1]).reshape(r, -1)
+            r, n = shapes[i].r, shapes[i].n
+            row[:r, :n] = np.arange(starts[i], starts[i + 1]).reshape(r, n)
         chosen = np.flatnonzero(positions < starts[-1])
         tables = positions, chosen, positions.flat[chosen]
         batches.append(Batch(*[torch.tensor(table, device=device) for table in tables]))
@@ -276,15 +309,13 @@ def _batches(shapes: Shapes, device: torch.device) -> list[Batch]:
 def _similar(shapes: Shapes) -> Iterator[list[int]]:
     """Yield the indices of the factors P in each batch, the longest first."""
     batch: list[int] = []
-    values = 0
-    for i in sorted(range(len(shapes)), key=lambda i: (shapes[i].r, shapes[i].n), reverse=True):
-        if batch:
-            largest, padded = shapes[batch[0]], (len(batch) + 1) * shapes[batch[0]].n
-            if shapes[i].r != largest.r or padded > 4 * (values + shapes[i].n):
-                yield batch
-                batch, values = [], 0
+    most = values = 0
+    for i in sorted(range(len(shapes)), key=lambda i: shapes[i].n, reverse=True):
+        most, values = max(most, shapes[i].r), values + shapes[i].r * shapes[i].n
+        if batch and (len(batch) + 1) * most * shapes[batch[0]].n > 4 * values:
+            yield batch
+            batch, most, values = [], shapes[i].r, shapes[i].r * shapes[i].n
         batch.append(i)
-        values += shapes[i].n
     yield batch
 
 

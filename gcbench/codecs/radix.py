@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from gcbench.codecs.kernels import kernel
 from gcbench.codecs.packing import pack, packed_bytes, unpack
 
 _WORD_BITS = (1, 2, 3, 4, 5, 6, 7, 8, 16)  # the word lengths for which codecs are fastest
@@ -74,14 +75,18 @@ def pack_digits(codes: Tensor, base: int) -> Tensor:
     if digits == 1:
         return pack(codes, bits)
     planes = F.pad(codes, (0, -codes.shape[1] % digits)).unflatten(1, (digits, -1))
+    widths = _byte_widths(bits)
+    parts = _bytes_of(planes, base, len(widths))
+    return torch.cat([*map(pack, parts, widths)], dim=1)
+
+
+@kernel
+def _bytes_of(planes: Tensor, base: int, count: int) -> list[Tensor]:
+    """Return the bytes of the words of digits `[w, digits, words]`, lowest first."""
     words = planes[:, -1].to(torch.int32)
-    for k in range(digits - 2, -1, -1):
-        words = words.mul_(base).add_(planes[:, k])
-    parts = [
-        pack(((words >> (8 * i)) & 0xFF).to(torch.uint8), width)
-        for i, width in enumerate(_byte_widths(bits))
-    ]
-    return torch.cat(parts, dim=1)
+    for k in range(planes.shape[1] - 2, -1, -1):
+        words = words * base + planes[:, k]
+    return [((words >> (8 * i)) & 0xFF).to(torch.uint8) for i in range(count)]
 
 
 def unpack_digits(packed: Tensor, n: int, base: int) -> Tensor:
@@ -91,30 +96,27 @@ def unpack_digits(packed: Tensor, n: int, base: int) -> Tensor:
         return packed
     if digits == 1:
         return unpack(packed, n, bits)
-    rest = _words(packed, -(-n // digits), bits)
+    widths, count = _byte_widths(bits), -(-n // digits)
+    parts = packed.split([packed_bytes(count, width) for width in widths], dim=1)
+    each = [unpack(part, count, width) for part, width in zip(parts, widths, strict=True)]
+    return _digits_of(each, base, digits, bits).flatten(1)[:, :n]
+
+
+@kernel
+def _digits_of(parts: list[Tensor], base: int, digits: int, bits: int) -> Tensor:
+    """Return the digits `[w, digits, words]` of words whose bytes are `parts`, lowest first."""
+    rest = parts[0].to(float_of(bits))
+    for i, part in enumerate(parts[1:], start=1):
+        rest = rest + part.to(rest.dtype) * float(1 << (8 * i))
     planes = []
     for _ in range(digits - 1):
         # Floating-point division is several times faster than integer division. Adding 0.5 keeps
         # every quotient at least 0.5 / base away from an integer, so that its floor is right even
         # where a device multiplies by the reciprocal.
-        quotient = (rest + 0.5).div_(base).floor_()
-        planes.append(rest.sub_(quotient, alpha=base).to(torch.uint8))
+        quotient = torch.floor((rest + 0.5) / base)
+        planes.append((rest - quotient * base).to(torch.uint8))
         rest = quotient
-    planes.append(rest.to(torch.uint8))
-    return torch.stack(planes, dim=1).flatten(1)[:, :n]
-
-
-def _words(packed: Tensor, count: int, bits: int) -> Tensor:
-    """Return the words of `packed` as floats `[w, count]`.
-
-    The float type holds them exactly, and also with 0.5 added.
-    """
-    widths = _byte_widths(bits)
-    parts = packed.split([packed_bytes(count, width) for width in widths], dim=1)
-    words = packed.new_zeros(len(packed), count, dtype=float_of(bits))
-    for i, (part, width) in enumerate(zip(parts, widths, strict=True)):
-        words.add_(unpack(part, count, width), alpha=1 << (8 * i))
-    return words
+    return torch.stack([*planes, rest.to(torch.uint8)], dim=1)
 
 
 def float_of(bits: int) -> torch.dtype:

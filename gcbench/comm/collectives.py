@@ -86,7 +86,9 @@ class Comm:
         Half-precision values are divided before they are added, so that no sum overflows.
         """
         if tensors[0].dtype in (torch.float16, torch.bfloat16):
-            return _parts(self._reduce([t / self.workers for t in tensors], "sum"), tensors)
+            return _parts(
+                self._reduce(torch._foreach_div(list(tensors), self.workers), "sum"), tensors
+            )
         return _parts(self._reduce(tensors, "sum").div_(self.workers), tensors)
 
     def sum(self, tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -182,6 +184,8 @@ class Comm:
         as_integers = op in ("max", "min") and tensors[0].is_floating_point()
         if as_integers:
             rows = [float_to_ordered(x, nan_is_largest=op == "max") for x in rows]
+        if w > 1 and rows[0].is_cuda:  # so that one kernel adds all tensors' rows
+            rows = [torch.cat(rows, dim=1)]
         flat = torch.cat(rows if w == 1 else [_reduce_rows(x, op) for x in rows], dim=1)
         bits = row_bits([flat])
         self.meter.count_equal("all_reduce", self.workers, bits, bits)

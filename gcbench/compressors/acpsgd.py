@@ -61,11 +61,11 @@ class ACPSGD(Checked):
     Sends r n and r m floats per matrix in alternating steps, r = min(rank, n, m), in one
     all-reduce: half of what PowerSGD sends, without its second all-reduce.
 
-    Differences from the paper and its code, lzhangbv/acpsgd: Gram-Schmidt replaces their QR
-    decomposition. A column of a factor that has become zero is drawn again, as in `PowerSGD` here;
-    QR makes an arbitrary one. The first Q comes from a seed that all workers share; the code draws
-    it on each worker. Vectors have a separate all-reduce, where the code adds them to that of the
-    factors.
+    Differences from the paper and its code, lzhangbv/acpsgd: Gram-Schmidt or Cholesky's
+    decomposition replaces their QR. A column of a factor that has become zero is drawn again, as in
+    `PowerSGD` here; QR makes an arbitrary one. The first Q comes from a seed that all workers
+    share; the code draws it on each worker. Vectors have a separate all-reduce, where the code adds
+    them to that of the factors.
     """
 
     rank: Count

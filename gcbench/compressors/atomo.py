@@ -58,13 +58,23 @@ class Atomo(Checked):
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         ms = {k: g.reshape(-1, *authors_shape(g.shape[1:])) for k, g in grads.items()}  # [w, n, m]
-        factors = [svd(m) for m in ms.values()]
+        groups: dict[tuple[int, ...], list[str]] = {}  # matrices of one shape are taken together
+        for k, m in ms.items():
+            groups.setdefault(m.shape, []).append(k)
+        factors = [svd(torch.stack([ms[k] for k in names], dim=1)) for names in groups.values()]
         ps = [self._probabilities(s) for _, s, _ in factors]
-        kept = self._draw(dict(zip(ms, ps, strict=True)), step)
-        atoms = [
-            _atoms(*usv, p, heads, self._most(heads))
-            for usv, p, heads in zip(factors, ps, kept, strict=True)
-        ]
+        each = {
+            k: of_group[:, i]
+            for names, of_group in zip(groups.values(), ps, strict=True)
+            for i, k in enumerate(names)
+        }
+        heads = dict(zip(ms, self._draw({k: each[k] for k in ms}, step), strict=True))
+        found: Grads = {}
+        for names, usv, p in zip(groups.values(), factors, ps, strict=True):
+            of_group = torch.stack([heads[k] for k in names], dim=1)
+            each_atoms = _atoms(*usv, p, of_group, self._most(of_group))
+            found |= zip(names, each_atoms.unbind(1), strict=True)
+        kept, atoms = list(heads.values()), [found[k] for k in ms]
         widths = [x.shape[2] for x in atoms]
         lengths = [heads.sum(1) * width for heads, width in zip(kept, widths, strict=True)]
         everyone = comm.gather(atoms, lengths if self.variant == "unbiased" else None)
@@ -88,17 +98,17 @@ class Atomo(Checked):
     def _most(self, kept: Tensor) -> int:
         """Return the largest number of values that a worker keeps, which `published` fixes."""
         published = self.variant == "published"
-        return min(self.rank, kept.shape[1]) if published else int(kept.sum(1).max())
+        return min(self.rank, kept.shape[-1]) if published else int(kept.sum(-1).max())
 
     def _probabilities(self, s: Tensor) -> Tensor:
-        """Return the probabilities `[w, k]`, float64, of keeping each value.
+        """Return the probabilities `[..., k]`, float64, of keeping each value.
 
         All values of a matrix that is not finite are kept, so that this shows in the update.
         """
         s = s.double()
-        total = s.sum(1, keepdim=True)
+        total = s.sum(-1, keepdim=True)
         share = s / torch.where(total == 0, 1, total)
-        return (min(self.rank, s.shape[1]) * share).clamp_max(1).nan_to_num(1)
+        return (min(self.rank, s.shape[-1]) * share).clamp_max(1).nan_to_num(1)
 
     def _draw(self, ps: Grads, step: Step) -> list[Tensor]:
         """Return which values are kept, `[w, k]` for each matrix.
@@ -135,19 +145,20 @@ def authors_shape(shape: Sequence[int]) -> tuple[int, int]:
 
 
 def _atoms(u: Tensor, s: Tensor, vt: Tensor, p: Tensor, kept: Tensor, most: int) -> Tensor:
-    """Return u, s / p and v of each row's kept values, `[w, most, n + 1 + m]`.
+    """Return u, s / p and v of each matrix's kept values, `[..., most, n + 1 + m]`.
 
-    The kept values of a row come first; s / p is zero in the entries after them.
+    The kept values come first; s / p is zero in the entries after them.
     """
     scale = torch.where(kept & (p > 0), s / p, 0).to(s.dtype)
-    order = kept.long().argsort(dim=1, descending=True, stable=True)[:, :most]
-    atoms = torch.cat([u.mT, scale.unsqueeze(2), vt], dim=2)
-    return atoms.gather(1, order.unsqueeze(2).expand(-1, -1, atoms.shape[2]))
+    order = kept.long().argsort(dim=-1, descending=True, stable=True)[..., :most]
+    atoms = torch.cat([u.mT, scale.unsqueeze(-1), vt], dim=-1)
+    index = order.unsqueeze(-1).expand(*order.shape, atoms.shape[-1])
+    return atoms.gather(-2, index)
 
 
 def _mean(atoms: Tensor, n: int, m: int, rows: int) -> Tensor:
     """Return the means `[r / rows, n, m]` of groups of `rows` workers' atoms `[r, atoms]`."""
     each = atoms.shape[1] // (n + 1 + m)
-    x = atoms.view(atoms.shape[0] // rows, rows * each, n + 1 + m)
+    x = atoms.reshape(atoms.shape[0] // rows, rows * each, n + 1 + m)
     u, scale, v = x.split([n, 1, m], dim=2)
     return (u * scale).mT @ v / rows

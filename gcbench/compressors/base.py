@@ -19,9 +19,8 @@ from typing import Literal, NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from gcbench.codecs.noise import Noise, join_runs, keys, site_number
+from gcbench.codecs.noise import Noise, join_runs, keys
 from gcbench.comm import Comm
-from gcbench.seeds import mix
 
 Grads = dict[str, Tensor]
 """Parameter name to `[w, *shape]`, in the model's canonical order.
@@ -229,17 +228,15 @@ class Step:
     seed: int
     workers: range  # the workers to which this process's rows belong
     offsets: Mapping[str, int]  # index of each parameter's first value, in canonical order
+    in_place: bool = False  # whether the state is given up, so that its tensors may be overwritten
 
     def noise(self, site: str, sizes: Sizes, device: torch.device, shared: bool = False) -> Noise:
         """Return random draws for `sizes[name]` values of each parameter, concatenated.
 
         `shared` draws are the same on all workers.
         """
-        base = (self.seed, site_number(site), self.number)
-        per_row = [mix(*base)] if shared else [mix(*base, 1 + worker) for worker in self.workers]
-        return Noise(
-            keys(per_row, device), join_runs((self.offsets[name], n) for name, n in sizes.items())
-        )
+        of_rows = keys(self.seed, site, self.number, None if shared else self.workers, device)
+        return Noise(of_rows, join_runs((self.offsets[name], n) for name, n in sizes.items()))
 
     def worker_noise(self, site: str, n: int, device: torch.device) -> Noise:
         """Return random draws for n values that belong to a worker, such as those of its shard."""
@@ -263,6 +260,21 @@ def add_scaled(tensors: Grads, others: Grads, alpha: float = 1) -> Grads:
     return dict(zip(tensors, sums, strict=True))
 
 
+def zeros_of(grads: Grads) -> Grads:
+    """Return zeros in the shapes of `grads`, as the parts of one tensor."""
+    first, sizes = next(iter(grads.values())), sizes_of(grads)
+    return unflatten(first.new_zeros(len(first), sum(sizes.values())), grads)
+
+
+def cast_each(tensors: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
+    """Return each tensor in another type, with a single kernel on a GPU."""
+    whole = torch.empty(sum(map(Tensor.numel, tensors)), dtype=dtype, device=tensors[0].device)
+    parts = whole.split([x.numel() for x in tensors])
+    cast = [part.view(x.shape) for part, x in zip(parts, tensors, strict=True)]
+    torch._foreach_copy_(cast, list(tensors))
+    return cast
+
+
 def flatten_each(grads: Grads) -> list[Tensor]:
     """Return each tensor reshaped to `[w, values]`."""
     return [g.flatten(1) if g.dim() > 1 else g.unsqueeze(1) for g in grads.values()]
@@ -273,15 +285,39 @@ def flatten(grads: Grads) -> Tensor:
     return torch.cat(flatten_each(grads), dim=1)
 
 
-def flatten_sum(tensors: Sequence[Tensor], others: Sequence[Tensor], alpha: float) -> Tensor:
-    """Return x + alpha y for tensors `[w, values]`, concatenated; a CPU reads them only once."""
-    if tensors[0].device.type != "cpu":
-        return torch.cat(torch._foreach_add(list(tensors), list(others), alpha=alpha), dim=1)
+def flatten_sum(
+    tensors: Sequence[Tensor], others: Sequence[Tensor], alpha: float, in_place: bool = False
+) -> Tensor:
+    """Return x + alpha y for tensors `[w, values]`, concatenated; a CPU reads them only once.
+
+    If it is `in_place`, y is overwritten where its tensors are the parts of one.
+    """
     sizes = [x.shape[1] for x in tensors]
-    flat = tensors[0].new_empty(len(tensors[0]), sum(sizes))
-    for x, y, part in zip(tensors, others, flat.split(sizes, dim=1), strict=True):
-        torch.add(x, y, alpha=alpha, out=part)
+    whole = whole_of(others) if in_place else None
+    flat = tensors[0].new_empty(len(tensors[0]), sum(sizes)) if whole is None else whole
+    parts = list(flat.split(sizes, dim=1) if whole is None else others)
+    if flat.device.type == "cpu":
+        for x, y, part in zip(tensors, others, parts, strict=True):
+            torch.add(x, y, alpha=alpha, out=part)
+    elif whole is not None and alpha == 1:
+        torch._foreach_add_(parts, list(tensors))
+    else:
+        torch._foreach_copy_(parts, torch._foreach_add(list(tensors), list(others), alpha=alpha))
     return flat
+
+
+def whole_of(parts: Sequence[Tensor]) -> Tensor | None:
+    """Return the tensor `[w, n]` whose consecutive parts these are; None: they lie apart."""
+    first, n = parts[0], sum(part.shape[1] for part in parts)
+    memory, place = first.untyped_storage()._cdata, first.storage_offset()
+    for part in parts:
+        rows_fit = len(part) == 1 or part.stride(0) == n
+        in_line = part.shape[1] == 1 or part.stride(1) == 1
+        same = part.untyped_storage()._cdata == memory and part.storage_offset() == place
+        if not (rows_fit and in_line and same):
+            return None
+        place += part.shape[1]
+    return first.as_strided((len(first), n), (n, 1))
 
 
 def unflatten(x: Tensor, like: Grads) -> Grads:

@@ -15,17 +15,21 @@ from gcbench.codecs.buckets import Buckets, Groups, Rows, buckets_of
 from gcbench.codecs.kernels import block_slices, kernel
 from gcbench.codecs.native import is_native
 from gcbench.codecs.noise import Draws, Noise
-from gcbench.codecs.one_pass import Kinds, OnePass
+from gcbench.codecs.one_pass import Kinds, OnePass, Residual
 from gcbench.codecs.radix import pack_digits, unpack_digits
 from gcbench.codecs.words import from_words, rows_of, to_words, words_of
-from gcbench.compressors.codec import Codec, Message
+from gcbench.compressors.base import Sizes, Step, flatten_sum
+from gcbench.compressors.codec import Codec, Message, add_kept
 from gcbench.settings.fields import Checked, Count
 
-_TOGETHER = 4  # how many messages are decoded in one pass over the mean
+CPU = torch.device("cpu")
 # With at most this many parameters, the codes of all rows of a group are computed at once in the
 # registers of a CPU core, or of a GPU thread if a group has at most _FEW_ROWS rows.
 _FEW = 4
 _FEW_ROWS = 64
+# How many messages are decoded in one pass over the mean: of few parameters, and of tables, which
+# a compiler would unroll for minutes.
+_TOGETHER, _TABLES_TOGETHER = 16, 4
 
 Parameters = Sequence[Tensor]
 """The parameters of each value's bucket, each broadcastable to the values."""
@@ -57,8 +61,11 @@ class Bucketed(Checked, Codec, ABC):
         return None
 
     @abstractmethod
-    def fit(self, v: Tensor) -> Tensor:
-        """Return the k parameters `[..., k]` of buckets `[..., d]`."""
+    def fit(self, v: Tensor, d: Tensor | None = None) -> Tensor:
+        """Return the k parameters `[..., k]` of buckets `[..., size]`.
+
+        With d, `[buckets]`, only the first d values of each bucket count, and the others are 0.
+        """
 
     @abstractmethod
     def code(self, v: Tensor, parameters: Parameters, words: Tensor | None) -> Tensor:
@@ -129,18 +136,39 @@ class Bucketed(Checked, Codec, ABC):
         alpha: float,
         segments: tuple[int, ...],
         noise: Noise,
+        keep: float = 0,
+        in_place: bool = False,
     ) -> tuple[Message, list[Tensor]]:
         buckets = self.buckets(segments, tensors[0].device)
         native = self._native(tensors[0], buckets)
-        if not native:
-            return super().encode_corrected(tensors, residual, alpha, segments, noise)
-        if native.fits:
-            left = [torch.empty_like(x) for x in tensors]
-            message = self._encode_native(native, buckets, tensors, noise, residual, alpha, left)
+        if native and native.fits:
+            flat = tensors[0].new_empty(len(tensors[0]), 0 if in_place else sum(segments))
+            left = list(residual if in_place else flat.split(segments, dim=1))
+            memory = Residual(residual, left, alpha, keep)
+            return self._encode_native(native, buckets, tensors, noise, memory), left
+        x = flatten_sum(tensors, residual, alpha, in_place and not keep)
+        left = list(x.split(segments, dim=1))
+        if native:
+            message = self._encode_native(native, buckets, left, noise, Residual(None, left))
         else:
-            left = list(torch._foreach_add(list(tensors), list(residual), alpha=alpha))
-            message = self._encode_native(native, buckets, left, noise, left=left)
-        return message, left
+            rows = buckets.take(left)
+            message = self._encode_rows(rows, buckets, noise)
+            self._subtract(message, rows, buckets)
+        return message, add_kept(x, residual, keep, segments, in_place)
+
+    def native_for(self, x: Tensor, sizes: Sizes) -> bool:
+        """Return whether native code fits and codes tensors of these sizes."""
+        native = self._native(x, self.buckets(tuple(sizes.values()), x.device))
+        return bool(native and native.fits)
+
+    def encode_with(
+        self, tensors: Sequence[Tensor], sizes: Sizes, residual: Residual, step: Step
+    ) -> Message:
+        """Return the message for tensors and a residual, by native code."""
+        buckets = self.buckets(tuple(sizes.values()), tensors[0].device)
+        native, noise = self._native(tensors[0], buckets), step.noise("codec", sizes, CPU)
+        assert native
+        return self._encode_native(native, buckets, tensors, noise, residual)
 
     def _encode_native(
         self,
@@ -148,13 +176,11 @@ class Bucketed(Checked, Codec, ABC):
         buckets: Buckets,
         tensors: Sequence[Tensor],
         noise: Noise,
-        residual: Sequence[Tensor] | None = None,
-        alpha: float = 1,
-        left: Sequence[Tensor] | None = None,
+        residual: Residual | None = None,
     ) -> Message:
         given = None if native.fits else self._fit_each(tensors, buckets)
         words, digits, fitted = native.encode(
-            tensors, noise if self.random else None, given, residual, alpha, left
+            tensors, noise if self.random else None, given, residual
         )
         return [words, digits, self.sends(fitted)]
 
@@ -182,11 +208,15 @@ class Bucketed(Checked, Codec, ABC):
                 *out[:, part].unbind(2),
             )
         codes = self._rest_codes(rows.rest, fitted, groups, noise)
-        return [out, pack_digits(codes.to(torch.uint8), self.base), self.sends(fitted)]
+        return [out, pack_digits(codes, self.base), self.sends(fitted)]
 
     def _rest_codes(self, rest: Tensor, fitted: Tensor, groups: Groups, noise: Noise) -> Tensor:
-        words = noise.at(groups.rest_positions).words() if self.random else None
-        return self.code(rest, fitted.index_select(1, groups.rest_buckets).unbind(-1), words)
+        """Return codes `[w, rest]`, uint8, by the kernel for rows, which have one value each."""
+        draws = noise.at(groups.rest_positions) if self.random else None
+        codes = torch.empty(rest.shape, dtype=torch.uint8, device=rest.device)
+        table = fitted.index_select(1, groups.rest_buckets)
+        _kernels(self).codes(rest.unsqueeze(-1), table, draws, codes.unsqueeze(-1))
+        return codes
 
     def decode_add(self, message: Message, segments: tuple[int, ...], out: Tensor) -> None:
         words, digits, sent = message
@@ -198,7 +228,19 @@ class Bucketed(Checked, Codec, ABC):
         table = _of_rows(sent, buckets.groups)
         for part, matrix in _blocks(rows):
             _kernels(self).decode_add(words[:, part], table[:, part], matrix)
-        rows.rest.add_(self._rest_values(digits, sent, buckets.groups))
+        codes, of_rest = self._rest_of(digits.unsqueeze(0), sent.unsqueeze(0), buckets.groups)
+        _kernels(self).rest_mean(codes, of_rest, True, 1, rows.rest)
+        buckets.put_back(rows)
+
+    def _subtract(self, message: Message, rows: Rows, buckets: Buckets) -> None:
+        """Subtract what a message says from the values that it was made of."""
+        words, digits, sent = message
+        table = _of_rows(sent, buckets.groups)
+        for part, matrix in _blocks(rows):
+            _kernels(self).subtract(words[:, part], table[:, part], matrix)
+        codes, of_rest = self._rest_of(digits.unsqueeze(0), sent.unsqueeze(0), buckets.groups)
+        _kernels(self).rest_mean(codes, of_rest, False, 1, rest := torch.empty_like(rows.rest))
+        rows.rest.sub_(rest)
         buckets.put_back(rows)
 
     def decode_mean(self, messages: Message, segments: tuple[int, ...]) -> Tensor:
@@ -211,24 +253,22 @@ class Bucketed(Checked, Codec, ABC):
             return out
         rows = buckets.make_room(out.split(segments, dim=1))
         table = _of_rows(sent.flatten(0, 1), buckets.groups).unflatten(0, (workers, count))
-        for part, matrix in _blocks(rows):
-            for first in range(0, workers, _TOGETHER):
-                some = slice(first, first + _TOGETHER)
-                divisor = workers if some.stop >= workers else 1
-                _kernels(self).decode_mean(
-                    words[some, :, part], table[some, :, part], first > 0, divisor, matrix
-                )
-        values = self._rest_values(digits.flatten(0, 1), sent.flatten(0, 1), buckets.groups)
-        rows.rest.zero_()
-        for of_worker in values.unflatten(0, (workers, count)):
-            rows.rest.add_(of_worker)
-        rows.rest.div_(workers)
+        codes, of_rest = self._rest_of(digits, sent, buckets.groups)
+        together = _TOGETHER if sent.shape[-1] <= _FEW else _TABLES_TOGETHER
+        for first in range(0, workers, together):
+            some = slice(first, first + together)
+            end = first > 0, workers if some.stop >= workers else 1
+            for part, matrix in _blocks(rows):
+                _kernels(self).decode_mean(words[some, :, part], table[some, :, part], *end, matrix)
+            _kernels(self).rest_mean(codes[some], of_rest[some], *end, rows.rest)
         buckets.put_back(rows)
         return out
 
-    def _rest_values(self, digits: Tensor, sent: Tensor, groups: Groups) -> Tensor:
-        codes = unpack_digits(digits, len(groups.rest_buckets), self.base).to(torch.int32)
-        return self.value(codes, sent.index_select(1, groups.rest_buckets).unbind(-1))
+    def _rest_of(self, digits: Tensor, sent: Tensor, groups: Groups) -> tuple[Tensor, Tensor]:
+        """Return the codes `[W, w, rest]` of the rest, and the parameters of each value."""
+        codes = unpack_digits(digits.flatten(0, 1), len(groups.rest_buckets), self.base)
+        table = sent.flatten(0, 1).index_select(1, groups.rest_buckets)
+        return codes.unflatten(0, digits.shape[:2]), table.unflatten(0, digits.shape[:2])
 
 
 def _of_rows(fitted: Tensor, groups: Groups) -> Tensor:
@@ -257,7 +297,9 @@ class Kernels(NamedTuple):
     encode_in_two: Callable[..., None]
     codes: Callable[..., None]
     decode_add: Callable[..., None]
+    subtract: Callable[..., None]
     decode_mean: Callable[..., None]
+    rest_mean: Callable[..., None]
 
 
 @lru_cache(maxsize=64)
@@ -295,12 +337,25 @@ def _kernels(method: Bucketed) -> Kernels:
         out.add_(values_of(words, table))
 
     @kernel
+    def subtract(words: Tensor, table: Tensor, out: Tensor) -> None:
+        # Adding 0.0 turns -0 into 0, as where decoded values are added to zeros.
+        out.sub_(values_of(words, table) + 0.0)
+
+    @kernel
     def decode_mean(words: Tensor, table: Tensor, onto: bool, divisor: int, out: Tensor) -> None:
-        first, *others = map(values_of, words.unbind(0), table.unbind(0))
+        write_mean([*map(values_of, words.unbind(0), table.unbind(0))], onto, divisor, out)
+
+    @kernel
+    def rest_mean(codes: Tensor, table: Tensor, onto: bool, divisor: int, out: Tensor) -> None:
+        messages = zip(codes.to(torch.int32).unbind(0), table.unbind(0), strict=True)
+        write_mean([method.value(c, of_c.unbind(-1)) for c, of_c in messages], onto, divisor, out)
+
+    def write_mean(values: Sequence[Tensor], onto: bool, divisor: int, out: Tensor) -> None:
+        first, *others = values
         # Adding 0.0 turns -0 into 0, as in a sum that starts at zero.
         total = out + first if onto else first + 0.0
-        for values in others:
-            total = total + values
+        for x in others:
+            total = total + x
         out.copy_(total / divisor)
 
-    return Kernels(encode, encode_in_two, codes, decode_add, decode_mean)
+    return Kernels(encode, encode_in_two, codes, decode_add, subtract, decode_mean, rest_mean)

@@ -40,15 +40,18 @@ class Codec(Protocol):
         alpha: float,
         segments: tuple[int, ...],
         noise: Noise,
+        keep: float = 0,
+        in_place: bool = False,
     ) -> tuple[Message, list[Tensor]]:
         """Return the message for tensors + alpha residual, and what of it the message leaves out.
 
-        Overriding it can save passes over memory.
+        To what it leaves out, `keep` times the residual is added. If it is done `in_place`, the
+        residual may be overwritten. Overriding it can save passes over memory.
         """
-        x = flatten_sum(tensors, residual, alpha)
+        x = flatten_sum(tensors, residual, alpha, in_place and not keep)
         message = self.encode(x, segments, noise)
         self.subtract_sent(x, message, segments)
-        return message, list(x.split(segments, dim=1))
+        return message, add_kept(x, residual, keep, segments, in_place)
 
     def subtract_sent(self, x: Tensor, message: Message, segments: tuple[int, ...]) -> None:
         """Subtract from `x` `[w, n]` what its message says; overriding it can save passes."""
@@ -72,6 +75,46 @@ class Codec(Protocol):
         return total.div_(workers)
 
 
+def add_kept(
+    x: Tensor, residual: Sequence[Tensor], keep: float, segments: tuple[int, ...], in_place: bool
+) -> list[Tensor]:
+    """Return the parts of x + keep residual, in the memory of the residual if that is given up."""
+    left = list(x.split(segments, dim=1))
+    if not keep:
+        return left
+    torch._foreach_add_(left, list(residual), alpha=keep)
+    if not in_place:
+        return left
+    torch._foreach_copy_(list(residual), left)
+    return list(residual)
+
+
+class SparseCodec(Codec, Protocol):
+    """A codec that sends values at some positions; the others are zero."""
+
+    def values_at(self, message: Message, segments: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+        """Return the positions in a row and the values of a message, both `[r, values]`."""
+
+    def decode_add(self, message: Message, segments: tuple[int, ...], out: Tensor) -> None:
+        out.scatter_add_(1, *self.values_at(message, segments))
+
+    def subtract_sent(self, x: Tensor, message: Message, segments: tuple[int, ...]) -> None:
+        positions, values = self.values_at(message, segments)
+        x.scatter_add_(1, positions, values.neg())
+
+    def decode_mean(self, messages: Message, segments: tuple[int, ...]) -> Tensor:
+        workers, rows = messages[0].shape[:2]
+        positions, values = (
+            part.unflatten(0, (workers, rows))
+            for part in self.values_at([m.flatten(0, 1) for m in messages], segments)
+        )
+        total = values.new_zeros(rows, sum(segments))
+        for of_worker in zip(positions, values, strict=True):
+            total.scatter_add_(1, *of_worker)
+        anywhere = positions.transpose(0, 1).flatten(1)
+        return total.scatter_(1, anywhere, total.gather(1, anywhere).div_(workers))
+
+
 @runtime_checkable
 class RaggedCodec(Codec, Protocol):
     """A codec whose messages have lengths that depend on the codes."""
@@ -92,6 +135,8 @@ class GridCodec(Codec, Protocol):
     def bucket_size(self) -> int:
         """The number of values that share a scale."""
 
+    def buckets(self, segments: tuple[int, ...], device: torch.device) -> Buckets: ...
+
     def scales_of(self, x: Tensor, segments: tuple[int, ...]) -> Tensor:
         """Return the buckets' scales `[w, buckets]`; `codes_of` also takes any larger ones."""
 
@@ -99,6 +144,9 @@ class GridCodec(Codec, Protocol):
         self, x: Tensor, segments: tuple[int, ...], scales: Tensor, noise: Noise
     ) -> Tensor:
         """Return the codes `[w, n]`, uint8, of `x` with these scales."""
+
+    def codes_in(self, message: Message, segments: tuple[int, ...]) -> Tensor:
+        """Return the codes `[w, n]` of a message, in any order."""
 
     def values_of(self, codes: Tensor, segments: tuple[int, ...], scales: Tensor) -> Tensor:
         """Return the values `[r, n]` of centered codes, or of sums of centered codes.

@@ -55,7 +55,7 @@ class CountExchange:
         tables = _agree(self.codec.fit_buckets(x, segments), comm)  # [1, buckets, s]
         noise = step.noise("codec", sizes, x.device)
         codes = self.codec.codes_by(x, segments, tables.expand(x.shape[0], -1, -1), noise)
-        levels = [buckets.spread(level) for level in tables.unbind(2)]
+        levels = buckets.spread(tables[0].T).unsqueeze(1).unbind(0)
         counts = _count(codes, self.codec.level_count, comm)
         update = torch.zeros_like(x[:1])
         for count, level in zip(counts, levels, strict=True):

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import groupby
 from typing import ClassVar, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from gcbench.codecs.indices import index_bytes, largest, pack_indices, unpack_indices
+from gcbench.codecs.indices import Groups, largest_of_each, pack_indices, unpack_indices
 from gcbench.codecs.kernels import CACHED_VALUES
 from gcbench.comm import Comm
-from gcbench.compressors.base import Aggregated, Grads, Properties, State, Step, add_scaled
+from gcbench.compressors.base import Aggregated, Grads, Properties, State, Step, flatten_each
 from gcbench.compressors.matrices import matrix_shape
 from gcbench.settings.compressor import Combine
 from gcbench.settings.fields import Checked, Count, Share
@@ -34,7 +36,8 @@ class DeMo(Checked):
         m_i <- m_i - D^T q_i
         update = sign(D^T sum over workers of q_i)
 
-    The momentum takes the place of an error-feedback residual. The update consists of -1, 0 and 1,
+    The momentum is kept as its coefficients D m, so that sent ones become zero in place; it takes
+    the place of an error-feedback residual. The update consists of -1, 0 and 1,
     as in `Signum`: the learning rate is the change of every value in a step, and the optimizer has
     no momentum of its own.
 
@@ -59,177 +62,183 @@ class DeMo(Checked):
     properties: ClassVar[Properties] = Properties(direction=True)
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
-        before = state.per_worker or {k: torch.zeros_like(g) for k, g in grads.items()}
-        summed = add_scaled(grads, before, self.momentum)
-        momenta = {k: m.contiguous() for k, m in summed.items()}
-        some = next(iter(momenta.values()))
-        groups = self._groups(grads)
-        sent_parts: list[Tensor] = []
-        for group in groups:
-            shape = len(some), group.number, group.chosen
-            chosen, values = some.new_empty(shape, dtype=torch.int64), some.new_empty(shape)
-            # One worker at a time: a batched product would round differently from a single one.
-            for row in range(len(some)):
-                for part, blocks in group.parts([m[row] for m in momenta.values()]):
-                    coefficients = group.transform(blocks)
-                    chosen[row, part] = largest(coefficients, group.chosen)
-                    values[row, part] = coefficients.gather(1, chosen[row, part])
-                    torch._foreach_sub_(
-                        blocks, group.restore(chosen[row, part], values[row, part], blocks)
-                    )
-            sent_parts += [chosen, values]
-        packed = [
-            pack_indices(chosen.flatten(0, 1), group.size).reshape(len(some), -1)
-            for group, chosen in zip(groups, sent_parts[::2], strict=True)
-        ]
-        floats = [values.flatten(1) for values in sent_parts[1::2]]
-        positions, sent_values = comm.gather([torch.cat(packed, dim=1), torch.cat(floats, dim=1)])
+        layout = self._layout(grads)
+        flat = flatten_each(grads)
+        momenta = {k: g.new_empty(g.shape) for k, g in grads.items()}
+        before, after = flatten_each(state.per_worker), flatten_each(momenta)
+        shape = len(flat[0]), len(layout.starts)
+        chosen, values = flat[0].new_empty(shape, dtype=torch.int64), flat[0].new_empty(shape)
+        # One worker at a time: a batched product would round differently from a single one.
+        for row in range(len(chosen)):
+            for part in layout.parts:
+                x = part.transform([g[row] for g in flat])
+                coefficients = x[0].split([p.size for p in part.pieces])
+                if before:
+                    kept = part.coefficients([m[row] for m in before])
+                    torch._foreach_add_(coefficients, kept, alpha=self.momentum)
+                found = largest_of_each(x, part.sizes, part.counts)
+                chosen[row, part.values], values[row, part.values] = found[0], x.gather(1, found)[0]
+                x.scatter_(1, found, 0)
+                torch._foreach_copy_(part.coefficients([m[row] for m in after]), coefficients)
+        packed = pack_indices(chosen - layout.starts, layout.groups)
+        positions, sent_values = comm.gather([packed, values])
 
         def sent() -> Grads:
-            restored = {k: torch.empty_like(m) for k, m in momenta.items()}
-            for group, chosen, values in zip(
-                groups, sent_parts[::2], sent_parts[1::2], strict=True
-            ):
-                for row in range(len(some)):
-                    for part, blocks in group.parts([x[row] for x in restored.values()]):
-                        torch._foreach_copy_(
-                            blocks, group.restore(chosen[row, part], values[row, part], blocks)
-                        )
-            return restored
+            rows = [
+                self._restore(*of_worker, layout, grads)
+                for of_worker in zip(chosen.split(1), values.split(1), strict=True)
+            ]
+            return {k: torch.cat([row[k] for row in rows]) for k in grads}
 
-        update = self._decode(positions, sent_values, groups, grads)
+        update = self._restore(
+            unpack_indices(positions, layout.groups) + layout.starts,
+            sent_values,
+            layout,
+            grads,
+            signs=True,
+        )
         return Aggregated(update, sent, State(per_worker=momenta))
 
-    def _decode(
-        self, positions: Tensor, values: Tensor, groups: Sequence[_Group], grads: Grads
+    def _restore(
+        self, chosen: Tensor, values: Tensor, layout: _Layout, like: Grads, signs: bool = False
     ) -> Grads:
-        """Return the signs of all workers' combined messages, `[W, bytes]` and `[W, values]`."""
-        update = {k: values.new_empty(1, *g.shape[1:]) for k, g in grads.items()}
-        packed = positions.split([g.number * g.bytes_of_positions for g in groups], dim=1)
-        floats = values.split([g.number * g.chosen for g in groups], dim=1)
-        for group, codes, of_group in zip(groups, packed, floats, strict=True):
-            rows = codes.reshape(len(codes) * group.number, -1)
-            shape = len(codes), group.number, group.chosen
-            index = unpack_indices(rows, group.size, group.chosen).view(shape)
-            of_workers = of_group.reshape(shape)
-            for part, blocks in group.parts([x[0] for x in update.values()]):
-                total = values.new_zeros(index[0, part].shape[0], group.size)
-                senders = torch.zeros_like(total)
-                for worker in range(len(codes)):
-                    total.scatter_add_(1, index[worker, part], of_workers[worker, part])
-                    if self.combine == "senders":
-                        senders.scatter_add_(
-                            1, index[worker, part], torch.ones_like(of_workers[worker, part])
-                        )
-                if self.combine == "senders":
-                    total /= senders.clamp_min(1)
-                torch._foreach_copy_(blocks, group.inverse(total, blocks, sign=True))
-        return update
+        """Return the tensors `[1, ...]`, or their signs, of all workers' coefficients together."""
+        out = {k: values.new_empty(1, *g.shape[1:]) for k, g in like.items()}
+        for part in layout.parts:
+            total = values.new_zeros(1, sum(part.sizes))
+            index = chosen[:, part.values]
+            for of_worker in zip(index.split(1), values[:, part.values].split(1), strict=True):
+                total.scatter_add_(1, *of_worker)
+            if self.combine == "senders":
+                one = total.new_ones(()).expand(1, index.numel())
+                senders = torch.zeros_like(total).scatter_add_(1, index.reshape(1, -1), one)
+                total /= senders.clamp_min_(1)
+            part.write_inverse(total, [x.view(-1) for x in out.values()], signs)
+        return out
 
-    def _groups(self, grads: Grads) -> list[_Group]:
+    def _layout(self, grads: Grads) -> _Layout:
         device = next(iter(grads.values())).device
         sides = tuple(matrix_shape(g) for g in grads.values())
-        return _groups_of(sides, self.chunk_side, self.coefficients, device)
+        return _layout_of(sides, self.chunk_side, self.coefficients, device)
 
 
 class _Piece(NamedTuple):
-    """Adjacent rows of blocks of one tensor."""
+    """Adjacent rows of blocks of one tensor, from `first` to before `last`."""
 
     tensor: int
-    n: int
-    m: int
+    down: int
+    height: int
+    across: int
+    width: int
     first: int
     last: int
 
-
-class _Group(NamedTuple):
-    """All blocks of one size, in slices that fit in a core's cache."""
-
-    height: int
-    width: int
-    chosen: int  # number of coefficients sent per block
-    slices: list[tuple[slice, list[_Piece]]]  # with the places of a slice's blocks in the group
-
     @property
     def size(self) -> int:
-        return self.height * self.width
+        return (self.last - self.first) * self.height * self.across * self.width
 
-    @property
-    def number(self) -> int:
-        last, _ = self.slices[-1]
-        return int(last.stop)
+    def blocks(self, tensors: Sequence[Tensor]) -> Tensor:
+        """Return the blocks of flat tensors as a view `[down, across, height, width]`."""
+        x = tensors[self.tensor].view(self.down, self.height, self.across, self.width)
+        return x[self.first : self.last].transpose(1, 2)
 
-    @property
-    def bytes_of_positions(self) -> int:
-        """Return the size of a block's packed positions, in bytes."""
-        return index_bytes(self.size, self.chosen)
 
-    def parts(self, tensors: Sequence[Tensor]) -> Iterator[tuple[slice, list[Tensor]]]:
-        """Yield each slice, with its blocks in `tensors` as views `[down, across, h, w]`."""
-        for part, pieces in self.slices:
-            yield (
-                part,
-                [
-                    tensors[p.tensor]
-                    .view(p.n // self.height, self.height, p.m // self.width, self.width)[
-                        p.first : p.last
-                    ]
-                    .transpose(1, 2)
-                    for p in pieces
-                ],
+class _Part(NamedTuple):
+    """Blocks that fit in a core's cache, those of one shape side by side; on a GPU all blocks."""
+
+    pieces: list[_Piece]
+    sizes: list[int]  # of blocks
+    counts: list[int]  # how many coefficients of each block are sent
+    values: slice  # the places of these coefficients in the message
+
+    def coefficients(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Return each piece of flat tensors that have coefficients, block by block."""
+        each = [(tensors[p.tensor], p.across * p.height * p.width, p) for p in self.pieces]
+        return [x[p.first * row : p.last * row] for x, row, p in each]
+
+    def transform(self, tensors: Sequence[Tensor]) -> Tensor:
+        """Return the coefficients `[1, values]` of flat tensors."""
+        each = [_apply(x, _cosines).flatten() for x in self._by_shape(tensors)]
+        return (each[0] if len(each) == 1 else torch.cat(each)).unsqueeze(0)
+
+    def write_inverse(self, coefficients: Tensor, tensors: Sequence[Tensor], signs: bool) -> None:
+        """Write the values, or their signs, of coefficients `[1, values]` into flat tensors."""
+        first = 0
+        for (height, width), run in self._runs():
+            size = sum(p.size for p in run)
+            x = coefficients[0, first : first + size].view(-1, height, width)
+            values = _apply(x, _inverse_cosines)
+            blocks = [p.blocks(tensors) for p in run]
+            if signs:
+                values.sign_()
+            parts = values.split([y.shape[0] * y.shape[1] for y in blocks])
+            torch._foreach_copy_(
+                blocks, [v.view(y.shape) for v, y in zip(parts, blocks, strict=True)]
             )
+            first += size
 
-    def transform(self, blocks: Sequence[Tensor]) -> Tensor:
-        """Return the coefficients `[blocks, size]`."""
-        rows = [x.reshape(-1, self.width) for x in blocks]
-        x = rows[0] if len(rows) == 1 else torch.cat(rows)
-        left, right = _cosines(self.height, x.device), _cosines(self.width, x.device)
-        across = torch.mm(x, right.mT).view(-1, self.height, self.width)
-        return torch.bmm(left.expand(len(across), -1, -1), across).flatten(1)
+    def _by_shape(self, tensors: Sequence[Tensor]) -> Iterator[Tensor]:
+        for _, run in self._runs():
+            blocks = [p.blocks(tensors).flatten(0, 1) for p in run]
+            yield blocks[0] if len(blocks) == 1 else torch.cat(blocks)
 
-    def inverse(
-        self, coefficients: Tensor, like: Sequence[Tensor], sign: bool = False
-    ) -> list[Tensor]:
-        """Return the values, or their signs, of coefficients `[blocks, size]`, shaped as `like`."""
-        x = coefficients.view(-1, self.width)
-        left, right = _cosines(self.height, x.device), _cosines(self.width, x.device)
-        across = torch.mm(x, right).view(-1, self.height, self.width)
-        values = torch.bmm(left.mT.expand(len(across), -1, -1), across)
-        if sign:
-            values.sign_()
-        parts = values.split([y.shape[0] * y.shape[1] for y in like])
-        return [part.view(y.shape) for part, y in zip(parts, like, strict=True)]
+    def _runs(self) -> Iterator[tuple[tuple[int, int], list[_Piece]]]:
+        for shape, run in groupby(self.pieces, lambda p: (p.height, p.width)):
+            yield shape, list(run)
 
-    def restore(self, chosen: Tensor, values: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
-        """Return the values of k coefficients per block, `[blocks, k]`, shaped as `like`."""
-        coefficients = values.new_zeros(len(values), self.size).scatter_(1, chosen, values)
-        return self.inverse(coefficients, like)
+
+class _Layout(NamedTuple):
+    """All blocks, those of one shape side by side."""
+
+    parts: list[_Part]
+    groups: Groups
+    starts: Tensor  # [values]: where the block of each coefficient that is sent begins in its part
 
 
 @lru_cache(maxsize=64)  # one entry per bucket of DDP
-def _groups_of(
+def _layout_of(
     sides: tuple[tuple[int, int], ...], most: int, coefficients: int, device: torch.device
-) -> list[_Group]:
+) -> _Layout:
     """Return the blocks of matrices `[n, m]`, of at most `most` values in height and width."""
-    groups: dict[tuple[int, int], list[tuple[slice, list[_Piece]]]] = {}
+    shapes: dict[tuple[int, int], list[int]] = {}
     for i, (n, m) in enumerate(sides):
-        height, width = _divisor(n, most), _divisor(m, most)
-        down, across = n // height, m // width
-        slices = groups.setdefault((height, width), [])
-        # A GPU takes all blocks at once, which costs fewer launches.
-        fit = CACHED_VALUES // (height * width) if device.type == "cpu" else sys.maxsize
-        step = min(down, max(1, fit // across))
-        for first in range(0, down, step):
-            last = min(down, first + step)
-            count, end = (last - first) * across, slices[-1][0].stop if slices else 0
-            if not slices or end - slices[-1][0].start + count > fit:
-                slices.append((slice(end, end), []))
-            slices[-1][1].append(_Piece(i, n, m, first, last))
-            slices[-1] = slice(slices[-1][0].start, end + count), slices[-1][1]
-    return [
-        _Group(height, width, min(coefficients, height * width), slices)
-        for (height, width), slices in groups.items()
-    ]
+        shapes.setdefault((_divisor(n, most), _divisor(m, most)), []).append(i)
+    # A GPU takes all blocks at once, which costs fewer launches.
+    fit = CACHED_VALUES if device.type == "cpu" else sys.maxsize
+    parts: list[list[_Piece]] = [[]]
+    for (height, width), tensors in shapes.items():
+        for i in tensors:
+            down, across = sides[i][0] // height, sides[i][1] // width
+            step = min(down, max(1, fit // (height * across * width)))
+            for first in range(0, down, step):
+                piece = _Piece(i, down, height, across, width, first, min(down, first + step))
+                if parts[-1] and sum(p.size for p in parts[-1]) + piece.size > fit:
+                    parts.append([])
+                parts[-1].append(piece)
+    done, values, starts = [], 0, [np.empty(0, dtype=np.int64)]
+    for pieces in parts:
+        sizes = [p.height * p.width for p in pieces for _ in range(p.size // (p.height * p.width))]
+        counts = [min(coefficients, size) for size in sizes]
+        done.append(_Part(pieces, sizes, counts, slice(values, values + sum(counts))))
+        values += sum(counts)
+        starts.append(np.cumsum([0, *sizes[:-1]]).repeat(counts))
+    groups = tuple(
+        [
+            (sum(sides[i][0] * sides[i][1] for i in tensors) // size, min(coefficients, size), size)
+            for (height, width), tensors in shapes.items()
+            for size in [height * width]
+        ]
+    )
+    return _Layout(done, groups, torch.tensor(np.concatenate(starts), device=device))
+
+
+def _apply(x: Tensor, cosines: Callable[[int, torch.device], Tensor]) -> Tensor:
+    """Return blocks `[blocks, height, width]`, transformed along both sides."""
+    _, height, width = x.shape
+    if width == 1:
+        return torch.mm(x.reshape(-1, height), cosines(height, x.device).mT).view(x.shape)
+    across = torch.mm(x.reshape(-1, width), cosines(width, x.device).mT).view(x.shape)
+    return torch.bmm(cosines(height, x.device).expand(len(x), -1, -1), across)
 
 
 @lru_cache(maxsize=64)
@@ -239,6 +248,10 @@ def _cosines(n: int, device: torch.device) -> Tensor:
     waves = torch.cos(math.pi / n * (place + 0.5) * place.unsqueeze(1)) * (2 / n) ** 0.5
     waves[0] *= 0.5**0.5
     return waves.float().to(device)
+
+
+def _inverse_cosines(n: int, device: torch.device) -> Tensor:
+    return _cosines(n, device).mT
 
 
 @lru_cache(maxsize=1024)

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import torch
 
 from gcbench.comm import Comm
-from gcbench.compressors.base import Aggregated, Grads, Properties, State, Step
+from gcbench.compressors.base import Aggregated, Grads, Properties, State, Step, cast_each
 from gcbench.settings.fields import Checked
 
 Dtype = Literal["float32", "float16", "bfloat16"]
@@ -33,11 +33,13 @@ class Dense(Checked):
     )
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
-        rows = grads
-        if self.dtype != "float32":
-            rows = {k: g.to(getattr(torch, self.dtype)) for k, g in grads.items()}
-        means = comm.mean(list(rows.values()))
-        if self.dtype != "float32":
-            means = [m.float() for m in means]
+        rows = list(grads.values())
+        if self.dtype == "float32":
+            means = comm.mean(rows)
+        else:
+            rows = cast_each(rows, getattr(torch, self.dtype))
+            means = cast_each(comm.mean(rows), torch.float32)
         update = dict(zip(grads, means, strict=True))
-        return Aggregated(update, lambda: {k: r.float() for k, r in rows.items()}, state)
+        return Aggregated(
+            update, lambda: {k: r.float() for k, r in zip(grads, rows, strict=True)}, state
+        )

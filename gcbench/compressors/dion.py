@@ -7,16 +7,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor
 
 from gcbench.codecs.power_iteration import (
-    Shapes,
+    normalize,
     orthogonalize,
     product,
     product_and_rest,
     stack,
-    stacked_qs,
     times,
     transposed_times,
 )
@@ -65,9 +62,9 @@ class Dion(Checked):
 
     Sends r (n + m) floats per matrix in two all-reduces, r = min(rank, n, m), as PowerSGD does.
 
-    Differences from the paper: the rank is a number, not a fraction of the smaller side. Gram-
-    Schmidt replaces its randomized Cholesky QR, which spans the same space (on a CPU, Cholesky's
-    decomposition in float64 gives the same columns where they are well-conditioned). Columns of R
+    Differences from the paper: the rank is a number, not a fraction of the smaller side. P becomes
+    orthonormal by Cholesky's decomposition in float64, twice, as in a randomized Cholesky QR, but
+    without its random sketch (with few columns on a CPU, by Gram-Schmidt). Columns of R
     that are rounding noise, as when B has a lower rank than r, count as zero; the paper makes them
     as long as the others. Differences from its code, microsoft/dion: the code transposes wide
     matrices, so that the longer side is the orthonormal one, adds 1e-8 to norms, and uses Lion
@@ -92,7 +89,7 @@ class Dion(Checked):
         p = orthogonalize(comm.mean([worker_p])[0], shapes)
         worker_r = transposed_times(bs, p, shapes)
         r = comm.mean([worker_r])[0]
-        scaled_q = _normalize(r, shapes)
+        scaled_q = normalize(r, _NOISE, shapes)
         updates = product_and_rest(p, scaled_q, p, (1 - self.momentum) * r, bs, shapes)
         return Aggregated(
             tensors_of(updates, grads),
@@ -102,17 +99,3 @@ class Dion(Checked):
                 per_worker=tensors_of(bs, grads),
             ),
         )
-
-
-def _normalize(r: Tensor, shapes: Shapes) -> Tensor:
-    """Return factors `[1, all]` with columns of norm sqrt(n / m), or zero where they are noise."""
-    out, first = torch.empty_like(r), 0
-    for factors, targets in zip(stacked_qs(r, shapes), stacked_qs(out, shapes), strict=True):
-        # Dividing by the largest entry first keeps the squares of tiny columns from underflowing.
-        largest = factors.abs().amax(-1, keepdim=True)
-        is_noise = largest <= _NOISE * largest.amax(-2, keepdim=True)
-        unit = F.normalize(factors / torch.where(is_noise, 1, largest), dim=-1)
-        shape = shapes[first]
-        targets.copy_(torch.where(is_noise, 0, (shape.n / shape.m) ** 0.5 * unit))
-        first += factors.shape[1]
-    return out

@@ -15,7 +15,9 @@ from gcbench.compressors.base import (
     State,
     Step,
     add_scaled,
+    flatten,
     refuse_other_tensors,
+    unflatten,
 )
 
 
@@ -61,7 +63,7 @@ class EF21:
         before = state.shared
         update = add_scaled(out.update, before) if before else out.update
         # The state gets its own tensors, because an optimizer may change the update in place.
-        mean = {k: u.clone() for k, u in update.items()}
+        mean = unflatten(flatten(update), grads)
         return out._replace(
             update=update,
             sent=lambda: newer,

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from gcbench.codecs.blocks import Blocks
+from gcbench.codecs.buckets import Buckets
 from gcbench.codecs.elias import LONGEST_BLOCK
 from gcbench.codecs.elias_dense import decode_dense, encode_dense
 from gcbench.codecs.elias_sparse import decode_sparse, encode_sparse
@@ -48,6 +49,9 @@ class EntropyCoded(Codec, ABC):
         centered = self.read(written, segments).sub_(self.highest // 2).view(torch.int8)
         out += self.values_of(centered, segments, scales)
 
+    def buckets(self, segments: tuple[int, ...], device: torch.device) -> Buckets:
+        return self.codec.buckets(segments, device)
+
     def scales_of(self, x: Tensor, segments: tuple[int, ...]) -> Tensor:
         return self.codec.scales_of(x, segments)
 
@@ -55,6 +59,9 @@ class EntropyCoded(Codec, ABC):
         self, x: Tensor, segments: tuple[int, ...], scales: Tensor, noise: Noise
     ) -> Tensor:
         return self.codec.codes_of(x, segments, scales, noise)
+
+    def codes_in(self, message: Message, segments: tuple[int, ...]) -> Tensor:
+        return self.read(message[:-1], segments)
 
     def values_of(self, codes: Tensor, segments: tuple[int, ...], scales: Tensor) -> Tensor:
         return self.codec.values_of(codes, segments, scales)

@@ -10,9 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gcbench.codecs.entropy import shannon_bits
-from gcbench.codecs.kernels import kernel
+from gcbench.codecs.lanes import Units, bucket_spans, sum_of_codes
 from gcbench.codecs.noise import Noise
-from gcbench.codecs.packing import pack_lanes, unpack_lanes
 from gcbench.comm import Comm
 from gcbench.compressors.base import (
     Aggregated,
@@ -21,7 +20,6 @@ from gcbench.compressors.base import (
     Properties,
     State,
     Step,
-    add_scaled,
     flatten,
     flatten_each,
     sizes_of,
@@ -56,29 +54,28 @@ class GatherExchange:
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         segments, noise = _sizes_and_noise(grads, step)
         message = self.codec.encode_each(flatten_each(grads), segments, noise)
-        return self._gather(message, grads, state, comm, noise, lambda: grads)
+        return self.gather(message, grads, state, comm)
 
     def aggregate_corrected(
-        self, grads: Grads, residual: Grads, alpha: float, state: State, comm: Comm, step: Step
+        self,
+        grads: Grads,
+        residual: Grads,
+        alpha: float,
+        state: State,
+        comm: Comm,
+        step: Step,
+        keep: float = 0,
     ) -> tuple[Aggregated, Grads]:
         segments, noise = _sizes_and_noise(grads, step)
         message, left = self.codec.encode_corrected(
-            flatten_each(grads), flatten_each(residual), alpha, segments, noise
+            *(flatten_each(grads), flatten_each(residual), alpha, segments, noise),
+            *(keep, step.in_place),
         )
-        out = self._gather(
-            message, grads, state, comm, noise, lambda: add_scaled(grads, residual, alpha)
-        )
+        out = self.gather(message, grads, state, comm)
         return out, {k: x.view_as(g) for (k, g), x in zip(grads.items(), left, strict=True)}
 
-    def _gather(
-        self,
-        message: Message,
-        grads: Grads,
-        state: State,
-        comm: Comm,
-        noise: Noise,
-        coded: Callable[[], Grads],
-    ) -> Aggregated:
+    def gather(self, message: Message, grads: Grads, state: State, comm: Comm) -> Aggregated:
+        """Return the aggregate of gradients whose message this is."""
         segments = tuple(sizes_of(grads).values())
         everyone = comm.gather(
             message, self.codec.lengths_of(message) if isinstance(self.codec, RaggedCodec) else None
@@ -92,7 +89,8 @@ class GatherExchange:
 
         def bound() -> Tensor:
             assert isinstance(self.codec, GridCodec)
-            return _shannon_bits(self.codec, flatten(coded()), segments, noise)
+            codes = self.codec.codes_in(message, segments)
+            return shannon_bits(codes, self.codec.highest + 1) + 32 * message[-1][0].numel()
 
         return Aggregated(
             unflatten(mean, grads),
@@ -199,13 +197,6 @@ def average_shards(
     return mean, decode_sent
 
 
-def _shannon_bits(codec: GridCodec, x: Tensor, segments: tuple[int, ...], noise: Noise) -> Tensor:
-    """Return the fewest bits `[w]` that the codes of `x` can take, plus 32 for each scale."""
-    scales = codec.scales_of(x, segments)
-    codes = codec.codes_of(x, segments, scales, noise)
-    return shannon_bits(codes, codec.highest + 1) + 32 * scales.shape[1]
-
-
 @dataclass(frozen=True)
 class SumExchange:
     """An all-reduce of codes: all workers use the same grid, that of the largest scale.
@@ -229,29 +220,36 @@ class SumExchange:
         (segments, noise), x = _sizes_and_noise(grads, step), flatten(grads)
         scales = comm.max([self.codec.scales_of(x, segments)])[0]  # [1, buckets]
         codes = self.codec.codes_of(x, segments, scales.expand(x.shape[0], -1), noise)
-        update = self.codec.values_of(sum_codes(codes, self.codec.highest, comm), segments, scales)
+        units = Units(
+            self.codec.highest / 2,
+            scales,
+            torch.full_like(scales, comm.workers),
+            bucket_spans(self.codec.buckets(segments, x.device)),
+        )
+
+        def values(centered: Tensor) -> Tensor:
+            return self.codec.values_of(centered, segments, scales).div_(comm.workers)
+
+        update = sum_codes(codes, self.codec.highest, comm, units, values)
 
         def sent() -> Grads:
             centered = codes - self.codec.highest / 2
             return unflatten(self.codec.values_of(centered, segments, scales), grads)
 
-        return Aggregated(unflatten(update.div_(comm.workers), grads), sent, state)
+        return Aggregated(unflatten(update, grads), sent, state)
 
 
-def sum_codes(codes: Tensor, highest: int, comm: Comm) -> Tensor:
-    """Return the sum `[1, n]` of all workers' codes `[w, n]`, centered on zero.
+def sum_codes(
+    codes: Tensor, highest: int, comm: Comm, units: Units, values: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """Return the values `[1, n]` of the sum of all workers' codes `[w, n]`, from 0 to `highest`.
 
-    Codes are from 0 to `highest`. They are sent in lanes that are wide enough for their sum.
+    They are sent in lanes that are wide enough for their sum.
     """
-    bits = (comm.workers * highest).bit_length()
-    total = unpack_lanes(comm.sum([pack_lanes(codes, bits)])[0], codes.shape[1], bits)
-    return _around_zero(total, comm.workers * highest)
-
-
-@kernel
-def _around_zero(total: Tensor, highest: int) -> Tensor:
-    # In integers until the last division: float32 cannot represent odd numbers above 2^24.
-    return (2 * total - highest).to(torch.float32) / 2
+    most = comm.workers * highest
+    return sum_of_codes(
+        codes, most.bit_length(), most, lambda words: comm.sum([words])[0], units, values
+    )
 
 
 def build_exchange(codec: Codec, exchange: Exchange) -> Compressor:

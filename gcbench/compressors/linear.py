@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
 from gcbench.codecs.levels import quantile_levels
+from gcbench.codecs.one_pass import Kinds
 from gcbench.compressors.base import Properties
 from gcbench.compressors.quantizers import TableQuantizer
 
@@ -31,10 +33,12 @@ class Linear(TableQuantizer):
     `bucket_scope=gradient`.
     """
 
+    kinds: ClassVar[Kinds] = Kinds("quantiles", "table", "level")
+
     @property
     def properties(self) -> Properties:
         # Levels are dense where values are, so that no bound holds for values elsewhere.
         return Properties(unbiased=True)
 
-    def fit(self, v: Tensor) -> Tensor:
-        return quantile_levels(v, self.level_count)
+    def fit(self, v: Tensor, d: Tensor | None = None) -> Tensor:
+        return quantile_levels(v, self.level_count, d)

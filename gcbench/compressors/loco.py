@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from gcbench.codecs.one_pass import Kinds
+from gcbench.codecs.kernels import kernel
+from gcbench.codecs.one_pass import Kinds, Residual
 from gcbench.codecs.quantize import max_norm
 from gcbench.comm import Comm
-from gcbench.compressors.base import Aggregated, Compressor, Grads, Properties, State, Step
-from gcbench.compressors.bucketed import Parameters
+from gcbench.compressors.base import (
+    Aggregated,
+    Compressor,
+    Grads,
+    Properties,
+    State,
+    Step,
+    flatten_each,
+    sizes_of,
+)
+from gcbench.compressors.bucketed import Bucketed, Parameters
+from gcbench.compressors.exchange import GatherExchange
 from gcbench.compressors.quantizers import SignedGridQuantizer
 from gcbench.compressors.wrappers import ErrorFeedback
 from gcbench.settings.fields import Checked, Count, NonNegative
@@ -40,7 +50,7 @@ class NearestLevel(SignedGridQuantizer):
     kinds: ClassVar[Kinds] = Kinds("largest", "nearest", "grid")
     properties: ClassVar[Properties] = Properties(contractive=True)
 
-    def scale(self, v: Tensor) -> Tensor:
+    def scale(self, v: Tensor, d: Tensor | None = None) -> Tensor:
         return max_norm(v)
 
     def code(self, v: Tensor, parameters: Parameters, words: Tensor | None) -> Tensor:
@@ -90,42 +100,103 @@ class LoCo(Checked):
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         scales = state.inner or State()
-        residual = {
-            k: _from_bytes(codes, scales.per_worker[k]) for k, codes in state.per_worker.items()
-        }
+        if native := self._in_bytes(grads):
+            return self._aggregate_native(native, grads, state, comm, step)
+        codes = {k: state.per_worker[k] for k in grads} if state.per_worker else {}
+        residual = _from_bytes(codes, scales.per_worker) if codes else {}
         feedback = ErrorFeedback(self.inner, self.alpha)
-        out = feedback.aggregate(grads, State({}, residual, scales.inner), comm, step)
+        mine = replace(step, in_place=True)  # these floats are kept no longer
+        out = feedback.aggregate(grads, State({}, residual, scales.inner), comm, mine)
         left = out.state.per_worker
-        if self.reset_steps and (step.number + 1) % self.reset_steps == 0:
+        if self._resets(step):
             left = {k: torch.zeros_like(x) for k, x in left.items()}
-        rounded = {k: _to_bytes(x) for k, x in left.items()}
-        return out._replace(
-            state=State(
-                per_worker={k: codes for k, (codes, _) in rounded.items()},
-                inner=State(
-                    per_worker={k: scale for k, (_, scale) in rounded.items()},
-                    inner=out.state.inner,
-                ),
-            )
+        codes, new_scales = _to_bytes(left)
+        memory = State(per_worker=new_scales, inner=out.state.inner)
+        return out._replace(state=State(per_worker=codes, inner=memory))
+
+    def _resets(self, step: Step) -> bool:
+        return bool(self.reset_steps) and (step.number + 1) % (self.reset_steps or 1) == 0
+
+    def _in_bytes(self, grads: Grads) -> Bucketed | None:
+        """Return the codec whose native code takes a residual in bytes; None: there is none.
+
+        It needs rows of as many values as share a scale of the residual.
+        """
+        codec = self.inner.codec if isinstance(self.inner, GatherExchange) else None
+        first = next(iter(grads.values()))
+        if not isinstance(codec, Bucketed) or not codec.native_for(first, sizes_of(grads)):
+            return None
+        return codec if codec.per_layer or codec.bucket_size % _BLOCK == 0 else None
+
+    def _aggregate_native(
+        self, codec: Bucketed, grads: Grads, state: State, comm: Comm, step: Step
+    ) -> Aggregated:
+        assert isinstance(self.inner, GatherExchange)
+        scales = state.inner or State()
+        old = state.per_worker or {
+            k: torch.zeros_like(g, dtype=torch.int8) for k, g in grads.items()
+        }
+        old_scales = scales.per_worker or {
+            k: g.new_zeros(len(g), -(-g[0].numel() // _BLOCK)) for k, g in grads.items()
+        }
+        new, new_scales = (
+            {k: part[k] if step.in_place else torch.empty_like(part[k]) for k in grads}
+            for part in (old, old_scales)
         )
+        before, left = (flatten_each({k: part[k] for k in grads}) for part in (old, new))
+        residual = Residual(
+            *(before, left, self.alpha, 1 - self.alpha),
+            *([old_scales[k] for k in grads], [*new_scales.values()]),
+        )
+        message = codec.encode_with(flatten_each(grads), sizes_of(grads), residual, step)
+        if self._resets(step):
+            torch._foreach_zero_([*new.values(), *new_scales.values()])
+        out = self.inner.gather(message, grads, scales.inner or State(), comm)
+        memory = State(per_worker=new_scales, inner=out.state)
+        return out._replace(state=State(per_worker=new, inner=memory))
 
 
-def _to_bytes(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return values `[w, ...]` rounded to int8, and one scale per 512 of them, `[w, blocks]`."""
-    blocks = _in_blocks(x)
-    scales = max_norm(blocks) / _LARGEST
-    codes = (blocks / torch.where(scales > 0, scales, 1).unsqueeze(-1)).round()
-    codes = codes.clamp(-_LARGEST, _LARGEST).to(torch.int8)
-    return codes.flatten(1)[:, : x[0].numel()].view_as(x), scales
+def _to_bytes(values: Grads) -> tuple[Grads, Grads]:
+    """Return values rounded to int8, and one scale per 512 of each tensor, `[w, blocks]`."""
+    codes, scales = _round_blocks(_in_blocks(values))
+    return _of_blocks(codes, values), dict(
+        zip(values, scales.split(_counts(values), 1), strict=True)
+    )
 
 
-def _from_bytes(codes: Tensor, scales: Tensor) -> Tensor:
+def _from_bytes(codes: Grads, scales: Grads) -> Grads:
     """Return the values that `_to_bytes` rounded."""
-    values = _in_blocks(codes) * scales.unsqueeze(-1)
-    return values.flatten(1)[:, : codes[0].numel()].view_as(codes)
+    of_blocks = torch.cat([scales[k] for k in codes], dim=1)
+    return _of_blocks(_in_blocks(codes) * of_blocks.unsqueeze(-1), codes)
 
 
-def _in_blocks(x: Tensor) -> Tensor:
-    """Return `[w, ...]` as `[w, blocks, 512]`, padded with zeros."""
-    rows = x.reshape(len(x), -1)
-    return F.pad(rows, (0, -rows.shape[1] % _BLOCK)).unflatten(1, (-1, _BLOCK))
+@kernel
+def _round_blocks(blocks: Tensor) -> tuple[Tensor, Tensor]:
+    scales = blocks.abs().amax(-1) / _LARGEST
+    codes = (blocks / torch.where(scales > 0, scales, 1).unsqueeze(-1)).round()
+    return codes.clamp(-_LARGEST, _LARGEST).to(torch.int8), scales
+
+
+def _counts(tensors: Grads) -> list[int]:
+    """Return how many blocks of 512 values each tensor has; the last one may be shorter."""
+    return [-(-n // _BLOCK) for n in sizes_of(tensors).values()]
+
+
+def _in_blocks(tensors: Grads) -> Tensor:
+    """Return tensors `[w, ...]` as `[w, blocks, 512]`, each padded with zeros."""
+    first, counts = next(iter(tensors.values())), _counts(tensors)
+    blocks = first.new_zeros(len(first), sum(counts), _BLOCK)
+    torch._foreach_copy_(_parts(blocks, tensors), flatten_each(tensors))
+    return blocks
+
+
+def _of_blocks(blocks: Tensor, like: Grads) -> Grads:
+    """Return the tensors in blocks, as views in the shapes of `like`."""
+    parts = zip(like.items(), _parts(blocks, like), strict=True)
+    return {k: part.view(g.shape) for (k, g), part in parts}
+
+
+def _parts(blocks: Tensor, like: Grads) -> list[Tensor]:
+    """Return each tensor's values `[w, n]` in blocks, as views."""
+    spans = blocks.flatten(1).split([_BLOCK * count for count in _counts(like)], dim=1)
+    return [x[:, :n] for x, n in zip(spans, sizes_of(like).values(), strict=True)]

@@ -6,11 +6,14 @@ import math
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
+import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from gcbench.codecs.kernels import block_slices, kernel
+from gcbench.codecs.lanes import EACH_VALUE, ONE_SPAN, Units
+from gcbench.codecs.native import is_native, load_native
 from gcbench.codecs.noise import Draws, Noise, unit_interval
 from gcbench.codecs.packing import pack, unpack
 from gcbench.codecs.quantize import NORMS, Norm, stochastic_round
@@ -149,7 +152,9 @@ def _aggregate_on_grid(
     # that without rounding.
     lift = torch.where(reach < _TINY, 1 / _TINY, 1).to(reach.dtype)
     unit = reach * lift / levels
-    update = _values(sum_codes(codes, 2 * levels, comm), unit, comm.workers * lift)
+    divisor = comm.workers * lift
+    units = Units(1, unit, divisor, ONE_SPAN if reach.shape[1] == 1 else EACH_VALUE)
+    update = sum_codes(codes, 2 * levels, comm, units, lambda sums: _values(sums, unit, divisor))
     return Aggregated(
         unflatten(update, grads),
         lambda: unflatten(_values(codes - levels, unit, lift), grads),
@@ -160,6 +165,17 @@ def _aggregate_on_grid(
 def _codes(v: Tensor, reach: Tensor, levels: int, noise: Noise) -> Tensor:
     """Return int16 codes `[w, n]` from 0 to 2 `levels`, of which `levels` stands for zero."""
     codes = torch.empty(v.shape, dtype=torch.int16, device=v.device)
+    if is_native(v):
+        lengths = np.array([length for _, length in noise.runs])
+        starts = torch.tensor(noise.starts(lengths.tolist())).to(torch.int32).view(len(v), -1)
+        each, reach = reach.stride(1) > 0, reach.contiguous() if reach.stride(1) else reach
+        for row, first, key, out in zip(v, starts, noise.keys.contiguous(), codes, strict=True):
+            load_native().grid_codes(
+                *(len(lengths), lengths.ctypes.data, first.data_ptr(), key.data_ptr()),
+                *(row.contiguous().data_ptr(), reach.data_ptr(), each, levels, out.data_ptr()),
+                torch.get_num_threads(),
+            )
+        return codes
     for columns in block_slices(v.shape[1], v.shape[0], v.device):
         draws = noise.of(columns)
         _write_codes(v[:, columns], reach[:, columns], levels, draws, codes[:, columns])
@@ -170,7 +186,7 @@ def _codes(v: Tensor, reach: Tensor, levels: int, noise: Noise) -> Tensor:
 def _write_codes(v: Tensor, reach: Tensor, levels: int, draws: Draws, out: Tensor) -> None:
     # Dividing before multiplying keeps the share at 1 or below, even for denormals.
     share = v.abs() / torch.where(reach > 0, reach, 1)
-    magnitude = stochastic_round(share * levels, unit_interval(draws.words()))
+    magnitude = stochastic_round(share * levels, unit_interval(draws.words(v.shape[-1])))
     out.copy_(torch.where(v < 0, -magnitude, magnitude) + levels)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gcbench.codecs.kernels import kernel
-from gcbench.codecs.native import is_native, load_native
+from gcbench.codecs.native import address, addresses, is_native, load_native
 from gcbench.codecs.noise import Draws, Noise
 from gcbench.codecs.packing import pack, packed_bytes, unpack
 from gcbench.compressors.base import Properties
@@ -44,41 +45,87 @@ class Natural(Codec):
 
     def encode(self, x: Tensor, segments: tuple[int, ...], noise: Noise) -> Message:
         if is_native(x):
-            return _encode_native(x.contiguous(), noise)
+            return self.encode_each(x.contiguous().split(segments, dim=1), segments, noise)
         exponents = _random_exponents(x.view(torch.int32), noise.of())
         return [exponents, pack(torch.signbit(x).to(torch.uint8), 1)]
+
+    def encode_each(
+        self, tensors: Sequence[Tensor], segments: tuple[int, ...], noise: Noise
+    ) -> Message:
+        if is_native(tensors[0]):
+            return _encode_native(tensors, segments, noise)
+        return super().encode_each(tensors, segments, noise)
+
+    def encode_corrected(
+        self,
+        tensors: Sequence[Tensor],
+        residual: Sequence[Tensor],
+        alpha: float,
+        segments: tuple[int, ...],
+        noise: Noise,
+        keep: float = 0,
+        in_place: bool = False,
+    ) -> tuple[Message, list[Tensor]]:
+        if keep or not is_native(tensors[0]):
+            return super().encode_corrected(
+                tensors, residual, alpha, segments, noise, keep, in_place
+            )
+        flat = tensors[0].new_empty(len(tensors[0]), 0 if in_place else sum(segments))
+        left = list(residual if in_place else flat.split(segments, dim=1))
+        return _encode_native(tensors, segments, noise, residual, left, alpha), left
 
     def decode_add(self, message: Message, segments: tuple[int, ...], out: Tensor) -> None:
         exponents, signs = message
         if is_native(out):
-            for e, s, row in zip(exponents, signs, out, strict=True):
-                load_native().natural_decode(
-                    *(e.data_ptr(), s.data_ptr(), len(row), row.data_ptr()),
-                    torch.get_num_threads(),
-                )
+            _decode_native([part.unsqueeze(0) for part in message], out, mean=False)
             return
         out += _bits_of(exponents, unpack(signs, out.shape[1], 1)).view(torch.float32)
 
+    def decode_mean(self, messages: Message, segments: tuple[int, ...]) -> Tensor:
+        out = messages[0].new_empty(messages[0].shape[1:], dtype=torch.float32)
+        if not is_native(out):
+            return super().decode_mean(messages, segments)
+        _decode_native(messages, out, mean=True)
+        return out
 
-def _encode_native(x: Tensor, noise: Noise) -> Message:
-    lengths = [length for _, length in noise.runs]
-    ends = torch.tensor(lengths).cumsum(0)
-    starts = torch.tensor(noise.starts(lengths)).to(torch.int32).view(len(x), -1)
-    exponents = torch.empty_like(x, dtype=torch.uint8)
-    signs = exponents.new_empty(len(x), packed_bytes(x.shape[1], 1))
-    for rows in zip(x, starts, noise.keys, exponents, signs, strict=True):
-        values, start, key, *out = (row.data_ptr() for row in rows)
+
+def _encode_native(
+    tensors: Sequence[Tensor],
+    segments: tuple[int, ...],
+    noise: Noise,
+    residual: Sequence[Tensor] | None = None,
+    left: Sequence[Tensor] | None = None,
+    alpha: float = 1,
+) -> Message:
+    workers, n = len(tensors[0]), sum(segments)
+    ends = torch.tensor(segments).cumsum(0)
+    starts = torch.tensor(noise.starts(segments)).to(torch.int32).view(workers, -1)
+    exponents = torch.empty(workers, n, dtype=torch.uint8)
+    signs = exponents.new_empty(workers, packed_bytes(n, 1))
+    for k, rows in enumerate(zip(starts, noise.keys, exponents, signs, strict=True)):
+        places = (
+            addresses(part and [x[k : k + 1] for x in part]) for part in (tensors, residual, left)
+        )
         load_native().natural_encode(
-            *(values, x.shape[1], ends.data_ptr(), start, key, *out), torch.get_num_threads()
+            *(*places, alpha, n, len(segments), address(ends), *map(address, rows)),
+            torch.get_num_threads(),
         )
     return [exponents, signs]
+
+
+def _decode_native(messages: Sequence[Tensor], out: Tensor, mean: bool) -> None:
+    for k, row in enumerate(out):
+        of_row = (addresses([part[:, k]]) for part in messages)
+        load_native().natural_decode(
+            *(*of_row, len(messages[0]), len(row), address(row), mean), torch.get_num_threads()
+        )
 
 
 @kernel
 def _random_exponents(bits: Tensor, draws: Draws) -> Tensor:
     """Return the exponents, uint8, to which floats with these bits are rounded."""
     magnitudes = bits & 0x7FFFFFFF
-    mantissas = (draws.words() >> (32 - _MANTISSA_BITS)) & ((1 << _MANTISSA_BITS) - 1)
+    mantissas = (draws.words(bits.shape[-1]) >> (32 - _MANTISSA_BITS)) & ((1 << _MANTISSA_BITS) - 1)
     rounded = ((magnitudes + mantissas) >> _MANTISSA_BITS).clamp_max(_NOT_FINITE - 1)
     is_finite = magnitudes < _NOT_FINITE << _MANTISSA_BITS
     return torch.where(is_finite, rounded, _NOT_FINITE).to(torch.uint8)

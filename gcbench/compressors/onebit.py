@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gcbench.codecs.levels import level_values
-from gcbench.codecs.means import mean_where
+from gcbench.codecs.means import inside, mean_where
 from gcbench.codecs.one_pass import Kinds
 from gcbench.codecs.signs import Sides
 from gcbench.compressors.base import Properties
@@ -41,10 +41,12 @@ class OneBit(Signs):
     kinds: ClassVar[Kinds] = Kinds("sides", "reaches", "level")
     properties: ClassVar[Properties] = Properties(contractive=True)
 
-    def fit(self, v: Tensor) -> Tensor:
-        nonnegative = v >= 0
+    def fit(self, v: Tensor, d: Tensor | None = None) -> Tensor:
+        nonnegative, counts = v >= 0, inside(v, d)
         # Not v < 0, because a NaN is sent as a negative sign and has to show in that mean.
-        return torch.stack([mean_where(v, ~nonnegative), mean_where(v, nonnegative)], dim=-1)
+        return torch.stack(
+            [mean_where(v, ~nonnegative & counts), mean_where(v, nonnegative & counts)], dim=-1
+        )
 
     def fit_sides(self, sides: Sides, d: Tensor) -> Tensor:
         below = (d - sides.nonnegative).clamp_min(1)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from torch import Tensor
 
 from gcbench.codecs.levels import orq_levels
+from gcbench.codecs.one_pass import Kinds
 from gcbench.compressors.base import Properties
 from gcbench.compressors.quantizers import TableQuantizer
 
@@ -45,6 +46,7 @@ class ORQ(TableQuantizer):
     which is what the paper does.
     """
 
+    kinds: ClassVar[Kinds] = Kinds("least_error", "table", "level")
     level_count: Halvings
 
     @property
@@ -53,5 +55,5 @@ class ORQ(TableQuantizer):
         # for a level in the middle.
         return Properties(unbiased=True, contractive=self.shorter_than(10))
 
-    def fit(self, v: Tensor) -> Tensor:
-        return orq_levels(v, self.level_count)
+    def fit(self, v: Tensor, d: Tensor | None = None) -> Tensor:
+        return orq_levels(v, self.level_count, d)

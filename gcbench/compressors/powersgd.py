@@ -42,6 +42,23 @@ from gcbench.settings.compressor import SubtractedUpdate
 from gcbench.settings.fields import Checked, Count
 
 
+def step_by_step(ms: Tensor, q: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """A step for one matrix in plain PyTorch, to read first; `PowerSGD` has the same results.
+
+    Args:
+        ms: the matrices of all workers `[w, n, m]`, each a gradient plus what was not sent before.
+        q: the factor Q `[m, r]` that all workers have from the last step.
+
+    Returns:
+        The update `[n, m]`, what each worker keeps for the next step `[w, n, m]`, and the next Q.
+    """
+    p = (ms @ q).mean(0)  # an all-reduce of r n floats
+    p, _ = torch.linalg.qr(p)  # orthonormal columns
+    worker_qs = ms.mT @ p
+    q = worker_qs.mean(0)  # an all-reduce of r m floats
+    return p @ q.T, ms - p @ worker_qs.mT, q
+
+
 class Factors(NamedTuple):
     """The factors of all matrices, transposed as in `power_iteration`."""
 

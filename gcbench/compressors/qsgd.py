@@ -50,5 +50,5 @@ class QSGD(SignedGridQuantizer):
     def kinds(self) -> Kinds:
         return Kinds("norm" if self.norm == "l2" else "largest", "grid", "grid")
 
-    def scale(self, v: Tensor) -> Tensor:
+    def scale(self, v: Tensor, d: Tensor | None = None) -> Tensor:
         return NORMS[self.norm](v)

@@ -16,8 +16,9 @@ from gcbench.codecs.noise import Noise
 from gcbench.codecs.one_pass import Kinds
 from gcbench.codecs.packing import width_of
 from gcbench.codecs.quantize import grid_codes, grid_values
-from gcbench.codecs.radix import pack_digits
+from gcbench.codecs.radix import pack_digits, unpack_digits
 from gcbench.codecs.signs import Sides, signs_and_sides
+from gcbench.codecs.words import from_words
 from gcbench.compressors.bucketed import Bucketed, Parameters
 from gcbench.compressors.codec import Message
 from gcbench.settings.compressor import LevelCount, Levels
@@ -88,11 +89,11 @@ class GridQuantizer(Bucketed, ABC):
         return self.highest + 1
 
     @abstractmethod
-    def scale(self, v: Tensor) -> Tensor:
-        """Return scales `[...]` for buckets `[..., d]`; `code` must clamp any larger magnitudes."""
+    def scale(self, v: Tensor, d: Tensor | None = None) -> Tensor:
+        """Return scales `[...]`, as `fit` does; `code` must clamp any larger magnitudes."""
 
-    def fit(self, v: Tensor) -> Tensor:
-        return self.scale(v).unsqueeze(-1)
+    def fit(self, v: Tensor, d: Tensor | None = None) -> Tensor:
+        return self.scale(v, d).unsqueeze(-1)
 
     def code(self, v: Tensor, parameters: Parameters, words: Tensor | None) -> Tensor:
         assert words is not None
@@ -104,6 +105,12 @@ class GridQuantizer(Bucketed, ABC):
 
     def value(self, codes: Tensor, parameters: Parameters) -> Tensor:
         return grid_values(codes - self.highest / 2, parameters[0], self.highest)
+
+    def codes_in(self, message: Message, segments: tuple[int, ...]) -> Tensor:
+        words, digits, _ = message
+        in_words = from_words(words, self.base).flatten(1).to(torch.uint8)
+        rest = sum(segments) - in_words.shape[1]
+        return torch.cat([in_words, unpack_digits(digits, rest, self.base)], dim=1)
 
     def scales_of(self, x: Tensor, segments: tuple[int, ...]) -> Tensor:
         return self.fit_buckets(x, segments).squeeze(-1)

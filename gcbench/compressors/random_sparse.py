@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch.nn.functional as F
+import torch
 from torch import Tensor
 
-from gcbench.codecs.indices import largest
+from gcbench.codecs.indices import largest_of_each
 from gcbench.codecs.noise import site_number
 from gcbench.comm import Comm
 from gcbench.compressors.base import (
@@ -17,8 +17,10 @@ from gcbench.compressors.base import (
     Properties,
     State,
     Step,
+    flatten,
     flatten_each,
     sizes_of,
+    unflatten,
 )
 from gcbench.compressors.matrices import is_stack, sides_of
 from gcbench.seeds import mix
@@ -49,23 +51,18 @@ class RandomK(Checked):
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         sizes = sizes_of(grads)
-        draws = step.noise(
-            "random_k", sizes, next(iter(grads.values())).device, shared=True
-        ).uniform()
-        parts = zip(grads.values(), draws.split(list(sizes.values()), dim=1), strict=True)
-        chosen = [largest(part, _budget(g, self.rank))[0] for g, part in parts]
-        flat = zip(flatten_each(grads), chosen, strict=True)
-        rows = [row.index_select(1, index) for row, index in flat]
+        flat = flatten(grads)
+        draws = step.noise("random_k", sizes, flat.device, shared=True).uniform()
+        budgets = [_budget(g, self.rank) for g in grads.values()]
+        chosen = largest_of_each(draws, [*sizes.values()], budgets)[0]
+        values = flat.index_select(1, chosen)
 
-        def decode(values: list[Tensor]) -> Grads:
+        def decode(values: Tensor) -> Grads:
             """Return the values at their positions, and zeros elsewhere."""
-            parts = zip(grads.items(), chosen, values, strict=True)
-            return {
-                k: x.new_zeros(len(v), sizes[k]).index_copy_(1, i, v).view(-1, *x.shape[1:])
-                for (k, x), i, v in parts
-            }
+            rows = values.new_zeros(len(values), flat.shape[1]).index_copy_(1, chosen, values)
+            return unflatten(rows, grads)
 
-        return Aggregated(decode(comm.mean(rows)), lambda: decode(rows), state)
+        return Aggregated(decode(comm.mean([values])[0]), lambda: decode(values), state)
 
 
 @dataclass(frozen=True)
@@ -88,18 +85,28 @@ class RandomBlock(Checked):
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         base = (step.seed, site_number("random_block"), step.number)
         sizes = sizes_of(grads)
-        starts = {k: mix(*base, step.offsets[k]) % n for k, n in sizes.items()}
-        flat = zip(grads.items(), flatten_each(grads), strict=True)
-        rows = [x.roll(-starts[k], 1)[:, : _budget(g, self.rank)] for (k, g), x in flat]
+        starts = [mix(*base, step.offsets[k]) % n for k, n in sizes.items()]
+        budgets = [_budget(g, self.rank) for g in grads.values()]
 
-        def decode(values: list[Tensor]) -> Grads:
+        def blocks_of(tensors: Grads) -> list[Tensor]:
+            """Return views of the values of each block, in two parts where it wraps."""
+            return [
+                part
+                for x, start, k in zip(flatten_each(tensors), starts, budgets, strict=True)
+                for part in (x[:, start : start + k], x[:, : max(0, start + k - x.shape[1])])
+                if part.shape[1]
+            ]
+
+        values = torch.cat(blocks_of(grads), dim=1)
+
+        def decode(values: Tensor) -> Grads:
             """Return the values at their block's place, and zeros elsewhere."""
-            return {
-                k: F.pad(v, (0, sizes[k] - v.shape[1])).roll(starts[k], 1).view(-1, *g.shape[1:])
-                for (k, g), v in zip(grads.items(), values, strict=True)
-            }
+            out = unflatten(values.new_zeros(len(values), sum(sizes.values())), grads)
+            places = blocks_of(out)
+            torch._foreach_copy_(places, values.split([x.shape[1] for x in places], dim=1))
+            return out
 
-        return Aggregated(decode(comm.mean(rows)), lambda: decode(rows), state)
+        return Aggregated(decode(comm.mean([values])[0]), lambda: decode(values), state)
 
 
 def _budget(g: Tensor, rank: int) -> int:

@@ -57,9 +57,9 @@ class ScaledSign(Signs):
     def fits_sums(self) -> bool:
         return self.scale == "mean"
 
-    def fit(self, v: Tensor) -> Tensor:
+    def fit(self, v: Tensor, d: Tensor | None = None) -> Tensor:
         magnitude = mean_magnitude if self.scale == "mean" else root_mean_square
-        return magnitude(v).unsqueeze(-1)
+        return magnitude(v, d).unsqueeze(-1)
 
     def fit_sides(self, sides: Sides, d: Tensor) -> Tensor:
         return ((sides.positive - sides.negative) / d).unsqueeze(-1)

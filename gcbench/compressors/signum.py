@@ -13,6 +13,8 @@ from gcbench.compressors.base import Aggregated, Grads, Properties, State, Step,
 from gcbench.settings.compressor import MomentumStart
 from gcbench.settings.fields import Checked, Share
 
+_TOGETHER = 4  # how many messages are unpacked at once
+
 
 @dataclass(frozen=True)
 class Signum(Checked):
@@ -46,19 +48,18 @@ class Signum(Checked):
     properties: ClassVar[Properties] = Properties(divisible=True, direction=True)
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
-        first = (
-            grads
-            if self.momentum_start == "gradient"
-            else {k: torch.zeros_like(g) for k, g in grads.items()}
-        )
-        before = state.per_worker or first
-        momenta = {k: torch.lerp(g, before[k], self.momentum) for k, g in grads.items()}
+        before, tensors = state.per_worker, list(grads.values())
+        if not before:
+            zero = self.momentum_start == "zero"
+            before = {k: torch.zeros_like(g) for k, g in grads.items()} if zero else grads
+        averages = torch._foreach_lerp(tensors, [before[k] for k in grads], self.momentum)
+        momenta = dict(zip(grads, averages, strict=True))
         v = flatten(momenta)
         ayes = v >= 0 if step.number % 2 == 0 else v > 0
         everyone = comm.gather([pack(ayes.view(torch.uint8), 1)])[0]
-        total = v.new_zeros(1, v.shape[1], dtype=torch.int32)
-        for k in range(comm.workers):
-            total += unpack(everyone[k : k + 1], v.shape[1], 1)
+        total = torch.zeros((), dtype=torch.int32, device=v.device)
+        for some in everyone.split(_TOGETHER):
+            total = total + unpack(some, v.shape[1], 1).sum(0, keepdim=True, dtype=torch.int32)
         update = (2 * total - comm.workers).sign().to(v.dtype)
         return Aggregated(
             unflatten(update, grads),

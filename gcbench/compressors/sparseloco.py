@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import accumulate
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from gcbench.codecs.indices import index_bytes, largest, pack_indices, unpack_indices
+from gcbench.codecs.indices import Groups, largest_of_each, pack_indices, unpack_indices
 from gcbench.codecs.noise import Noise
 from gcbench.codecs.packing import pack, unpack
 from gcbench.compressors.base import Properties
-from gcbench.compressors.codec import Codec, Message
+from gcbench.compressors.codec import Message, SparseCodec
 from gcbench.compressors.top_k import count_share
 from gcbench.settings.compressor import Combine, Fraction
 from gcbench.settings.fields import Checked, Count
@@ -25,7 +24,7 @@ _BIN_IN_DEVIATIONS = 6 / _BINS  # together, the bins span six standard deviation
 
 
 @dataclass(frozen=True)
-class SparseLoCo(Checked, Codec):
+class SparseLoCo(Checked, SparseCodec):
     """The largest values of each chunk of a tensor, in two bits each, with their positions.
 
     Sarfi, Therien, Lidin and Belilovsky, "Communication Efficient LLM Pre-training with
@@ -69,103 +68,68 @@ class SparseLoCo(Checked, Codec):
 
     def encode(self, x: Tensor, segments: tuple[int, ...], noise: Noise) -> Message:
         layout = self._layout(segments, x.device)
-        positions, in_row = [], []
-        for chunks in layout.chunks:
-            chosen = largest(chunks.rows_of(x), chunks.chosen)
-            positions.append(pack_indices(chosen, chunks.size).reshape(len(x), -1))
-            in_row.append(chunks.positions_in_row(chosen))
-        bins, means = _to_bins(x.gather(1, torch.cat(in_row, dim=1)), layout)
-        return [torch.cat(positions, dim=1), pack(bins, 2), means]
-
-    def decode_add(self, message: Message, segments: tuple[int, ...], out: Tensor) -> None:
-        out.scatter_add_(1, *self._decode(message, segments))
-
-    def subtract_sent(self, x: Tensor, message: Message, segments: tuple[int, ...]) -> None:
-        positions, values = self._decode(message, segments)
-        x.scatter_add_(1, positions, values.neg_())
+        in_row = largest_of_each(x, layout.sizes, layout.counts).index_select(1, layout.order)
+        bins, means = _to_bins(x.gather(1, in_row), layout)
+        return [pack_indices(in_row - layout.starts, layout.groups), pack(bins, 2), means]
 
     def decode_mean(self, messages: Message, segments: tuple[int, ...]) -> Tensor:
         mean = super().decode_mean(messages, segments)
         if self.combine == "mean":
             return mean
-        senders = torch.zeros_like(mean)
-        for of_worker in zip(*messages, strict=True):
-            positions, values = self._decode(list(of_worker), segments)
-            senders.scatter_add_(1, positions, torch.ones_like(values))
-        return mean.mul_(len(messages[0])).div_(senders.clamp_min_(1))
+        workers, rows = messages[0].shape[:2]
+        positions, values = self.values_at([m.flatten(0, 1) for m in messages], segments)
+        anywhere = positions.unflatten(0, (workers, rows)).transpose(0, 1).flatten(1)
+        senders = torch.zeros_like(mean).scatter_add_(
+            1, anywhere, torch.ones_like(anywhere, dtype=mean.dtype)
+        )
+        return mean.mul_(workers).div_(senders.clamp_min_(1))
 
-    def _decode(self, message: Message, segments: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-        """Return the positions in a row and the values of a message, both `[r, values]`."""
+    def values_at(self, message: Message, segments: tuple[int, ...]) -> tuple[Tensor, Tensor]:
         positions, packed, means = message
         layout = self._layout(segments, packed.device)
-        parts = positions.split([len(c.starts) * c.index_bytes for c in layout.chunks], dim=1)
-        in_row = [
-            chunks.positions_in_row(
-                unpack_indices(
-                    part.reshape(len(part) * len(chunks.starts), -1), chunks.size, chunks.chosen
-                )
-            )
-            for chunks, part in zip(layout.chunks, parts, strict=True)
-        ]
         bins = unpack(packed, len(layout.tensors), 2).to(torch.int64)
-        return torch.cat(in_row, dim=1), means.gather(1, bins + _BINS * layout.tensors)
+        in_row = unpack_indices(positions, layout.groups) + layout.starts
+        return in_row, means.gather(1, bins + _BINS * layout.tensors)
 
     def _layout(self, segments: tuple[int, ...], device: torch.device) -> _Layout:
         return _layout_of(segments, self.chunk_size, self.fraction, device)
 
 
-class _Chunks(NamedTuple):
-    """All chunks of one size in a row of values."""
-
-    size: int
-    chosen: int  # how many values of each chunk are chosen
-    starts: Tensor  # [chunks, 1]: where they begin in a row
-    runs: list[tuple[int, int]]  # where adjacent chunks begin and end
-
-    @property
-    def index_bytes(self) -> int:
-        """Return the size of a chunk's packed positions, in bytes."""
-        return index_bytes(self.size, self.chosen)
-
-    def rows_of(self, x: Tensor) -> Tensor:
-        """Return the chunks of `[w, n]` as `[w chunks, size]`."""
-        parts = [x[:, start:end] for start, end in self.runs]
-        return (parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)).reshape(-1, self.size)
-
-    def positions_in_row(self, chosen: Tensor) -> Tensor:
-        """Return positions in chunks `[w chunks, k]` as positions in rows, `[w, chunks k]`."""
-        return (chosen.view(-1, len(self.starts), self.chosen) + self.starts).flatten(1)
-
-
 class _Layout(NamedTuple):
-    """The chunks of a row of tensors, and which tensor each chosen value belongs to."""
+    """The chunks of a row of tensors, and for each value that is sent its place.
 
-    chunks: list[_Chunks]
-    tensors: Tensor  # [values]
+    Chunks of one size are sent together, those of the first chunk's size first.
+    """
+
+    sizes: list[int]  # of chunks in order of memory, as the next
+    counts: list[int]  # how many values of each chunk are chosen
+    groups: Groups
+    order: Tensor  # [values]: what is the i-th to be sent of the values in order of memory
+    starts: Tensor  # [values]: where its chunk begins in a row
+    tensors: Tensor  # [values]: its tensor
     by_tensor: Tensor  # [values]: indices of values, by tensor
-    counts: Tensor  # [tensors]: how many values a tensor has
+    of_tensors: Tensor  # [tensors]: how many values a tensor has
 
 
 @lru_cache(maxsize=64)  # one entry per bucket of DDP
 def _layout_of(
     segments: tuple[int, ...], chunk_size: int, fraction: float, device: torch.device
 ) -> _Layout:
-    sizes: dict[int, list[tuple[int, int]]] = {}  # of each size: starts and tensors
-    for i, (start, n) in enumerate(zip(accumulate(segments, initial=0), segments, strict=False)):
-        for at in range(start, start + n, chunk_size):
-            sizes.setdefault(min(chunk_size, start + n - at), []).append((at, i))
-    chunks, tensors = [], [np.empty(0, dtype=np.int64)]
-    for size, places in sizes.items():
-        runs: list[tuple[int, int]] = []
-        for at, _ in places:
-            begin = runs.pop()[0] if runs and runs[-1][1] == at else at
-            runs.append((begin, at + size))
-        k, starts = count_share(fraction, size), torch.tensor([[at] for at, _ in places])
-        chunks.append(_Chunks(size, k, starts.to(device), runs))
-        tensors.append(np.array([i for _, i in places]).repeat(k))
-    of_value = np.concatenate(tensors)
-    tables = of_value, of_value.argsort(kind="stable"), np.bincount(of_value)
-    return _Layout(chunks, *[torch.tensor(table, device=device) for table in tables])
+    sizes, tensor_of = [], []
+    for i, n in enumerate(segments):
+        of_tensor = [min(chunk_size, n - at) for at in range(0, n, chunk_size)]
+        sizes += of_tensor
+        tensor_of += [i] * len(of_tensor)
+    counts, group_of = (
+        [count_share(fraction, n) for n in sizes],
+        {n: i for i, n in enumerate(dict.fromkeys(sizes))},
+    )
+    order = np.array([group_of[n] for n in sizes]).repeat(counts).argsort(kind="stable")
+    starts = np.cumsum([0, *sizes[:-1]]).repeat(counts)[order]
+    tensors = np.array(tensor_of).repeat(counts)[order]
+    tables = order, starts, tensors, tensors.argsort(kind="stable"), np.bincount(tensors)
+    groups = tuple([(sizes.count(n), count_share(fraction, n), n) for n in group_of])
+    return _Layout(sizes, counts, groups, *[torch.tensor(table, device=device) for table in tables])
 
 
 def _to_bins(v: Tensor, layout: _Layout) -> tuple[Tensor, Tensor]:
@@ -173,24 +137,24 @@ def _to_bins(v: Tensor, layout: _Layout) -> tuple[Tensor, Tensor]:
 
     Sums are in float64, each in the order of its values.
     """
-    mean = _sums(v, layout) / layout.counts
+    mean = _sums(v, layout) / layout.of_tensors
     apart = v - mean.index_select(1, layout.tensors)
-    deviation = (_sums(apart.square(), layout) / layout.counts).sqrt()
+    deviation = (_sums(apart.square(), layout) / layout.of_tensors).sqrt()
     width = (_BIN_IN_DEVIATIONS * deviation).to(v.dtype).index_select(1, layout.tensors)
     place = apart.to(v.dtype) / torch.where(width > 0, width, 1)
     # A NaN may go to any bin, but has to go to one, so that the bin's mean is NaN.
     bins = (place.round().to(torch.int32) + _BINS // 2).clamp(0, _BINS - 1)
-    means = [
-        _sums(torch.where(inside, v, 0), layout) / _sums(inside, layout).clamp_min(1)
-        for inside in (bins == b for b in range(_BINS))
-    ]
-    return bins.to(torch.uint8), torch.stack(means, dim=2).flatten(1).to(v.dtype)
+    inside = bins.unsqueeze(1) == torch.arange(_BINS, device=v.device).unsqueeze(1)
+    each = torch.cat([torch.where(inside, v.unsqueeze(1), 0), inside], dim=1).flatten(0, 1)
+    totals, counts = _sums(each, layout).unflatten(0, (-1, 2, _BINS)).unbind(1)
+    means = (totals / counts.clamp_min(1)).mT.flatten(1).to(v.dtype)
+    return bins.to(torch.uint8), means
 
 
 def _sums(x: Tensor, layout: _Layout) -> Tensor:
     """Return the sum of each tensor's values of `[w, k]`, float64 `[w, tensors]`."""
     sorted_values = x.index_select(1, layout.by_tensor).double().flatten()
-    lengths = layout.counts.repeat(len(x))
+    lengths = layout.of_tensors.repeat(len(x))
     # `unsafe` skips a check of the lengths, for which the host would wait.
     sums = torch.segment_reduce(sorted_values, "sum", lengths=lengths, unsafe=True)
     return sums.view(len(x), -1)

@@ -10,16 +10,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gcbench.codecs.indices import index_bytes, largest_of_each, pack_indices, unpack_indices
+from gcbench.codecs.indices import Groups, largest_of_each, pack_indices, unpack_indices
 from gcbench.codecs.noise import Noise
 from gcbench.compressors.base import Properties
-from gcbench.compressors.codec import Codec, Message
+from gcbench.compressors.codec import Message, SparseCodec
 from gcbench.settings.compressor import Fraction, IndexCode
 from gcbench.settings.fields import Checked
 
 
 @dataclass(frozen=True)
-class TopK(Checked, Codec):
+class TopK(Checked, SparseCodec):
     """The largest values of each tensor, with their positions.
 
     Aji and Heafield, "Sparse Communication for Distributed Gradient Descent", EMNLP 2017; Stich
@@ -47,34 +47,26 @@ class TopK(Checked, Codec):
         return count_share(self.fraction, n)
 
     def encode(self, x: Tensor, segments: tuple[int, ...], noise: Noise) -> Message:
-        counts = [self.count(n) for n in segments]
-        chosen = largest_of_each(x, segments, counts)
-        in_row = torch.cat(chosen, dim=1) + _starts(segments, tuple(counts), x.device)
-        if self.index == "auto":
-            packed = [pack_indices(part, n) for part, n in zip(chosen, segments, strict=True)]
-            positions = torch.cat(packed, dim=1)
-        else:
-            positions = torch.cat(chosen, dim=1).to(torch.int32)
+        groups, starts = self._layout(segments, x.device)
+        in_row = largest_of_each(x, segments, [k for _, k, _ in groups])
+        chosen = in_row - starts
+        packed = self.index == "auto"
+        positions = pack_indices(chosen, groups) if packed else chosen.to(torch.int32)
         return [positions, x.gather(1, in_row)]
 
-    def decode_add(self, message: Message, segments: tuple[int, ...], out: Tensor) -> None:
-        out.scatter_add_(1, self._positions(message, segments), message[1])
+    def values_at(self, message: Message, segments: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+        positions, values = message
+        groups, starts = self._layout(segments, positions.device)
+        if self.index == "auto":
+            positions = unpack_indices(positions, groups)
+        return positions + starts, values
 
     def subtract_sent(self, x: Tensor, message: Message, segments: tuple[int, ...]) -> None:
-        x.scatter_(1, self._positions(message, segments), 0)
+        x.scatter_(1, self.values_at(message, segments)[0], 0)
 
-    def _positions(self, message: Message, segments: tuple[int, ...]) -> Tensor:
-        """Return the positions in a row of the message's values, `[r, values]`."""
-        counts = [self.count(n) for n in segments]
-        positions = message[0]
-        if self.index == "auto":
-            sizes = list(zip(segments, counts, strict=True))
-            parts = positions.split([index_bytes(n, k) for n, k in sizes], dim=1)
-            unpacked = [
-                unpack_indices(part, n, k) for part, (n, k) in zip(parts, sizes, strict=True)
-            ]
-            positions = torch.cat(unpacked, dim=1)
-        return positions + _starts(segments, tuple(counts), positions.device)
+    def _layout(self, segments: tuple[int, ...], device: torch.device) -> tuple[Groups, Tensor]:
+        groups = tuple([(1, self.count(n), n) for n in segments])
+        return groups, _starts(groups, device)
 
 
 def count_share(fraction: float, n: int) -> int:
@@ -84,7 +76,7 @@ def count_share(fraction: float, n: int) -> int:
 
 
 @lru_cache(maxsize=64)  # one entry per bucket of DDP
-def _starts(segments: tuple[int, ...], counts: tuple[int, ...], device: torch.device) -> Tensor:
+def _starts(groups: Groups, device: torch.device) -> Tensor:
     """Return, for each chosen value, where its tensor starts in a row, `[values]`."""
-    starts = np.cumsum([0, *segments[:-1]]).repeat(counts)
-    return torch.tensor(starts, device=device)
+    _, counts, sizes = zip(*groups, strict=True)
+    return torch.tensor(np.cumsum([0, *sizes[:-1]]).repeat(counts), device=device)

@@ -25,10 +25,14 @@ def aggregate(
     seed: int = 1,
     state: State | None = None,
     comm: Comm | None = None,
+    in_place: bool = False,
 ) -> Aggregated:
-    """Return the aggregate of one step; without `comm`, each row is a virtual worker."""
+    """Return the aggregate of one step; without `comm`, each row is a virtual worker.
+
+    If it is done `in_place`, the state's tensors may be overwritten.
+    """
     comm = comm or Comm(len(next(iter(grads.values()))))
-    step = Step(number, seed, comm.local, offsets_of(sizes_of(grads)))
+    step = Step(number, seed, comm.local, offsets_of(sizes_of(grads)), in_place)
     return compressor.aggregate(grads, state or State(), comm, step)
 
 
@@ -50,6 +54,11 @@ class Stepper:
 
     def step(self) -> None:
         self.state = aggregate(
-            self.compressor, self.grads, number=self.steps, state=self.state, comm=self.comm
+            self.compressor,
+            self.grads,
+            number=self.steps,
+            state=self.state,
+            comm=self.comm,
+            in_place=True,
         ).state
         self.steps += 1

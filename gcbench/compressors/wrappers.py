@@ -30,8 +30,10 @@ from gcbench.compressors.base import (
     merge,
     refuse_other_tensors,
     unflatten,
+    zeros_of,
 )
 from gcbench.compressors.dense import Dense
+from gcbench.compressors.exchange import GatherExchange
 from gcbench.settings.compressor import Beta
 from gcbench.settings.fields import Checked, Natural, NonNegative, Positive
 
@@ -131,9 +133,14 @@ class ErrorFeedback(Checked):
         )
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
-        residual = state.per_worker or {k: torch.zeros_like(g) for k, g in grads.items()}
-        inner_state = state.inner or State()
-        if isinstance(self.inner, Correcting):
+        residual = state.per_worker or zeros_of(grads)
+        inner_state, keep = state.inner or State(), self.beta - self.alpha
+        if isinstance(self.inner, GatherExchange):
+            out, left = self.inner.aggregate_corrected(
+                grads, residual, self.alpha, inner_state, comm, step, keep
+            )
+            keep = 0
+        elif isinstance(self.inner, Correcting):
             out, left = self.inner.aggregate_corrected(
                 grads, residual, self.alpha, inner_state, comm, step
             )
@@ -143,8 +150,8 @@ class ErrorFeedback(Checked):
             sent = out.sent()
             refuse_other_tensors(sent, grads)
             left = add_scaled(corrected, sent, -1)
-        if self.alpha != self.beta:
-            left = add_scaled(left, residual, self.beta - self.alpha)
+        if keep:
+            left = add_scaled(left, residual, keep)
         return out._replace(state=State(per_worker=left, inner=out.state), goal=None)
 
 

@@ -13,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from gcbench.config.directory import conf_directory
 from gcbench.config.errors import Config, ConfigError, IdleKeyError
+from gcbench.config.rows import row_names, table_directory, tables_in
 from gcbench.identity import all_knobs, format_value
 from gcbench.settings.config import SCHEMAS, needs_of_keys
 from gcbench.settings.fields import NonNegative, Settings, hints_of, is_float, refusal
@@ -124,10 +125,12 @@ def refuse_empty_sweep(arguments: Sequence[str], config_dir: str | None) -> None
             continue
         group, pattern = typed[1], typed[2].strip("'\"")
         roots = [conf_directory(), *([Path(config_dir)] if config_dir else [])]
-        choices = sorted({file.stem for root in roots for file in (root / group).glob("*.yaml")})
+        files = {file.stem for root in roots for file in (root / group).glob("*.yaml")}
+        choices = sorted(files | {*row_names(group.removeprefix("experiment/"))})
         if fnmatch.filter(choices, pattern):
             continue
         groups = {str(d.relative_to(r)) for r in roots for d in r.rglob("*") if d.is_dir()}
+        groups |= {f"experiment/{table}" for table in tables_in(table_directory())}
         advice = f"type one of {', '.join(choices)}"
         if not choices:
             likely = get_close_matches(group, groups, n=1) or ["experiment/PAPER/TABLE"]
@@ -138,15 +141,11 @@ def refuse_empty_sweep(arguments: Sequence[str], config_dir: str | None) -> None
 def refuse_idle_keys(config: Config, typed: set[str]) -> None:
     """Raise IdleKeyError for a typed key that nothing reads: a sweep of it would repeat one run."""
     for name in sorted(typed):
-        group, _, key = name.partition(".")
-        if group in FACTS:
+        if name.partition(".")[0] in FACTS:
             raise IdleKeyError(
                 f"{name}: a method's file says this of it, and nothing is computed with it; leave "
                 "it out"
             )
-        if group == "compressor" and key in config:  # reports would still show the value of KEY
-            value = config["compressor"][key]
-            raise IdleKeyError(f"{_typed(name, value)}: type {_typed(key, value)}")
     flat = all_knobs(config)
     for key, needs in needs_of_keys().items():
         if key in typed and needs.key in flat and not needs.met_by(flat[needs.key]):

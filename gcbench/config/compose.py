@@ -17,8 +17,10 @@ from omegaconf import DictConfig, OmegaConf
 
 from gcbench.config.directory import choices_in, conf_directory
 from gcbench.config.errors import Config, ConfigError
+from gcbench.config.fill import fill_compressor
 from gcbench.config.help import NO_KNOBS, sort_keys
 from gcbench.config.register import register
+from gcbench.config.rows import row_names, store_rows
 from gcbench.config.sentences import parse_value, unknown_choice
 from gcbench.config.typed import WITH_TARGETS
 
@@ -33,6 +35,7 @@ def compose_overrides(overrides: Sequence[str], config_dir: str | None = None) -
             f"--config-dir {config_dir}: there is no such folder; type one with your "
             "compressor/NAME.yaml in it"
         )
+    store_rows(overrides, own_files=bool(config_dir))
     searched = [f"hydra.searchpath=['{Path(config_dir).resolve()}']"] if config_dir else []
     with _open_conf():
         return compose("config", [*open_nodes(overrides), *searched], return_hydra_config=True)
@@ -63,10 +66,11 @@ def open_nodes(overrides: Sequence[str]) -> list[str]:
 
 def _refuse_value_as_choice(override: str) -> None:
     group, _, value = override.partition("=")
-    if group and (conf_directory() / group).is_dir():
+    known = choices_in(group) or row_names(group.removeprefix("experiment/"))
+    if group and known:
         for choice in filter(re.compile(r"[\w.+-]+").fullmatch, value.split(",")):
             if not isinstance(parse_value(choice), str):
-                raise ConfigError(unknown_choice(group, choice, choices_in(group)))
+                raise ConfigError(unknown_choice(group, choice, known))
 
 
 def _refuse_functions_without_asserts(override: str) -> None:
@@ -99,6 +103,7 @@ def split_sweep(overrides: Sequence[str]) -> list[list[str]]:
     """Return the overrides of every point of a sweep, as `gcbench -m` would run them in order."""
     from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 
+    store_rows(overrides)
     with _open_conf():
         parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
         parsed = parser.parse_overrides(list(overrides))
@@ -123,9 +128,11 @@ def compose_methods(
     OmegaConf.set_struct(rest, False)
     methods = {}
     for choice, file in rest.pop("methods").items():
-        node = cast(DictConfig, OmegaConf.merge(rest, file)).compressor
+        merged = cast(DictConfig, OmegaConf.merge(rest, file))
         knobs = sort_keys({str(key) for key in file} - {*rest, *NO_KNOBS})
-        methods[choice] = cast(Config, OmegaConf.to_container(node, resolve=True)), knobs
+        node = cast(Config, OmegaConf.to_container(merged.compressor, resolve=True))
+        fill_compressor({**{key: merged[key] for key in knobs}, "compressor": node})
+        methods[choice] = node, knobs
     return methods
 
 

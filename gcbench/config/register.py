@@ -11,7 +11,6 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
 
 from gcbench.config.checks import WITH_KEYS_BY_CHOICE
-from gcbench.config.errors import Config
 from gcbench.config.help import list_choices, list_keys, list_method_knobs
 from gcbench.config.run_name import bench_name, run_directory, sweep_subdirectory
 from gcbench.settings.config import SCHEMAS
@@ -38,14 +37,9 @@ def register() -> None:
 
 @cache
 def _store_schemas() -> None:
-    for group, node in defaults_of_groups().items():
-        ConfigStore.instance().store(group=group, name="schema", node=node)
-
-
-def defaults_of_groups() -> dict[str, Config]:
-    """Return the keys of each group that has them in its model, which files call `schema`."""
-    groups = SCHEMAS.keys() - WITH_KEYS_BY_CHOICE
-    return {group: SCHEMAS[group]().model_dump() for group in sorted(groups)}
+    for group, schema in SCHEMAS.items():
+        if group not in WITH_KEYS_BY_CHOICE:
+            ConfigStore.instance().store(group=group, name="schema", node=schema().model_dump())
 
 
 def _levels_of_bits(bits: Any) -> int:

@@ -16,15 +16,19 @@ from gcbench.config.checks import (
     to_floats,
 )
 from gcbench.config.errors import Config, ConfigError
+from gcbench.config.fill import fill_compressor
 from gcbench.config.help import keys_by_choice
 from gcbench.config.links import emulated_link
 from gcbench.config.names import refuse_name
-from gcbench.config.sentences import (
+from gcbench.config.sentences import unknown_key, value_for_group
+from gcbench.config.typed import (
     GROUPS,
-    unknown_key,
-    value_for_group,
+    WITH_TARGETS,
+    choices_of,
+    experiment_of,
+    typed_keys,
+    typed_knobs,
 )
-from gcbench.config.typed import WITH_TARGETS, choices_of, experiment_of, typed_keys, typed_knobs
 from gcbench.settings.compressor import MethodSettings
 from gcbench.settings.config import SCHEMAS
 from gcbench.settings.fields import Settings, hints_of, refusal
@@ -141,11 +145,16 @@ def _keep_typed_keys_of_other_target(group: str, config: Config, typed: set[str]
 
 
 def plain_values(tree: DictConfig) -> Config:
-    """Return a composed configuration as plain values, without Hydra's own node."""
+    """Return a composed configuration as plain values, without Hydra's own node.
+
+    The compressor has the values of its method's keys.
+    """
     masked = OmegaConf.masked_copy(tree, [str(k) for k in tree if k != "hydra"])
     plain = OmegaConf.to_container(masked, resolve=True, throw_on_missing=True)
     assert isinstance(plain, dict)
-    return {str(k): v for k, v in plain.items()}
+    config = {str(k): v for k, v in plain.items()}
+    fill_compressor(config)
+    return config
 
 
 def _refuse_added_keys(composed: DictConfig, config: Config) -> None:

@@ -15,27 +15,15 @@ from hydra.errors import OverrideParseException
 from yaml import YAMLError
 
 from gcbench.config.checks import WITH_KEYS_BY_CHOICE
-from gcbench.config.directory import conf_directory
 from gcbench.config.errors import ConfigError
 from gcbench.config.help import keys_by_choice
+from gcbench.config.rows import experiments
+from gcbench.config.typed import GROUPS
 from gcbench.settings.compressor import MethodSettings
 from gcbench.settings.config import SCHEMAS
 from gcbench.settings.fields import hints_of, refusal
 from gcbench.settings.run import BenchSettings, RunSettings
 
-# Groups whose files have keys.
-GROUPS = (
-    "compressor",
-    "optimizer",
-    "schedule",
-    "trainer",
-    "model",
-    "dataset",
-    "estimator",
-    "network",
-    "logger",
-    "resume",
-)
 MANY = 8  # choices that have a key; if more do, those are listed that lack it
 
 
@@ -247,16 +235,15 @@ def value_for_group(group: str, value: object, is_name: bool) -> str:
 
 
 def _unknown_experiment(name: str) -> str:
-    """Return the sentence for `+experiment=name` where that is a folder or does not exist."""
-    root = conf_directory() / "experiment"
-    files = [str(file.relative_to(root).with_suffix("")) for file in root.rglob("*.yaml")]
-    if inside := sorted(file for file in files if file.startswith(f"{name.rstrip('/')}/")):
+    """Return the sentence for `+experiment=name` where that is a table, or nothing."""
+    rows = experiments()
+    if inside := [row for row in rows if row.startswith(f"{name.rstrip('/')}/")]:
         return (
-            f"+experiment={name} is a folder of {len(inside)} experiments; type "
+            f"+experiment={name} has {len(inside)} rows; type "
             f"+experiment={inside[0]}, or all of one table: "
             f"gcbench -m '+experiment/{inside[0].rpartition('/')[0]}=glob(*)'"
         )
-    likely = get_close_matches(name, files, n=2, cutoff=0.8)
+    likely = get_close_matches(name, rows, n=2, cutoff=0.8)
     if likely:
         return unknown_choice("+experiment", name, likely)
     return f"+experiment={name}: there is no such choice; type one that gcbench report list names"

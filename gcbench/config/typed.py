@@ -9,6 +9,19 @@ from omegaconf import DictConfig
 from gcbench.config.errors import Config, ConfigError
 from gcbench.identity import CHOICE_GROUPS, ELSEWHERE, flatten_config, sort_knobs
 
+# Groups whose files have keys.
+GROUPS = (
+    "compressor",
+    "optimizer",
+    "schedule",
+    "trainer",
+    "model",
+    "dataset",
+    "estimator",
+    "network",
+    "logger",
+    "resume",
+)
 # Groups whose `_target_` may be typed: it can be any class, which has its own arguments.
 WITH_TARGETS = ("model", "dataset", "optimizer", "schedule")
 WITH_KINDS = ("optimizer", "schedule")  # groups whose `kind` has the name of its file

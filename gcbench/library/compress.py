@@ -82,7 +82,8 @@ def compress(
     such as the error-feedback residual, as it was. Its update is NaN, so that
     `torch.amp.GradScaler` skips it. When its scale changes, the residual keeps the old scale.
     Workers agree on this in an all-reduce of 20 bytes per step, which is not counted, and which
-    also finds workers that are at different steps, as where only some loaded a state.
+    also finds workers that are at different steps, as where only some loaded a state. No step waits
+    for a GPU to decide this (except ACP-SGD's), which tells different steps a little later.
 
     **FSDP2** (`torch.distributed.fsdp.fully_shard`). A method sees one parameter group at a time,
     flat and with FSDP's padding, so that only methods with the property `divisible` work; others

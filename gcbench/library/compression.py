@@ -13,7 +13,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from gcbench.codecs.kernels import backend_in_use, keep_dynamo
+from gcbench.codecs.kernels import backend_in_use
+from gcbench.codecs.noise import count
 from gcbench.comm import Comm, gather_json
 from gcbench.compressors import (
     Aggregated,
@@ -26,6 +27,7 @@ from gcbench.compressors import (
 from gcbench.compressors.matrices import StacksOfMatrices
 from gcbench.compressors.virtual import aggregate
 from gcbench.config import ConfigError
+from gcbench.library.agreement import choose, judge, tell
 from gcbench.library.states import (
     by_name,
     differing,
@@ -68,6 +70,11 @@ class Compression(ABC):
         self._exchanges: Mapping[str, Exchange] = exchanges
         self._fp32_bits = self._own_bits = 0  # since this was made, which need not be all steps
         self._told = False
+        # What `judge` found, and as much of it as has reached the host, which never waits for it.
+        self._verdict = torch.zeros(1, dtype=torch.int64, device=device)
+        self._arrived_verdict = torch.zeros(
+            1, dtype=torch.int64, pin_memory=device.type == "cuda" and torch.cuda.is_available()
+        )
         self._identity = {
             "compressor": re.sub(r" at 0x[0-9a-f]+", "", repr(compressor)),  # without addresses
             "workers": comm.workers,
@@ -180,7 +187,7 @@ class Compression(ABC):
         """
         device, before = next(iter(rows.values())).device, self.bits_sent
         # A backward pass may run under autocast.
-        with torch.autocast(device.type, enabled=False), keep_dynamo():
+        with torch.autocast(device.type, enabled=False):
             out = aggregate(
                 self.compressor,
                 rows,
@@ -216,51 +223,49 @@ class Compression(ABC):
         bad: Tensor,
         group: dist.ProcessGroup | None,
         earlier: Sequence[Tensor] | None = None,
-    ) -> bool:
+    ) -> Tensor:
         """Store `state` unless this worker has seen a `bad` value, `[1]`; else keep the old state.
 
         The processes of `group` decide together: if one has seen a bad value, none stores. Returns
-        whether it was stored.
+        whether one has, as `bad`. A GPU decides that itself, and the host does not wait for it
+        unless the state has other tensors than before, as in the first exchange.
 
         Raises:
             ConfigError: if they have made different numbers of exchanges, or have different
-                `earlier` updates, where None stands for any.
+                `earlier` updates, where None stands for any. On a GPU in a later exchange.
         """
-        bad = bad.float()
-        if group is None:
-            kept = not bad.item()
-        else:
-            # In a maximum over workers, minus a value gives the lowest one.
-            step = bad.new_full((1,), exchange.step)
-            total = bad.new_full((1,), -torch.inf) if earlier is None else _sum(earlier, bad)
-            minus_total = total if earlier is None else -total
-            told = torch.cat([bad, step, -step, total, minus_total])
+        if group is not None:
+            number = count(exchange.seed, exchange.step, self._device)
+            told = tell(bad, number, None if earlier is None else _sum(earlier, bad))
             dist.all_reduce(told, dist.ReduceOp.MAX, group)
-            kept = self._read_flag(told.tolist(), exchange.step)
-        if kept:
-            exchange.state = state
-        return kept
+            bad = judge(told, number, self._verdict)
+            self._arrived_verdict.copy_(self._verdict, non_blocking=True)
+            self._refuse_difference(int(self._arrived_verdict))
+        exchange.state = choose(bad, exchange.state, state)
+        return bad
 
-    def _read_flag(self, told: Sequence[float], step: int) -> bool:
-        """Return whether no worker has seen a bad value. Raises ConfigError as `_keep` does."""
-        bad, most, minus_least, highest, minus_lowest = told
-        if most != -minus_least:
-            other = most if most != step else -minus_least
+    def _refuse_difference(self, verdict: int) -> None:
+        """Raise ConfigError as `_keep` does; the verdict is that of `judge`, or 0."""
+        if verdict > 0:
+            step, other = divmod(verdict, 1 << 32)
             raise ConfigError(
                 f"worker {self._identity['worker']} has made {step} exchanges with this "
-                f"compressor, and another one {other:.0f}; type load_state_dict on every worker, "
+                f"compressor, and another one {other}; type load_state_dict on every worker, "
                 "with what it saved after the same step"
             )
-        if highest > -torch.inf and highest != -minus_lowest:
+        if verdict < 0:
             raise ConfigError(
                 "p.grad differed between workers when gradients were added to it, so that it did "
                 "not hold an update; type optimizer.zero_grad() after optimizer.step(), and "
                 "no_sync() for all micro-batches but the last"
             )
-        return not bad
 
 
 def _sum(tensors: Sequence[Tensor], like: Tensor) -> Tensor:
     """Return the sum of all values as `[1]`; 0 if it is not finite."""
     sums = [x.sum(dtype=torch.float32) for x in tensors]
-    return torch.stack([like.new_zeros(()), *sums]).sum(0, keepdim=True).nan_to_num(0, 0, 0)
+    return (
+        torch.stack([torch.zeros((), device=like.device), *sums])
+        .sum(0, keepdim=True)
+        .nan_to_num(0, 0, 0)
+    )

@@ -19,6 +19,7 @@ from gcbench.compressors.hierarchical import Hierarchical
 from gcbench.compressors.matrices import Shape, shapes_of_parameters
 from gcbench.config import ConfigError
 from gcbench.launch.checks import refuse_complex, refuse_sparse
+from gcbench.library.agreement import blank
 from gcbench.library.compression import Compression, Exchange
 from gcbench.library.states import (
     name_without_wrappers,
@@ -92,20 +93,21 @@ class DdpCompression(Compression):
             for name in self._copied
         }
         exchange = self._exchanges["gradient"]
-        bad = not_finite([_as_row(x) for x in (*arrived.buffers, *copies.values())])
         out = self._aggregate(exchange, self._places | copies)
-        updates = [out.update[name] for name in self._places]
-        for i, name in enumerate(self._places) if copies else ():
-            updates[i] = updates[i].view(self._places[name].shape)
-        torch._foreach_copy_([*self._places.values()], updates)
+        buffers = [_as_row(x) for x in arrived.buffers]
         # Some methods code an overflow as they code any other value, such as signs, or do not send
         # it in this step, so that the update of all workers is finite even if a gradient is not.
-        # An update may also be too large for float16.
-        bad |= not_finite([_as_row(x) for x in arrived.buffers])
+        bad = not_finite([*buffers, *out.update.values()])
+        # PyTorch copies all tensors at once only if none of them has another type or layout.
+        for names in ([name for name in self._places if name not in copies], self._copied):
+            if names:
+                places = [self._places[name] for name in names]
+                pairs = zip(names, places, strict=True)
+                torch._foreach_copy_(places, [out.update[k].view(x.shape) for k, x in pairs])
+        if any(x.dtype != torch.float32 for x in buffers):  # for which an update may be too large
+            bad |= not_finite(buffers)
         # GradScaler sees only what is written here, and must find the overflow of any worker.
-        if not self._keep(exchange, out.state, bad, self._group, earlier):
-            for buffer in arrived.buffers:
-                buffer.fill_(torch.nan)
+        blank(arrived.buffers, self._keep(exchange, out.state, bad, self._group, earlier))
 
     def _prepare(self, arrived: Arrived, everyone: Sequence[nn.Parameter | None]) -> None:
         """Find the places of gradients, which are the same until DDP has other buckets."""

@@ -20,6 +20,7 @@ from gcbench.compressors.ef21 import EF21
 from gcbench.compressors.sharded import shard_exchange
 from gcbench.config import ConfigError
 from gcbench.launch.checks import refuse_complex, refuse_sparse
+from gcbench.library.agreement import blank
 from gcbench.library.compression import Compression, Exchange
 from gcbench.library.states import (
     by_name,
@@ -168,8 +169,9 @@ class FsdpCompression(Compression):
         # A GradScaler must find an overflow even where a method sends a sign of it, or nothing. The
         # owner of a shard sees only its own update, but its residual is that of all shards.
         bad = not_finite([rows, *out.update.values()])
-        kept = self._keep(exchange, out.state, bad, self._agreeing)
-        return out.update[name][0] if kept else torch.full_like(own[0], torch.nan)
+        update = out.update[name][0]
+        blank([update], self._keep(exchange, out.state, bad, self._agreeing))
+        return update
 
 
 def is_carried(compressor: Compressor, between_nodes: bool) -> bool:

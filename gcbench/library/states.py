@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gcbench.codecs.kernels import keep_dynamo
 from gcbench.comm import Comm, MirrorTransport
 from gcbench.compressors import Compressor, Grads, State, parts_of
 from gcbench.compressors.build import dense_steps_of
@@ -42,7 +41,7 @@ def states_of(compressor: Compressor, rows: Grads, comm: Comm) -> list[State]:
     turns = max(part.properties.turns for part in parts)
     device = next(iter(rows.values())).device
     states = [State()]
-    with torch.no_grad(), torch.autocast(device.type, enabled=False), keep_dynamo():
+    with torch.no_grad(), torch.autocast(device.type, enabled=False):
         for number in range(first, first + turns):
             out = aggregate(compressor, rows, number=number, state=states[-1], comm=alone)
             states.append(out.state)

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict
 
 from gcbench.config import conf_directory, read_yaml
 from gcbench.config.reading import build_checked
-from gcbench.identity import flatten_config
+from gcbench.identity import iterate_leaves
 from gcbench.records.schema import Result
 
 Lines = list[dict[str, Any]]  # of metrics.jsonl
@@ -54,7 +54,7 @@ def changes_since(result: Result) -> list[Change]:
     """Return the changes of this result's numbers that its commit did not have."""
     made = datetime.fromisoformat((result.git and result.git.date) or result.started)
     later = [change for change in read_changes() if made < change.date]
-    flat = flatten_config(result.config) if later else {}
+    flat = dict(iterate_leaves(result.config)) if later else {}
     return [change for change in later if change.covers(flat)]
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import groupby
 
-from gcbench.config import Config, conf_directory
+from gcbench.config import Config
+from gcbench.config.rows import row_names
 from gcbench.identity import EXECUTION, as_overrides, flat_differences
 from gcbench.records.store import RecordedRun
 from gcbench.report.configs import Composition, compose
@@ -22,26 +23,26 @@ def is_same(run: RecordedRun, expected: Composition) -> bool:
 
 
 def _as_written(run: RecordedRun) -> Config:
-    """Return the configuration in the file of the run's experiment, with the run's backend.
+    """Return the configuration of the run's experiment, with the run's backend.
 
     Other overrides of the run are left out, because they would have been typed for the row as well.
-    The backend is kept, because rows of one experiment may differ in it. A run without such a file
-    keeps its own configuration.
+    The backend is kept, because rows of one experiment may differ in it. A run of an
+    experiment that no table has keeps its own configuration.
     """
-    if not _has_file(run):
+    if not _is_in_a_table(run):
         return run.config
     config = compose(str(run.experiment), run.budget).config
     return {**config, "trainer": {**config["trainer"], "backend": run.config["trainer"]["backend"]}}
 
 
-def _has_file(run: RecordedRun) -> bool:
-    file = conf_directory() / "experiment" / f"{run.experiment}.yaml"
-    return run.experiment is not None and file.is_file()
+def _is_in_a_table(run: RecordedRun) -> bool:
+    table, _, row = (run.experiment or "").rpartition("/")
+    return row in row_names(table)
 
 
 def overrides_of_run(run: RecordedRun) -> list[str]:
-    """Return the overrides in which a run differs from its experiment; none if that has no file."""
-    if not _has_file(run):
+    """Return the overrides in which a run differs from its experiment; none if that is unknown."""
+    if not _is_in_a_table(run):
         return []
     return as_overrides(flat_differences(run.flat, compose(str(run.experiment), run.budget).flat))
 

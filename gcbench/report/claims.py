@@ -56,7 +56,7 @@ class Related:
 
 @dataclass(frozen=True, config=CHECKED, kw_only=True)
 class RowRelations(Related):
-    """Relations between rows of tables; `of` names folders of conf/experiment."""
+    """Relations between rows of tables; `of` names tables of conf/table."""
 
     measure: str  # a name in measures.py, early_loss or learning_rate
     budgets: Texts = BUDGETS

@@ -10,7 +10,15 @@ from rich.console import Console
 from rich.text import Text
 
 from gcbench.config import PAPER, ConfigError
-from gcbench.console import TextTable, comma_separated, console, name_first, print_table, show_table
+from gcbench.console import (
+    TextTable,
+    comma_separated,
+    console,
+    name_first,
+    print_table,
+    show_table,
+    with_bar,
+)
 from gcbench.records.files import replace_file
 from gcbench.records.store import FoundRuns, RecordedRun, find_begun, find_runs
 from gcbench.report.arguments import Claims, Page, Report, Runs, Source, read_source
@@ -22,6 +30,7 @@ from gcbench.report.claims_formats import keep_claims, show_claims
 from gcbench.report.claims_missing import steps_of
 from gcbench.report.compare import Comparison, compare, format_measured
 from gcbench.report.deviations import list_deviations
+from gcbench.report.document import Document
 from gcbench.report.formats import show_document
 from gcbench.report.keep import (
     keep_index,
@@ -33,7 +42,7 @@ from gcbench.report.keep import (
 )
 from gcbench.report.listing import list_runs, list_tables, runs_frame
 from gcbench.report.rows import RowsByBudget, refuse_unknown_keys
-from gcbench.report.study import find_study, study_document
+from gcbench.report.study import KeptStudy, find_study, study_document
 from gcbench.report.tables import Table, read_table, tables_of
 from gcbench.report.wandb_runs import load_wandb
 
@@ -109,7 +118,8 @@ def _tables(arguments: Report) -> None:
         )
     runs = _load_reported(arguments)
     alone = len(tables) == 1
-    behind = [run for table in tables for run in _show(arguments, table, runs, alone)]
+    made = [_make(arguments, table, runs) for table in with_bar(tables, "tables")]
+    behind = [run for one in made for run in _show(arguments, *one, alone)]
     if arguments.keep:
         kept = list(dict.fromkeys(behind))
         keep_runs(Path(arguments.keep), kept)
@@ -146,26 +156,30 @@ def _html(typed: Sequence[str]) -> None:
     print(f"{path}: {len(runs)} run{'s' * (len(runs) != 1)}; open it in a browser")
 
 
+def _make(
+    arguments: Report, table: Table, runs: Sequence[RecordedRun]
+) -> tuple[Document, RowsByBudget, KeptStudy | None]:
+    """Return a table's document, with its rows, or with the study that has its numbers."""
+    if table.study:
+        kept = find_study(table.study, arguments.results)
+        return study_document(table, kept.study if kept else None), {}, kept
+    groups = groups_of(table, runs, arguments.budget, arguments.beside)
+    return build(table, groups, arguments.budget, arguments.beside), groups, None
+
+
 def _show(
-    arguments: Report, table: Table, runs: Sequence[RecordedRun], alone: bool
+    arguments: Report, document: Document, groups: RowsByBudget, kept: KeptStudy | None, alone: bool
 ) -> list[RecordedRun]:
     """Print a table, write its page if `keep` was typed, and return the runs behind it.
 
     If several tables were asked for, those without any run at this budget are not kept.
     """
-    kept = find_study(table.study, arguments.results) if table.study else None
-    if table.study:
-        groups: RowsByBudget = {}
-        document = study_document(table, kept.study if kept else None)
-    else:
-        groups = groups_of(table, runs, arguments.budget, arguments.beside)
-        document = build(table, groups, arguments.budget, arguments.beside)
     show_document(document, arguments.format)
     has_run = any(row.every_run for row in groups.get(arguments.budget, []))
     if not (alone or has_run or (kept and arguments.budget == PAPER)):
         return []
     if arguments.keep:
-        keep_table(Path(arguments.keep), document, PAPER if table.study else arguments.budget)
+        keep_table(Path(arguments.keep), document, arguments.budget if groups else PAPER)
         if kept:
             keep_study(Path(arguments.keep), kept.path)
     return list(
@@ -207,7 +221,7 @@ def claims(typed: Sequence[str]) -> None:
     paths = dict.fromkeys(p for claim in asked for part in claim.check.rows for p in part.paths)
     experiments = [str(evidence.spec(path).experiment) for path in paths]
     refuse_unknown_keys(arguments.beside, experiments, PAPER, "these claims")
-    answered = [answer_claim(claim, evidence) for claim in asked]
+    answered = [answer_claim(claim, evidence) for claim in with_bar(asked, "claims")]
     answered = [one._replace(steps=steps_of(one, evidence)) for one in answered]
     show_claims(answered, arguments.format)
     if arguments.keep:

@@ -16,8 +16,8 @@ from gcbench.config import (
     compose_overrides,
     resolve,
 )
-from gcbench.identity import ABSENT, Flat, flatten_config, identify
-from gcbench.report.resolved import key_of, read_resolved
+from gcbench.identity import ABSENT, Flat, clear_folders, flatten_config, identify
+from gcbench.report.resolved import find_resolved, keep_resolved
 from gcbench.report.tables import TableRow, overrides_of
 
 
@@ -33,16 +33,19 @@ class Composition(NamedTuple):
 def compose(experiment: str, budget: str = PAPER, overrides: tuple[str, ...] = ()) -> Composition:
     """Return the configuration of `+experiment/<paper>/<table>=<row> budget=... overrides`.
 
-    It is read from conf/experiment/resolved.jsonl.gz if it is there, else composed by Hydra, and
-    then cached. Raises the errors of Hydra and of the configuration checks.
+    It is read from the user's cache if it is there, else composed by Hydra and added to it. Raises
+    the errors of Hydra and of the configuration checks.
     """
     return _compose_once(experiment, budget, overrides)
 
 
 @cache
 def _compose_once(experiment: str, budget: str, overrides: tuple[str, ...]) -> Composition:
-    stored = read_resolved().get(key_of(experiment, budget, overrides))
-    config = compose_experiment(experiment, budget, overrides) if stored is None else stored
+    key = " ".join([experiment, f"budget={budget}", *overrides])
+    config = find_resolved(experiment, key)
+    if config is None:
+        config = clear_folders(compose_experiment(experiment, budget, overrides))
+        keep_resolved(experiment, key, config)
     return composition_of(config)
 
 

@@ -16,7 +16,7 @@ class Setting(BaseModel):
     """A setting that a paper prints for some rows, and our value if it differs."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    rows: list[str]  # folders of conf/experiment, or experiments in them
+    rows: list[str]  # tables, or rows that they run
     key: str | None = None
     paper: Any
     ours: Any = None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gcbench.config import budget_names
 from gcbench.console import TextTable
-from gcbench.identity import all_knobs, drop_copies, tell_apart
+from gcbench.identity import all_knobs, tell_apart
 from gcbench.records.store import RecordedRun
 from gcbench.report.document import (
     DIRTY,
@@ -142,5 +142,5 @@ def _record(run: RecordedRun) -> dict[str, Any]:
 
 def knobs_of(run: RecordedRun) -> dict[str, Any]:
     """Return a run's knobs by command-line key, including those of how it was executed."""
-    every = all_knobs(run.config)
-    return {key: every[key] for key in drop_copies(every) if not key.endswith("._target_")}
+    knobs = all_knobs(run.config).items()
+    return {key: value for key, value in knobs if not key.endswith("._target_")}

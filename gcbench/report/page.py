@@ -16,6 +16,7 @@ import numpy as np
 
 from gcbench.comm.network import Link
 from gcbench.config import ConfigError
+from gcbench.console import with_bar
 from gcbench.identity import digest, format_value
 from gcbench.predict.devices import Device, device_names, read_device
 from gcbench.predict.links import ethernets, read_presets
@@ -120,7 +121,7 @@ def _settings(runs: Iterable[RecordedRun], devices: Sequence[Device]) -> Iterato
 def _tables_by_identity(every_table: Sequence[Table], budget: str) -> dict[str, set[str]]:
     """Return by identity the tables that have such a row; several tables may share one run."""
     tables: dict[str, set[str]] = {}
-    for table in every_table:
+    for table in with_bar(every_table, f"budget={budget}"):
         for row in table.rows:
             if row.experiment is not None:
                 tables.setdefault(compose_row(row, budget).identity, set()).add(table.name)

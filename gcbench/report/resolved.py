@@ -1,82 +1,97 @@
-"""Stored configurations of all experiments, so that reports need not compose them.
+"""Resolved configurations of tables' rows, in the user's cache, so that each is composed only once.
 
-Composing one takes 0.15 s, and a report on all claims asks for hundreds. `scripts/resolve` writes
-them to conf/experiment/resolved.jsonl.gz, with a hash of the files that they came from. If these
-have changed since, reports compose what they need and say so.
+Composing one takes 0.15 s, and a report on all claims asks for hundreds.
 """
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import json
 import logging
+import os
 import re
-from collections.abc import Iterable, Mapping
+import shutil
+from contextlib import suppress
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 
+import gcbench
 from gcbench.config import conf_directory
-from gcbench.config.register import defaults_of_groups
+from gcbench.config.rows import runs_in, table_directory
 from gcbench.identity import Config
+from gcbench.private import cache_folder, private_folder
 
 log = logging.getLogger("gcbench")
 
-# Files and folders of conf/ that no stored configuration comes from.
-NO_PART = {
-    "bench.yaml",
-    "changes.yaml",
-    "claims.yaml",
-    "deviations.yaml",
-    "devices",
-    "hydra",
-    "links.yaml",
-    "table",
-}
+# Files and folders of conf/ from which no configuration of a row comes.
+NO_PART = {"bench.yaml", "changes.yaml", "claims.yaml", "deviations.yaml", "devices", "hydra"}
+NO_PART |= {"links.yaml", "table"}  # of a table, what its rows run is hashed
+# Rooms and modules of gcbench that decide what a row resolves to.
+COMPOSING = ("config", "settings", "identity.py")
 # Lines and ends of lines that are comments, but for `# @package`, which Hydra reads.
 COMMENT = re.compile(rb"^[ \t]*#(?! @package).*\n|[ \t]+#.*", re.MULTILINE)
+KEPT = 8  # folders of the cache, for so many states of conf/ and of the code
 
 
-def key_of(experiment: str, budget: str, overrides: Iterable[str]) -> str:
-    """Return the key of a configuration, for example `powersgd/table4/rank_2 budget=cpu`."""
-    return " ".join([experiment, f"budget={budget}", *overrides])
+def find_resolved(experiment: str, key: str) -> Config | None:
+    """Return the cached configuration of a row; `key` is what it was composed from."""
+    return _read(experiment.rpartition("/")[0]).get(key)
+
+
+def keep_resolved(experiment: str, key: str, config: Config) -> None:
+    """Add the configuration of a row to the cache, unless there is no place for one."""
+    table = experiment.rpartition("/")[0]
+    _read(table)[key] = config
+    if folder := _folder():
+        line = f"{json.dumps([key, config])}\n".encode()
+        with suppress(OSError), (folder / _file_name(table)).open("ab", buffering=0) as file:
+            file.write(line)  # at once, as other processes add theirs
 
 
 @cache
-def read_resolved() -> Mapping[str, Config]:
-    """Return the stored configurations by `key_of`; none if conf/ has changed since."""
-    path = _stored()
-    if not path.is_file():
-        return {}
-    with gzip.open(path, "rt", encoding="utf-8") as file:
-        lines = iter(file)
-        if json.loads(next(lines)) != hash_conf():
-            log.warning(
-                "conf/ has changed since scripts/resolve was run: configurations are composed "
-                "anew, which takes a while"
-            )
-            return {}
-        return dict(json.loads(line) for line in lines)
+def _read(table: str) -> dict[str, Config]:
+    folder, configs = _folder(), {}
+    if folder:
+        with suppress(OSError):
+            for line in (folder / _file_name(table)).read_text().splitlines():
+                with suppress(ValueError):  # half a line, of a process that was killed
+                    key, config = json.loads(line)
+                    configs[key] = config
+    return configs
 
 
-def write_resolved(configs: Mapping[str, Config]) -> Path:
-    """Write the configurations to a byte-for-byte reproducible file, and return its path."""
-    lines = [hash_conf(), *([key, config] for key, config in sorted(configs.items()))]
-    text = "".join(f"{json.dumps(line)}\n" for line in lines)
-    _stored().write_bytes(gzip.compress(text.encode(), mtime=0))
-    return _stored()
+def _file_name(table: str) -> str:
+    return f"{table.replace('/', '-')}.jsonl"
 
 
-def hash_conf() -> str:
-    """Return a hash of what configurations are composed from: defaults, conf/ without comments."""
-    root = conf_directory()
-    hashed = hashlib.sha256(json.dumps(defaults_of_groups()).encode())
+@cache
+def _folder() -> Path | None:
+    """Return the folder of configurations from conf/ as it is; None if it cannot be used."""
+    folder = cache_folder("rows") / hash_sources()
+    try:
+        private_folder(folder, "XDG_CACHE_HOME")
+        os.utime(folder)
+    except (ValueError, OSError) as error:
+        log.warning("configurations of rows are composed anew every time: %s", error)
+        return None
+    with suppress(OSError):
+        for old in sorted(folder.parent.iterdir(), key=os.path.getmtime)[:-KEPT]:
+            shutil.rmtree(old, ignore_errors=True)
+    return folder
+
+
+def hash_sources() -> str:
+    """Return a hash of what rows are composed from: conf/ without its comments, and the code."""
+    root, package = conf_directory(), Path(gcbench.__file__).parent
+    hashed = hashlib.sha256(f"{version('hydra-core')} {version('omegaconf')}".encode())
     for path in sorted(root.rglob("*.yaml")):
         inside = path.relative_to(root)
         if inside.parts[0] not in NO_PART:
             hashed.update(f"{inside.as_posix()}\n".encode() + COMMENT.sub(b"", path.read_bytes()))
-    return hashed.hexdigest()
-
-
-def _stored() -> Path:
-    return conf_directory() / "experiment" / "resolved.jsonl.gz"
+    for path in sorted(table_directory().glob("*/*.yaml")):
+        hashed.update(f"{path.relative_to(root)} {runs_in(path)}\n".encode())
+    for part in COMPOSING:
+        for path in sorted([package / part, *(package / part).rglob("*.py")]):
+            hashed.update(path.read_bytes() if path.is_file() else b"")
+    return hashed.hexdigest()[:16]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import field
 from functools import cache
@@ -10,8 +11,9 @@ from typing import Any, Literal
 
 from pydantic.dataclasses import dataclass
 
-from gcbench.config import ConfigError, budget_names, conf_directory, near, read_yaml
+from gcbench.config import Config, ConfigError, budget_names, near, read_yaml
 from gcbench.config.reading import CHECKED, Texts, build_checked
+from gcbench.config.rows import name_of, table_directory, tables_in
 from gcbench.identity import format_value
 from gcbench.report.measures import LOWER, MEASURES, SCORES
 
@@ -47,10 +49,11 @@ class Column:
 
 @dataclass(frozen=True, config=CHECKED)
 class TableRow:
-    """One row: an experiment, and overrides of it if several rows share the experiment."""
+    """One row: what it runs, and overrides if it runs what another row does."""
 
     title: str
-    experiment: str | None = None  # paper/table/file; null: a row with published numbers only
+    # paper/table/name of a row with `runs`; null: a row with published numbers only
+    experiment: str | None = None
     name: str | None = None  # in claims and reports; null: that of the experiment
     workers: int | None = None  # trainer.gpus
     backend: str | None = None  # trainer.backend
@@ -90,6 +93,7 @@ class TableRow:
         return overrides_of(self.settings)
 
 
+HIDDEN = {"name", "runs"}  # all keys of a row that is not shown, and is only run by others
 MADE_OF = ("experiment", "overrides", "at")  # attributes that determine what a row runs
 
 
@@ -159,13 +163,14 @@ def overrides_of(settings: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
-def table_directory() -> Path:
-    return conf_directory() / "table"
-
-
 def table_names() -> list[str]:
+    """Return paper/table of every table, without files of rows that only other tables show."""
     root = table_directory()
-    return sorted(str(path.relative_to(root).with_suffix("")) for path in root.glob("*/*.yaml"))
+    return [
+        name
+        for name in tables_in(root)
+        if re.search("^title:", (root / f"{name}.yaml").read_text(), re.MULTILINE)
+    ]
 
 
 def tables_of(asked: str, key: str = "table") -> list[str]:
@@ -194,7 +199,8 @@ def read_table(name: str) -> Table:
     if not isinstance(node, dict):
         raise ConfigError(f"{path}: a table has title, source, columns and rows")
     columns = node.pop("columns", None) or {}
-    rows = node.pop("rows", None) or []
+    rows = [_named(row, name, path) for row in node.pop("rows", None) or [] if set(row) != HIDDEN]
+    node.pop("settings", None)  # of what the rows run
     typed = node.pop("with", None) or {}  # added to every row
     notes = node.pop("notes", None) or []
     parts = {
@@ -224,6 +230,14 @@ def _read_note(note: str, table: str, path: Path) -> str:
 @cache
 def _shared_notes(path: Path) -> dict[str, dict[str, str]]:
     return read_yaml(path) if path.exists() else {}
+
+
+def _named(row: Config, table: str, path: Path) -> Config:
+    """Return a row that runs something with its experiment in place of what it runs."""
+    if "runs" not in row:
+        return row
+    shown = {key: value for key, value in row.items() if key not in HIDDEN}
+    return {"experiment": f"{table}/{name_of(row, path)}", **shown}
 
 
 def _read_row(node: Mapping[str, Any], typed: Mapping[str, Any]) -> dict[str, Any]:

@@ -43,8 +43,8 @@ class FirstBad:
 
     def note_exchange(self, step: int, out: Aggregated) -> None:
         """Note non-finite residuals (`[w, ...]`) and updates (`[1, ...]`) of an exchange."""
-        residuals = [x for layer in out.state.layers() for x in layer.per_worker.values()]
-        if residuals:
+        kept = [x for layer in out.state.layers() for x in layer.per_worker.values()]
+        if residuals := [x for x in kept if x.is_floating_point()]:
             self._note(step, "residual", not_finite(residuals))
         self._note(step, "update", not_finite(out.update.values()))
 
@@ -65,19 +65,19 @@ class FirstBad:
 
 def not_finite(tensors: Iterable[Tensor]) -> Tensor:
     """Return for each worker, `[w]`, whether its row of any tensor `[w, ...]` is not finite."""
-    by_worker = list(zip(*_wholes([x for x in tensors if x.numel()]), strict=True))
-    if by_worker[0][0].device.type == "cpu":
+    wholes = _wholes([x for x in tensors if x.numel()])
+    by_worker = list(zip(*wholes, strict=True))
+    rows = [row for worker in by_worker for row in worker]
+    if rows[0].device.type == "cpu":
         # A sum is faster than extremes, and finite only where all its terms are.
-        sums = torch.stack([row.sum() for worker in by_worker for row in worker])
-        if sums.isfinite().all():
+        if torch.stack([row.sum() for row in rows]).isfinite().all():
             return torch.zeros(len(by_worker), dtype=torch.bool)
-    # A sum of finite values may overflow; extremes are exact, and fastest by row.
-    return ~torch.stack(
-        [
-            torch.stack([e for row in worker for e in row.aminmax()]).isfinite().all()
-            for worker in by_worker
-        ]
-    )
+        # A sum of finite values may overflow; extremes are exact, and fastest by row.
+        extremes = [torch.stack(row.aminmax()).abs().amax() for row in rows]
+    else:
+        extremes = list(torch._foreach_norm(rows, torch.inf))  # reads all of them in one kernel
+    each = torch.stack(extremes).view(len(by_worker), -1)
+    return (each * 0).any(1)  # NaN, which counts as true, where a value is not finite
 
 
 def _wholes(tensors: Sequence[Tensor]) -> list[Tensor]:

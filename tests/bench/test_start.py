@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from needed import lacks, patience
-from processes import command
+from processes import command, new_command
 
 from gcbench.bench.inputs import read_input
 from gcbench.bench.start import bench
@@ -77,7 +77,8 @@ def test_a_step_is_timed_beside_a_dense_one_and_the_hook(device: str, tmp_path: 
         f"outputs={tmp_path}",
         "name=one",
     ]
-    done = command(("bench", *overrides), tmp_path, os.environ, timeout=patience(120))
+    begin = new_command if device == "cuda" else command
+    done = begin(("bench", *overrides), tmp_path, os.environ, timeout=patience(120))
     assert done.returncode == 0, done.stderr
     (file,) = tmp_path.glob("bench-one-*/bench.json")
     measured = json.loads(file.read_text())

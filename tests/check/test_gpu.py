@@ -18,13 +18,27 @@ from needed import lacks
 from sentence import config_of
 from torch.utils._triton import has_triton
 
-from gcbench.check.gpu import check_gpu, kernel_problems, largest_calls, step_problems
+from gcbench.check.gpu import (
+    check_gpu,
+    kernel_problems,
+    largest_calls,
+    size_problems,
+    step_problems,
+)
 from gcbench.check.gpu_compiler import compile_call, inexact_instructions, missing
 from gcbench.check.gpu_steps import CANNOT_DO_WITHOUT, ObservedStep, observe_step
 from gcbench.check.layouts import equal
-from gcbench.codecs.kernels import COMPILER_OPTIONS
+from gcbench.codecs.compiled import COMPILER_OPTIONS
 from gcbench.comm import Comm
 from gcbench.compressors import Aggregated, Compressor, Grads, Properties, State, Step
+from gcbench.compressors.bingrad import BinGradB, BinGradPB
+from gcbench.compressors.codec import Codec
+from gcbench.compressors.dense import Dense
+from gcbench.compressors.even_levels import EvenLevels
+from gcbench.compressors.exchange import build_exchange
+from gcbench.compressors.linear import Linear
+from gcbench.compressors.orq import ORQ
+from gcbench.compressors.qsgd import QSGD
 from gcbench.config import ConfigError
 
 SHAPES = {"matrix": (40, 70), "vector": (600,), "scalar": ()}
@@ -34,6 +48,7 @@ WAITING = [  # methods and variants that together wait at every place of CANNOT_
     ("qsgd", "dense elias"),
     ("qsgd", "sparse elias"),
     ("qsgd", "ans, with residuals"),
+    ("acpsgd", "all tensors"),
 ]
 QUICK = [("qsgd", "summed"), ("powersgd", "all tensors"), ("top_k", "map of positions"), *WAITING]
 
@@ -68,15 +83,45 @@ class Careless:
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         if float(grads["matrix"].sum()) > 0:
             comm.sum([grads["matrix"].to(torch.int16)])
-        return Aggregated(grads, lambda: grads, state)
+        weights = torch.tensor([0.5, 0.5], device="cuda")
+        update = {name: g * weights.sum() for name, g in grads.items()}
+        return Aggregated(update, lambda: update, state)
 
 
-def test_a_wait_and_a_type_that_nccl_lacks_are_problems() -> None:
+def test_waits_and_a_type_that_nccl_lacks_are_problems() -> None:
     problems = list(step_problems(observe_step(Careless(), SHAPES)))
     assert problems == [
         "the host waits for the GPU in test_gpu.py aggregate (aten._local_scalar_dense)",
+        "the host copies to the GPU, and waits, in test_gpu.py aggregate",
         "a tensor of torch.int16 is sent, which NCCL does not support",
     ]
+
+
+@dataclass(frozen=True)
+class Wasteful:
+    """A method that launches five kernels for each tensor, and passes over it as often."""
+
+    properties: ClassVar[Properties] = Properties()
+
+    def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
+        update = dict(zip(grads, comm.mean(list(grads.values())), strict=True))
+        for _ in range(5):
+            update = {name: 2 * x for name, x in update.items()}
+        return Aggregated(update, lambda: update, state)
+
+
+def test_launches_and_bytes_of_the_whole_hook_are_limited() -> None:
+    shapes = {f"tensor {i}": (1000, i + 1) for i in range(16)}
+    step = observe_step(Dense(), shapes)
+    # The hook reads gradients and updates to check them, and writes nothing more than Dense does.
+    assert not list(size_problems(step)) and step.launches <= 16
+    values = sum(1000 * (i + 1) for i in range(16))
+    assert step.floor_bytes == pytest.approx(4 * 4 * values, rel=0.01)
+    assert step.moved_bytes == pytest.approx(8 * 4 * values, rel=0.01)
+    assert observe_step(Dense("float16"), shapes).launches <= 20
+    many, bytes_moved = size_problems(observe_step(Wasteful(), shapes))
+    assert many == f"{step.launches + 80} launches a step, and 60 are enough"
+    assert bytes_moved == "4.5 times the fewest bytes, and 2 are enough"
 
 
 def check_kernels(compressor: Compressor, kernels: tuple[str, ...] = ()) -> None:
@@ -88,7 +133,7 @@ def check_kernels(compressor: Compressor, kernels: tuple[str, ...] = ()) -> None
 
 def test_a_kernel_that_no_step_calls_is_named() -> None:
     methods = {"qsgd": config_of("compressor=qsgd")["compressor"]}
-    with pytest.raises(ConfigError, match="kernel=nosuch: no step of qsgd calls it; type decode_m"):
+    with pytest.raises(ConfigError, match="kernel=nosuch: no step of qsgd calls it; type _join"):
         check_gpu(methods, ["nosuch"])
 
 
@@ -153,3 +198,17 @@ def test_methods_over_the_calls_of_nccl_on_three_ranks() -> None:
         for case in cases:
             assert all(map(equal, seen[case].updates, expected[case].updates)), case
             assert seen[case].sent_bits == expected[case].sent_bits, case
+
+
+def test_a_step_of_many_small_tensors_is_at_most_60_launches() -> None:
+    """Short buckets are fitted, coded and decoded together, however many tensors there are."""
+    shapes = {str(k): (100 * k + 1, 3) for k in range(40)} | {"large": (600, 500)}
+    methods: list[Codec] = [
+        *(ORQ(9), Linear(9), BinGradB(), BinGradPB(), EvenLevels(level_count=5)),
+        *(QSGD(7, bucket_size=512), ORQ(3)),
+    ]
+    steps = {repr(m): observe_step(build_exchange(m, "gather"), shapes) for m in methods}
+    assert {name: step.launches for name, step in steps.items() if step.launches > 60} == {}
+    assert not any(step.host_reads for step in steps.values())
+    summed = observe_step(build_exchange(QSGD(7), "sum"), shapes)
+    assert summed.launches <= 60 and not summed.host_reads

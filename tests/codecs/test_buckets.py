@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -12,6 +12,15 @@ from gcbench.codecs import buckets as module
 from gcbench.codecs.buckets import Buckets, Groups, Rows
 from gcbench.codecs.kernels import BLOCK_VALUES, block_slices
 from gcbench.codecs.quantize import NORMS
+from gcbench.compressors.bingrad import BinGradB, BinGradPB
+from gcbench.compressors.bucketed import Bucketed
+from gcbench.compressors.even_levels import EvenLevels
+from gcbench.compressors.linear import Linear
+from gcbench.compressors.loco import NearestLevel
+from gcbench.compressors.onebit import OneBit
+from gcbench.compressors.orq import ORQ
+from gcbench.compressors.qsgd import QSGD
+from gcbench.compressors.sign import ScaledSign
 
 CPU = torch.device("cpu")
 
@@ -85,7 +94,7 @@ def test_every_value_is_taken_once_and_put_back(
 @given(segments=SEGMENTS, size=SIZES, norm=st.sampled_from(["linf", "l2"]))
 def test_buckets_restart_at_every_tensor(segments: list[int], size: int | None, norm: str) -> None:
     tensors, buckets = tensors_of(segments, 3), Buckets(tuple(segments), size, 2, CPU)
-    scales = buckets.reduce(buckets.take(tensors), NORMS[norm])
+    scales = buckets.reduce(buckets.take(tensors), lambda v, d=None: NORMS[norm](v))
     expected = [NORMS[norm](part) for part in in_buckets(tensors, size)]
     assert buckets.count == len(expected) == scales.shape[1]
     torch.testing.assert_close(scales.sort(1).values, torch.stack(expected, dim=1).sort(1).values)
@@ -104,10 +113,38 @@ def test_groups_name_the_bucket_of_every_value(
     position, bucket = places(groups, buckets.row)
     sums = torch.zeros(workers, buckets.count, dtype=torch.float64)
     sums.index_add_(1, bucket, flat(x).double())
-    torch.testing.assert_close(sums, buckets.reduce(x, lambda v: v.double().sum(-1)))
+    torch.testing.assert_close(sums, buckets.reduce(x, lambda v, d=None: v.double().sum(-1)))
     numbers = buckets.spread(torch.arange(buckets.count).unsqueeze(0))
     assert torch.equal(numbers[0, position], bucket)
     assert torch.equal(bucket.bincount(minlength=buckets.count), buckets.sizes)
+
+
+FITS: list[Bucketed] = [
+    *(ORQ(3), ORQ(9), Linear(4), EvenLevels(level_count=3), BinGradB(), BinGradPB()),
+    *(OneBit(), ScaledSign(), ScaledSign(scale="rms"), QSGD(7, norm="l2"), NearestLevel(7)),
+]
+
+
+@settings(
+    deadline=None,
+    max_examples=20,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@LAYOUTS
+def test_a_gpu_fits_many_buckets_in_few_calls_as_each_alone(
+    segments: list[int], size: int | None, together: int, workers: int, way: str
+) -> None:
+    tensors, buckets = tensors_of(segments, workers), Buckets(tuple(segments), size, together, CPU)
+    tensors[0][0, 0], tensors[-1][-1, -1] = torch.inf, torch.nan
+    taken, x = buckets.take(tensors), torch.cat(tensors, dim=1)
+    number = buckets.spread(torch.arange(buckets.count).unsqueeze(0))[0]
+    sizes = []
+    buckets.reduce(taken, lambda v, d=None: sizes.append(v.shape[2]) or v[..., 0])  # type: ignore
+    assert way == "in place" or len(sizes) <= 2 or not size and len(sizes) == len({*sizes})
+    for method in FITS:
+        fitted = buckets.reduce(taken, method.fit)
+        each = [method.fit(x[:, number == k]) for k in range(buckets.count)]
+        torch.testing.assert_close(fitted, torch.stack(each, dim=1), rtol=0, atol=0, equal_nan=True)
 
 
 def test_large_tensors_are_taken_where_they_lie(way: str) -> None:

@@ -214,7 +214,8 @@ def test_equal_values_are_their_own_mean(value: float) -> None:
 def round_to_tables(x: Tensor, tables: Tensor, seed: int) -> Tensor:
     """Return `[b, d]` buckets rounded by their `[b, s]` tables."""
     levels = tables.unsqueeze(-1).unbind(-2)
-    words = Noise(keys([seed], CPU), ((0, x.numel()),)).at(torch.arange(x.numel())).words()
+    drawn = Noise(keys(seed, "test", 0, None, CPU), ((0, x.numel()),))
+    words = drawn.at(torch.arange(x.numel())).words()
     codes = random_codes(x, levels, words.view(x.shape))
     assert 0 <= codes.min() and codes.max() < tables.shape[1]
     return level_values(codes, levels)

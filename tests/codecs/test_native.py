@@ -16,18 +16,23 @@ from torch import Tensor
 from gcbench.codecs import native
 from gcbench.codecs.kernels import keep_backend, use_backend
 from gcbench.codecs.noise import Noise
-from gcbench.compressors import Step
+from gcbench.comm import Comm
+from gcbench.compressors import Compressor, State, Step
 from gcbench.compressors.bingrad import BinGradB, BinGradPB
 from gcbench.compressors.bucketed import Bucketed
 from gcbench.compressors.even_levels import EvenLevels
+from gcbench.compressors.exchange import GatherExchange, build_exchange
+from gcbench.compressors.global_randk import GlobalRandK
 from gcbench.compressors.linear import Linear
-from gcbench.compressors.loco import NearestLevel
+from gcbench.compressors.loco import LoCo, NearestLevel
+from gcbench.compressors.maxnorm import MaxNorm, MultiScale
 from gcbench.compressors.natural import Natural
 from gcbench.compressors.onebit import OneBit
 from gcbench.compressors.orq import ORQ
 from gcbench.compressors.qsgd import QSGD
 from gcbench.compressors.quantizers import GridQuantizer, TableQuantizer
 from gcbench.compressors.sign import ScaledSign
+from gcbench.compressors.virtual import aggregate
 
 # A large tensor, tails, short buckets, fewer rows than a group, and a gap in the draws.
 SIZES = (300_000, 5200, 7, 2997, 64 * 40, 1, 31)
@@ -113,6 +118,66 @@ def test_results_have_the_bits_of_eager_codecs(kind: str) -> None:
             use_backend("native")
             found = results(method, x, residual)
             assert [*map(same_bits, found, expected)] == [True] * len(expected), method
+
+
+def test_a_residual_in_place_has_the_same_bits() -> None:
+    """Every method, and also where a part of the old residual is kept; eager, too."""
+    x, residual = draw(2, 1), 0.1 * draw(2, 2)
+    for backend in ("eager", "native"):
+        use_backend(backend)  # type: ignore[arg-type]
+        for method in (*(methods[0] for methods in METHODS.values()), ORQ(5), Natural()):
+            for keep in (0.0, 0.7):
+                found = []
+                for in_place in (False, True):
+                    before = residual.clone().split(SIZES, 1)
+                    message, left = method.encode_corrected(
+                        x.split(SIZES, 1), before, 0.3, SIZES, noise_of(2), keep, in_place
+                    )
+                    found.append([*message, *left])
+                    assert all(map(same_bits, before, left)) == in_place, method
+                assert all(map(same_bits, *found)), method
+
+
+def test_a_residual_in_bytes_has_the_bits_of_an_eager_one() -> None:
+    """LoCo in both, also in place and in a step that resets it."""
+    grads = dict(zip("abcdefg", draw(2, 1).split(SIZES, 1), strict=True))
+    for settings in ({"bucket_size": 512}, {"bucket_size": 2048}, {"per_layer": True}):
+        found = []
+        for backend, in_place in (("eager", False), ("native", False), ("native", True)):
+            use_backend(backend)  # type: ignore[arg-type]
+            loco = LoCo(GatherExchange(NearestLevel(7, **settings)), 0.4, reset_steps=3)
+            state, parts = State(), []
+            for number in range(4):
+                out = aggregate(loco, grads, number=number, state=state, in_place=in_place)
+                state = out.state
+                assert state.inner
+                memory = (*state.per_worker.values(), *state.inner.per_worker.values())
+                parts += [x.clone() for x in (*out.update.values(), *out.sent().values(), *memory)]
+            found.append(parts)
+        assert all(map(same_bits, found[0], found[1])) and all(map(same_bits, *found[1:]))
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_sums_of_codes_have_the_bits_of_eager_ones(workers: int) -> None:
+    names, x = [*map(str, range(len(SIZES)))], draw(workers, 1)
+    grads = dict(zip(names, x.split(SIZES, dim=1), strict=True))
+    starts = [sum(SIZES[:i]) + 5 * (i > 2) for i in range(len(SIZES))]
+    step = Step(3, 1, range(workers), dict(zip(names, starts, strict=True)))
+    methods: list[Compressor] = [
+        *(MaxNorm(s, norm="l2") for s in (1, 7, 255)),
+        *(MultiScale((2, 6)), GlobalRandK(MaxNorm(7), k=5000)),
+        *(build_exchange(QSGD(s, **b), "sum") for s in (1, 127) for b in BUCKETS),
+        *(build_exchange(BinGradPB(**BUCKETS[0]), "sum"), build_exchange(ORQ(3), "sum")),
+    ]
+    for method in methods:
+        for small in (1, 1e-38):
+            scaled = {name: g * small for name, g in grads.items()}
+            found = []
+            for backend in ("eager", "native"):
+                use_backend(backend)  # type: ignore[arg-type]
+                out = method.aggregate(scaled, State(), Comm(workers), step)
+                found.append([*out.update.values(), *out.sent().values()])
+            assert all(map(same_bits, *found)), method
 
 
 def test_powers_of_two_have_the_bits_of_eager_ones() -> None:

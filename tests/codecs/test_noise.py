@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -12,12 +12,15 @@ from needed import patience
 from nightly import slow_but
 from processes import Copy, code
 from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
 
-from gcbench.codecs.noise import Noise, keys, site_number, unit_interval
+from gcbench.codecs.noise import Noise, count_keys, keys, site_number, unit_interval
 from gcbench.compressors import Step
-from gcbench.seeds import mix
+from gcbench.seeds import mix, signed
 
 CPU = torch.device("cpu")
+FROZEN_KEYS = [[689005461, 273483159], [-2102533201, -261374260]]
+FROZEN_DRAWS = [[6170237, 2713606, 13545258], [9657902, 13748589, 8023117]]
 N = 1 << 17
 
 
@@ -49,7 +52,7 @@ def test_chunks_draw_what_the_whole_draws() -> None:
     noise = step().noise("codec", {"w": 1000}, CPU)
     whole = noise.uniform()
     parts = (slice(0, 1), slice(1, 640), slice(640, 1000))
-    chunks = [unit_interval(noise.of(part).words()) for part in parts]
+    chunks = [unit_interval(noise.of(part).words(part.stop - part.start)) for part in parts]
     assert torch.equal(torch.cat(chunks, dim=1), whole)
     assert torch.equal(noise.uniform(), whole), "drawing changes nothing"
 
@@ -71,6 +74,41 @@ def test_a_parameter_draws_the_same_in_any_message() -> None:
     assert torch.equal(both[:, 10:], alone)
 
 
+def as_keys(values: list[int]) -> Tensor:
+    return torch.tensor([*map(signed, values)]).view(torch.int32).view(-1, 2)
+
+
+@pytest.mark.parametrize("keys_of", [keys, count_keys])
+def test_keys_are_mixed_of_their_arguments(keys_of: Callable[..., Tensor]) -> None:
+    """In steps that follow one another, repeat, go on elsewhere as in a resumed run, or begin."""
+    for seed in (0, 1, -5, 2**63 - 1, 2**64 - 1):
+        for number in (0, 1, 2, 2, 7, 10**12, 3, 4, 0):
+            base = (seed, site_number("codec"), number)
+            shared = as_keys([mix(*base)])
+            of_workers = as_keys([mix(*base, 1 + worker) for worker in range(2, 5)])
+            assert torch.equal(keys_of(seed, "codec", number, None, CPU), shared)
+            assert torch.equal(keys_of(seed, "codec", number, range(2, 5), CPU), of_workers)
+
+
+def test_draws_are_those_of_earlier_versions() -> None:
+    drawn = step(number=3, seed=7, workers=range(1, 3)).noise("codec", {"w": 3}, CPU)
+    assert drawn.keys.tolist() == FROZEN_KEYS
+    assert (drawn.uniform() * 2**24).int().tolist() == FROZEN_DRAWS
+
+
+def test_a_replayed_step_counts_on() -> None:
+    """What a CUDA graph records is the same for each step that follows another."""
+    graph = make_fx(lambda x: x + count_keys(3, "codec", 6, range(2), CPU).sum())
+    count_keys(3, "codec", 5, range(2), CPU)
+    replay = graph(torch.zeros((), dtype=torch.int64))
+    for number in (7, 8):
+        total = replay(torch.zeros((), dtype=torch.int64))
+        assert total == keys(3, "codec", number, range(2), CPU).sum()
+    assert torch.equal(
+        count_keys(3, "codec", 9, range(2), CPU), keys(3, "codec", 9, range(2), CPU)
+    ), "the host says where it goes on"
+
+
 def keyed_hash(x: int, key: int, inner_key: int) -> int:
     """Return hash-prospector's two-round hash with two keys, up to its last product."""
     x ^= key
@@ -83,7 +121,7 @@ def test_draws_are_those_of_the_hash_with_two_keys(key: int) -> None:
     first, second = key & 0xFFFFFFFF, key >> 32
     index = [0, 1, 2, 1000, 2**31 - 1]
     hashes = [keyed_hash(i, first, second) for i in index]
-    drawn = Noise(keys([key], CPU), tuple((i, 1) for i in index)).uniform()
+    drawn = Noise(as_keys([key]), tuple((i, 1) for i in index)).uniform()
     assert drawn.tolist() == [[(h >> 8) / 2**24 for h in hashes]]
 
 
@@ -197,8 +235,8 @@ def test_normal_draws_are_normal() -> None:
 
 def test_keys_keep_all_64_bits() -> None:
     values = [0, 1, 2**32, 2**63, 2**64 - 1]
-    assert keys(values, CPU).unique(dim=0).shape == (5, 2)
-    drawn = Noise(keys(values, CPU), ((0, 50),)).uniform()
+    assert as_keys(values).unique(dim=0).shape == (5, 2)
+    drawn = Noise(as_keys(values), ((0, 50),)).uniform()
     assert drawn.unique(dim=0).shape[0] == 5
 
 

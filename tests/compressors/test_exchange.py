@@ -13,6 +13,7 @@ from layout_cases import one_tensor, wire_bits_over_gloo
 from method_cases import aggregate, flat, gradients
 
 from gcbench.check.promises import VECTORS, check_contractive
+from gcbench.codecs.lanes import ONE_SPAN, Units
 from gcbench.codecs.packing import pack_lanes, unpack_lanes
 from gcbench.comm import Comm
 from gcbench.compressors import Grads, Properties, State, Step
@@ -95,11 +96,16 @@ class RoundedDown(QSGD):
         return super().code(v, parameters, torch.full(v.shape, -(2**31), dtype=torch.int32))
 
 
+def centered_sum(codes: torch.Tensor, highest: int, comm: Comm) -> torch.Tensor:
+    one = torch.ones(1, 1)
+    return sum_codes(codes, highest, comm, Units(1, one, one, ONE_SPAN), lambda sums: sums)
+
+
 def test_sums_that_no_float_holds_lose_nothing() -> None:
     """The sum of 4096 codes around 4096 is near 2^24, above which float32 has no odd numbers."""
     codes = torch.full((4096, 3), 4096, dtype=torch.int16)
     codes[7] += torch.tensor([1, -1, 0], dtype=torch.int16)
-    assert sum_codes(codes, 8192, Comm(4096)).tolist() == [[1.0, -1.0, 0.0]]
+    assert centered_sum(codes, 8192, Comm(4096)).tolist() == [[1.0, -1.0, 0.0]]
 
 
 def test_what_a_biased_second_coding_leaves_out_is_made_up_for_by_the_owner() -> None:
@@ -131,7 +137,8 @@ def test_sums_of_the_highest_codes_fit_in_lanes_no_wider_than_the_smallest_integ
     """They take fewer than 8 bits per value if workers times levels is at most 63."""
     comm, n = Comm(workers), 840  # a multiple of every number of lanes up to 8
     codes = torch.full((workers, n), 2 * levels, dtype=torch.uint8)
-    assert torch.equal(sum_codes(codes, 2 * levels, comm), torch.full((1, n), workers * levels))
+    summed = centered_sum(codes, 2 * levels, comm)
+    assert torch.equal(summed, torch.full((1, n), float(workers * levels)))
     width = comm.meter.sent_bits[0] / n
     safe = next(bits for bits in (8, 16, 32, 64) if 2 * levels * workers < 2**bits)
     assert width <= safe

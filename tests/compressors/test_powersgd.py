@@ -8,8 +8,9 @@ from method_cases import aggregate, flat, gradients
 from torch import Tensor
 
 from gcbench.comm import Comm
-from gcbench.compressors import Grads, State, build
-from gcbench.compressors.powersgd import PowerSGD
+from gcbench.compressors import Grads, State, Step, build
+from gcbench.compressors.powersgd import PowerSGD, draw_q, shapes_of, step_by_step
+from gcbench.compressors.wrappers import ErrorFeedback
 
 pytestmark = pytest.mark.usefixtures("backend")
 
@@ -21,6 +22,22 @@ def randn(*shape: int, seed: int = 0) -> Tensor:
 def relative_error(update: Tensor, grads: Tensor) -> float:
     mean = grads.double().mean(0)
     return float((update[0].double() - mean).norm() / mean.norm())
+
+
+def test_steps_with_residuals_are_those_of_the_plain_function() -> None:
+    """Up to rounding, and to the signs of columns, which updates and residuals do not have."""
+    compressor, state = ErrorFeedback(PowerSGD(3)), State()
+    first = randn(4, 30, 20)
+    start = Step(0, 1, range(4), {"w": 0})  # the seed of `aggregate`
+    q = draw_q({"w": first}, shapes_of({"w": first}, 3), start, 0).view(3, 20).T
+    left = torch.zeros_like(first)
+    for number in range(3):
+        g = randn(4, 30, 20, seed=number)
+        out = aggregate(compressor, {"w": g}, number=number, state=state)
+        update, left, q = step_by_step(g + left, q)
+        torch.testing.assert_close(out.update["w"][0], update, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(out.state.per_worker["w"], left, rtol=1e-4, atol=1e-5)
+        state = out.state
 
 
 @pytest.mark.parametrize("rank", [1, 2, 4])

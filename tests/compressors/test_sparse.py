@@ -9,7 +9,14 @@ import torch
 from method_cases import aggregate, build_method, flat, gradients
 from torch import Tensor
 
-from gcbench.codecs.indices import index_bytes, largest, pack_indices, unpack_indices
+from gcbench.codecs.indices import (
+    _largest_by_sort,
+    index_bytes,
+    largest,
+    largest_of_each,
+    pack_indices,
+    unpack_indices,
+)
 from gcbench.comm import Comm
 from gcbench.compressors import Compressor, State, build
 from gcbench.compressors.random_sparse import RandomBlock, RandomK
@@ -29,6 +36,14 @@ def test_largest_are_those_of_a_stable_sort(n: int, k: int) -> None:
     x = torch.randint(0, 4, (3, n), generator=torch.Generator().manual_seed(n)).float()
     expected = x.sort(dim=1, descending=True, stable=True).indices[:, :k].sort().values
     assert torch.equal(largest(x, k), expected)
+
+
+def test_one_sort_finds_the_largest_of_segments_of_any_size() -> None:
+    """A GPU takes all segments by a sort; there are ties, and values that are not finite."""
+    run = ((7, 2), (1000, 30), (1, 1), (64, 64), (500, 1))
+    x = torch.randint(-4, 5, (3, sum(n for n, _ in run))).float()
+    x[0, 3], x[1, 30], x[2, 900] = math.nan, -math.inf, -math.nan
+    assert torch.equal(_largest_by_sort(x, run), largest_of_each(x, *zip(*run, strict=True)))
 
 
 ADVERSE = {
@@ -83,9 +98,9 @@ def test_positions_come_back_in_the_bytes_that_were_promised(n: int, share: floa
         .sort()
         .values
     )
-    packed = pack_indices(index, n)
+    packed = pack_indices(index, ((1, k, n),))
     assert packed.dtype == torch.uint8 and packed.shape == (3, index_bytes(n, k))
-    assert torch.equal(unpack_indices(packed, n, k), index)
+    assert torch.equal(unpack_indices(packed, ((1, k, n),)), index)
     bits = (n - 1).bit_length()
     assert index_bytes(n, k) <= min((n + 7) // 8, bits * (k + 7) / 8)
 

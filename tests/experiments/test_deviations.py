@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gcbench.config import conf_directory
+from gcbench.config.rows import experiments
 from gcbench.report import deviations
 from gcbench.report.build import build, groups_of
 from gcbench.report.configs import compose, read_key
@@ -19,12 +19,8 @@ BATCH: dict[str, Any] = {"rows": ["orq/table5"], "key": "trainer.batch_size"}
 
 def find_contradictions() -> Iterator[str]:
     """Yield a sentence for each stated setting that the rows contradict or that is incomplete."""
-    root = conf_directory() / "experiment"
-    experiments = sorted(
-        str(path.relative_to(root).with_suffix("")) for path in root.glob("*/*/*.yaml")
-    )
     for setting in deviations.read_settings():
-        rows = [experiment for experiment in experiments if setting.covers(experiment)]
+        rows = [experiment for experiment in experiments() if setting.covers(experiment)]
         if not rows:
             yield f"{', '.join(setting.rows)}: there are no such rows"
         if setting.deviates and (setting.ours == setting.paper or not setting.why):

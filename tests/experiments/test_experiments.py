@@ -1,52 +1,29 @@
-"""Experiment and table files, as they are stored in conf/experiment/resolved.jsonl.gz.
-
-Whether the stored form is current is tested by composing one long experiment of each paper. The
-others are slow tests (`-m slow`), because Hydra takes 0.2 s for each.
-"""
+"""What the rows of the tables run, and the tables that show them."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
-from typing import Any
+from pathlib import Path
 
 import pytest
 import yaml
-from nightly import slow_but
 
-from gcbench.config import compose_methods, conf_directory
+from gcbench.config import ConfigError, compose_methods, conf_directory
 from gcbench.config.checks import FACTS
-from gcbench.identity import ABSENT, clear_folders
+from gcbench.config.rows import experiments, node_of, runs_in
+from gcbench.identity import ABSENT
 from gcbench.report.claims import read_claims
-from gcbench.report.configs import compose, compose_experiment, compose_row, read_key
-from gcbench.report.resolved import read_resolved
+from gcbench.report.configs import compose, compose_row, read_key
 from gcbench.report.tables import TableRow, read_table, table_names
 
 CONF = conf_directory()
-NAMES = sorted(
-    str(file.relative_to(CONF / "experiment").with_suffix(""))
-    for file in CONF.glob("experiment/*/*/*.yaml")
-)
-FOLDERS = {
-    name.rpartition("/")[0]: name
-    for name in sorted(
-        NAMES, key=lambda name: (CONF / "experiment" / f"{name}.yaml").stat().st_size
-    )
-}
-PAPERS = {name.partition("/")[0]: name for name in FOLDERS.values()}
-COMPOSED = [(name, budget) for name in NAMES for budget in ("paper", "cpu")]
+NAMES = experiments()
+FOLDERS = sorted({name.rpartition("/")[0] for name in NAMES})
+PAPERS = sorted({name.partition("/")[0] for name in NAMES})
 TABLES = {name: read_table(name) for name in table_names()}
 ROWS = {str(row.path): row for table in TABLES.values() for row in table.rows if row.experiment}
 SHARED = set(yaml.safe_load((CONF / "config.yaml").read_text(encoding="utf-8")))
-
-
-def leaves(node: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in node.items():
-        if isinstance(value, dict):
-            yield from leaves(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 @pytest.fixture(scope="module")
@@ -56,21 +33,8 @@ def knobs() -> dict[str, set[str]]:
     return {choice: set(keys) for choice, (_, keys) in compose_methods(choices).items()}
 
 
-def test_stored_configurations_are_of_the_files_as_they_are() -> None:
-    assert read_resolved(), "conf/ has changed: type scripts/resolve"
-
-
-@pytest.mark.parametrize(
-    ("name", "budget"),
-    slow_but([(name, budget) for name, budget in COMPOSED if name in PAPERS.values()], COMPOSED),
-)
-def test_a_stored_configuration_is_what_composing_gives(name: str, budget: str) -> None:
-    stored, now = compose(name, budget).config, compose_experiment(name, budget, ())
-    assert clear_folders(now) == stored, "type scripts/resolve"
-
-
 @pytest.mark.parametrize("paper", PAPERS)
-def test_a_file_adds_no_key_of_its_own(paper: str, knobs: dict[str, set[str]]) -> None:
+def test_a_row_adds_no_key_of_its_own(paper: str, knobs: dict[str, set[str]]) -> None:
     """Hydra accepts a key that nothing reads, so that nobody would notice a mistyped one."""
     for name in (name for name in NAMES if name.startswith(f"{paper}/")):
         config = compose(name).config
@@ -81,13 +45,50 @@ def test_a_file_adds_no_key_of_its_own(paper: str, knobs: dict[str, set[str]]) -
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
-def test_what_a_file_says_stands(folder: str) -> None:
+def test_what_a_row_says_stands(folder: str) -> None:
     """A group that is chosen after a key would silently override it."""
-    for file in (CONF / "experiment" / folder).glob("*.yaml"):
-        own = yaml.safe_load(file.read_text(encoding="utf-8"))
-        config = compose(f"{folder}/{file.stem}").config
-        values = {key: value for key, value in leaves(own) if key != "defaults"}
-        assert {key: read_key(config, key) for key in values} == values, file
+    for name, runs in runs_in(CONF / "table" / f"{folder}.yaml").items():
+        config = compose(f"{folder}/{name}").config
+        said = {key: value for key, value in runs.items() if key not in ("like", "settings")}
+        for key, value in said.items():
+            stands = config["choices"] if key in config["choices"] else config
+            assert read_key(stands, key) == value, (name, key)
+
+
+@pytest.mark.parametrize(
+    ("rows", "says"),
+    [
+        ("- {runs: {bits: 2}, title: A}", "name=None: a row with runs: has a name"),
+        ("- {name: a, runs: qsgd, title: A}", "as in {name: rank_2, runs: {compressor: powersgd"),
+        ("- {name: a, runs: {}}\n- {name: a, runs: {}}", "two rows with runs: are called a"),
+    ],
+)
+def test_a_row_that_cannot_be_run_is_refused(tmp_path: Path, rows: str, says: str) -> None:
+    file = tmp_path / "table1.yaml"
+    file.write_text(f"rows:\n{rows}\n")
+    with pytest.raises(ConfigError) as error:
+        runs_in(file)
+    assert says in str(error.value) and str(file) in str(error.value)
+
+
+def test_a_row_is_made_of_another_of_settings_and_of_choices(tmp_path: Path) -> None:
+    (tmp_path / "table1.yaml").write_text(
+        "settings: [a, b]\nrows:\n"
+        "- {name: usual, runs: {compressor: qsgd, bits: 2, optimizer.lr: 0.5}}\n"
+        "- {name: own, runs: {settings: [c]}}\n"
+        "- {name: like, runs: {like: p/t/r, model: mlp}, title: Shown}\n"
+        "- {experiment: p/t/r, title: Elsewhere}\n"
+    )
+    made = {name: node_of(runs) for name, runs in runs_in(tmp_path / "table1.yaml").items()}
+    assert made == {
+        "usual": {
+            "defaults": ["/setting/a", "/setting/b", {"override /compressor": "qsgd"}, "_self_"],
+            "bits": 2,
+            "optimizer": {"lr": 0.5},
+        },
+        "own": {"defaults": ["/setting/c", "_self_"]},
+        "like": {"defaults": ["/experiment/p/t/r", {"override /model": "mlp"}, "_self_"]},
+    }
 
 
 def test_rows_type_knobs_that_their_experiments_have() -> None:
@@ -183,7 +184,7 @@ def test_every_experiment_stands_in_a_table() -> None:
     assert set(NAMES) == shown
 
 
-@pytest.mark.parametrize("group", ["experiment", "setting", "table"])
+@pytest.mark.parametrize("group", ["setting", "table"])
 def test_what_no_paper_gives_says_how_it_was_chosen(group: str) -> None:
     without = [
         f"{file.relative_to(CONF)}: {line.strip()}"
@@ -195,9 +196,8 @@ def test_what_no_paper_gives_says_how_it_was_chosen(group: str) -> None:
     assert without == []
 
 
-@pytest.mark.parametrize("group", ["experiment", "setting"])
-def test_files_are_global_and_say_what_they_are(group: str) -> None:
-    for file in sorted((CONF / group).rglob("*.yaml")):
+def test_files_are_global_and_say_what_they_are() -> None:
+    for file in sorted((CONF / "setting").rglob("*.yaml")):
         first, second, *_ = file.read_text(encoding="utf-8").splitlines()
         assert first == "# @package _global_", file
         assert second.startswith("# "), file

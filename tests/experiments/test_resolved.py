@@ -1,71 +1,124 @@
-"""Reports read the stored configurations of experiments, and compose nothing."""
+"""Reports keep configurations of rows in the user's cache, and compose each only once."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+import gcbench
+from gcbench.config import rows
+from gcbench.identity import clear_folders
 from gcbench.report import configs, resolved
-from gcbench.report.command import claims, report
+from gcbench.report.command import report
+from gcbench.report.resolved import COMPOSING
 
 OUTPUTS = Path(__file__).parents[2] / "outputs"
+ROW = ("powersgd/table4/sgd", "cpu")
 
 
-@pytest.fixture(autouse=True)
-def nothing_cached() -> Iterator[None]:
-    for cached in (configs._compose_once, resolved.read_resolved):
+def forget() -> None:
+    """Leave the process as one that has just begun, with the user's cache as it is."""
+    for cached in (configs._compose_once, resolved._read, resolved._folder):
         cached.cache_clear()
-    yield
-    resolved.read_resolved.cache_clear()
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    forget()
+    yield tmp_path / "cache" / "gcbench" / "rows"
+    forget()
 
 
 def refuse(*asked: object) -> None:
     raise AssertionError(f"composed: {asked}")
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [["claims"], pytest.param(["table=powersgd", "budget=cpu"], marks=pytest.mark.slow)],
-    ids=str,
-)
-def test_reports_on_kept_results_compose_nothing(
-    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_second_report_composes_nothing(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    asked = ["table=powersgd/table7", "budget=cpu", f"results={OUTPUTS}"]
+    report(asked)
+    first = capsys.readouterr().out
+    forget()
     monkeypatch.setattr(configs, "compose_experiment", refuse)
-    if arguments == ["claims"]:
-        claims([f"results={OUTPUTS}"])
-    else:
-        report([*arguments, f"results={OUTPUTS}"])
-    assert "reproduced" in capsys.readouterr().out or arguments != ["claims"]
+    report(asked)
+    assert capsys.readouterr().out == first
+    assert {file.stem for file in cache.glob("*/*")} == {  # of which it borrows runs
+        "powersgd-table7",
+        "powersgd-table3_wikitext2",
+    }
 
 
-def test_a_comment_in_conf_leaves_them_as_they_are(
+def test_a_cached_configuration_is_what_composing_gives(cache: Path) -> None:
+    composed = configs.compose(*ROW).config
+    forget()
+    assert configs.compose(*ROW).config == composed
+    again = configs.compose_experiment(*ROW, ())
+    assert clear_folders(again) == composed
+
+
+def test_a_change_of_conf_or_of_the_code_composes_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = tmp_path / "one.yaml"
-    monkeypatch.setattr(resolved, "conf_directory", lambda: tmp_path)
+    """A comment changes nothing, and neither does what a table prints beside what its rows run."""
+    file, table = tmp_path / "one.yaml", tmp_path / "table" / "paper" / "table1.yaml"
+    table.parent.mkdir(parents=True)
+    for room in (resolved, rows):
+        monkeypatch.setattr(room, "conf_directory", lambda: tmp_path)
 
-    def hash_of(text: str) -> str:
-        file.write_text(text)
-        return resolved.hash_conf()
+    def hash_of(text: str, row: str) -> str:
+        file.write_text(f"# @package _global_\n{text}")
+        table.write_text(f"rows:\n  - {{{row}}}\n")
+        rows.runs_in.cache_clear()
+        return resolved.hash_sources()
 
-    before = hash_of("# @package _global_\nlr: 0.1\n")
-    for same in ("lr: 0.1  # of the paper\n", "# It is that of the paper.\nlr: 0.1\n"):
-        assert hash_of(f"# @package _global_\n{same}") == before
-    for other in ("# @package model\nlr: 0.1\n", "# @package _global_\nlr: 0.2\n"):
-        assert hash_of(other) != before
+    row = "name: a, runs: {bits: 4}"
+    before = hash_of("lr: 0.1\n", row)
+    assert hash_of("lr: 0.1  # of the paper\n", row) == before
+    assert hash_of("# It is that of the paper.\nlr: 0.1\n", row) == before
+    assert hash_of("lr: 0.1\n", f"{row}, title: QSGD, published: {{accuracy: 90}}") == before
+    assert hash_of("lr: 0.2\n", row) != before
+    assert hash_of("lr: 0.1\n", "name: a, runs: {bits: 2}") != before
+    monkeypatch.setattr(resolved, "COMPOSING", ("config", "settings", "identity.py"))
+    assert hash_of("lr: 0.1\n", row) != before
 
 
-def test_stored_configurations_of_other_files_are_not_used(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_all_code_that_composes_is_hashed() -> None:
+    package = Path(gcbench.__file__).parent
+    hashed = {name.removesuffix(".py") for name in COMPOSING}
+    for file in (file for part in COMPOSING for file in (package / part).rglob("*.py")):
+        for line in file.read_text().splitlines():
+            if line.startswith(("from gcbench.", "import gcbench.")):
+                assert line.split()[1].split(".")[1] in hashed, f"{file}: {line}"
+
+
+def test_a_damaged_line_is_composed_again(cache: Path) -> None:
+    composed = configs.compose(*ROW).config
+    (file,) = cache.glob("*/*")
+    file.write_bytes(file.read_bytes()[:-9])
+    forget()
+    assert configs.compose(*ROW).config == composed
+    forget()
+    assert configs.compose(*ROW).config == composed
+    assert json.loads(file.read_text().splitlines()[-1])[1] == composed
+
+
+def test_a_cache_that_others_can_write_to_is_not_used(
+    cache: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Configurations that were stored before conf/ changed must not be used."""
-    before = configs.compose("powersgd/table4/sgd")
-    monkeypatch.setattr(resolved, "hash_conf", lambda: "another")
-    configs._compose_once.cache_clear()
-    resolved.read_resolved.cache_clear()
-    assert resolved.read_resolved() == {}
-    assert "conf/ has changed since scripts/resolve was run" in caplog.text
-    assert configs.compose("powersgd/table4/sgd").identity == before.identity
+    """Configurations name code, and a command that a report prints is typed as it stands there."""
+    cache.mkdir(parents=True)
+    cache.parent.chmod(0o777)
+    assert configs.compose(*ROW).config["choices"]["compressor"] == "none"
+    assert "composed anew every time" in caplog.text and not list(cache.glob("*/*"))
+
+
+def test_only_a_few_folders_are_kept(cache: Path) -> None:
+    for number in range(resolved.KEPT + 2):
+        (cache / str(number)).mkdir(parents=True)
+    configs.compose(*ROW)
+    assert len(list(cache.iterdir())) == resolved.KEPT and list(cache.glob("*/*.jsonl"))

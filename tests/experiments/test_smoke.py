@@ -13,13 +13,12 @@ from pathlib import Path
 import pytest
 from needed import skip
 
-from gcbench.config import Config, conf_directory
+from gcbench.config import Config
+from gcbench.config.rows import experiments
 from gcbench.launch.start import start
 from gcbench.records import RunFiles
 from gcbench.report.configs import compose
 
-ROOT = conf_directory() / "experiment"
-ROWS = sorted(file.relative_to(ROOT).with_suffix("") for file in ROOT.glob("*/*/*.yaml"))
 FOLDERS = {
     "an4": "an4",
     "cifar10": "cifar-10-batches-py",
@@ -32,9 +31,9 @@ FOLDERS = {
 }
 
 
-def config_of(row: Path) -> Config:
+def config_of(row: str) -> Config:
     overrides = ("trainer.launcher=virtual", "trainer.threads=1", "logger.mode=disabled")
-    return deepcopy(compose(str(row), "smoke", overrides).config)  # bring_data changes it
+    return deepcopy(compose(row, "smoke", overrides).config)  # bring_data changes it
 
 
 def write_libsvm(folder: Path, dataset: Config) -> None:
@@ -63,17 +62,17 @@ def bring_data(config: Config, directory: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("row", ROWS, ids=str)
-def test_it_runs(row: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("row", experiments())
+def test_it_runs(row: str, tmp_path: Path) -> None:
     config = config_of(row)
-    assert config["experiment"] == str(row)
+    assert config["experiment"] == row
     bring_data(config, tmp_path / "data")
     start(config, str(tmp_path / "run"))
     result = RunFiles(tmp_path / "run").read_result()
     assert result is not None
     assert (result.status, result.experiment, result.choices["budget"]) == (
         "done",
-        str(row),
+        row,
         "smoke",
     )
     assert result.bits_sent is not None

@@ -97,6 +97,7 @@ def test_help_imports_no_torch(tmp_path: Path) -> None:
         ("gcbench report ", []),
         ("gcbench ", ["report", "check"]),
         ("gcbench c", ["claims", "check", "clip_norm=", "compressor"]),
+        ("gcbench +experiment/powersgd/table7=", ["+experiment/powersgd/table7=signum"]),
     ],
 )
 def test_a_shell_completes_subcommands_keys_and_choices(

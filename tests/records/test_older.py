@@ -55,6 +55,7 @@ def test_an_older_error_of_anything_else_is_left_out_with_its_curve(tmp_path: Pa
     for parts in (
         {"compressor": {"clip_norm": 1.0, "method": "a class"}},
         {"compressor": {"clip_sigma": 2.5}},
+        {"compressor": {"clip_sigma": 2.5}, "clip_sigma": 2.5},  # filled from its key
         {"compressor": {"momentum": 0.9}},
         {"compressor": {"method": {"_target_": "Signum", "momentum": 0.9}}},
         {"estimator": {"_target_": "gcbench.train.zero_one_adam.ZeroOneAdam"}},

@@ -27,6 +27,7 @@ from gcbench.config import (
     resolve_benchmark,
     resolve_overrides,
 )
+from gcbench.config.rows import row_names
 from gcbench.predict.command import read_predict
 from gcbench.records.store import find_runs
 from gcbench.report.arguments import Claims, Page, Report, Runs, read_source
@@ -94,7 +95,7 @@ def _first(override: Override) -> str:
         return line
     group = override.key_or_group
     if "glob(" in line:
-        return f"+{group}={min(path.stem for path in (conf_directory() / group).glob('*.yaml'))}"
+        return f"+{group}={min(row_names(group.removeprefix('experiment/')))}"
     return f"{line.partition('=')[0]}={next(override.sweep_string_iterator())}"
 
 

@@ -27,7 +27,8 @@ from torch._inductor.runtime import triton_helpers
 from torch.utils._pytree import tree_leaves, tree_map
 from triton.runtime.interpreter import TensorHandle
 
-from gcbench.check.gpu_compiler import FakeDriver, compile_graph, trace_call
+from gcbench.check.gpu_compiler import FakeDriver
+from gcbench.codecs.compiled import compile_graph, trace_call
 from gcbench.codecs.kernels import run_kernels_by
 
 Array = Callable[[Any], Any]
@@ -80,10 +81,13 @@ class Comparison:
         call = (function, *(x.shape for x in tensors(copies)))
         if call not in self.calls:
             self.calls.add(call)
-            graph, inputs = trace_call(function, *copies)
-            interpreted = compile_graph(graph, inputs)(*inputs)
+            inputs = tensors(copies)
+            graph, _ = trace_call(function, copies)
+            interpreted = compile_graph(graph, force_disable_caches=True)([*inputs])
             same = close if function.__name__ in SUMS else same_bits
-            pairs = zip(tensors((args, kwargs, result)), [*inputs, *interpreted], strict=True)
+            pairs = zip(
+                tensors((args, kwargs, result)), [*inputs, *tensors(interpreted)], strict=True
+            )
             for eager, triton_result in pairs:
                 if self.compared(eager):
                     name = f"{function.__name__} of {[tuple(x.shape) for x in inputs]}"

@@ -255,6 +255,33 @@ def skip_infinite(
     return seen[1], seen[2], tensors_of_state(compression)
 
 
+def skip_scaled(process: Process) -> tuple[list[float], list[bool], list[bool]]:
+    """Return GradScaler's scales, and whether weights and residual moved in each of three steps.
+
+    Worker 1 overflows in the second.
+    """
+    ddp = DistributedDataParallel(Net())
+    compression = gcbench.compress(ddp, "powersgd", rank=1, min_size=0)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    scales, moved, state_moved = [scaler.get_scale()], [], []
+    for step in range(3):
+        before = [p.clone() for p in ddp.parameters()]
+        state = [x.clone() for x in tensors_of_state(compression)]
+        optimizer.zero_grad()
+        inputs, targets = batch(process.rank, step)
+        loss = cross_entropy(ddp(inputs), targets)
+        scaler.scale(loss * (torch.inf if step == 1 and process.rank == 1 else 1)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        scales.append(scaler.get_scale())
+        moved.append(not all(map(torch.equal, before, ddp.parameters())))
+        state_moved.append(
+            not state or not all(map(torch.equal, state, tensors_of_state(compression)))
+        )
+    return scales, moved, state_moved
+
+
 def tensors_of_state(compression: gcbench.Compression) -> list[Tensor]:
     """Return all tensors that the compressor remembers on this worker."""
     layers = [layer for state in compression.state_dict()["states"].values() for layer in state]

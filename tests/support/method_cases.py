@@ -31,6 +31,7 @@ from gcbench.check.subject import SETTINGS
 from gcbench.compressors import Compressor
 from gcbench.compressors.virtual import aggregate
 from gcbench.config import Config, compose_overrides, conf_directory, register, resolve
+from gcbench.config.fill import fill_compressor
 from gcbench.launch.instantiate import make
 from gcbench.private import private_folder
 
@@ -276,8 +277,9 @@ def keys_of(choice: str) -> Config:
 def build_unchecked(choice: str, settings: Config) -> Compressor:
     """Return the compressor for these settings, without checking or completing them."""
     tree = OmegaConf.create({**_files()[choice], **settings})
-    node: Any = OmegaConf.to_container(tree.compressor, resolve=True)
-    compressor: Compressor = make(node, "compressor")
+    config: Any = OmegaConf.to_container(tree, resolve=True)
+    fill_compressor(config)
+    compressor: Compressor = make(config["compressor"], "compressor")
     return compressor
 
 

@@ -127,6 +127,22 @@ def command(
         return copy.wait(timeout)
 
 
+def new_command(
+    arguments: Sequence[str], folder: Path, environment: Mapping[str, str], timeout: float
+) -> subprocess.CompletedProcess[str]:
+    """Run `gcbench` in a new process, whose workers are new ones, too: no copy can use a GPU that
+    the copied process uses.
+    """
+    return subprocess.run(
+        [sys.executable, "-m", "gcbench", *arguments],
+        cwd=folder,
+        env=dict(environment),
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )
+
+
 def under_torchrun(
     target: Callable[..., None],
     *args_of_ranks: Sequence[str],

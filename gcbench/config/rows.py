@@ -1,0 +1,107 @@
+"""Rows of the papers' tables as choices of Hydra, such as +experiment=powersgd/table4/rank_2."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+from omegaconf import OmegaConf
+
+from gcbench.config.directory import conf_directory, read_yaml
+from gcbench.config.errors import Config, ConfigError
+from gcbench.config.typed import GROUPS
+
+
+def table_directory() -> Path:
+    return conf_directory() / "table"
+
+
+@cache
+def runs_in(path: Path) -> dict[str, Config]:
+    """Return what each row of a table's file runs, by its name, with the table's settings."""
+    table = read_yaml(path) or {}
+    runs: dict[str, Config] = {}
+    for row in (row for row in table.get("rows") or [] if "runs" in row):
+        name = name_of(row, path)
+        if name in runs:
+            raise ConfigError(f"{path}: two rows with runs: are called {name}; rename one of them")
+        inherited = {} if "like" in row["runs"] else {"settings": table.get("settings") or []}
+        runs[name] = {**inherited, **row["runs"]}
+    return runs
+
+
+def tables_in(folder: Path) -> list[str]:
+    """Return paper/table of every file with rows in conf/table, or a folder like it."""
+    return sorted(str(path.relative_to(folder).with_suffix("")) for path in folder.glob("*/*.yaml"))
+
+
+def name_of(row: Config, path: Path) -> str:
+    """Return the name of a row that runs something; raise ConfigError if it has none."""
+    name = row.get("name")
+    if not isinstance(name, str) or not isinstance(row["runs"], dict):
+        raise ConfigError(
+            f"{path}: name={name}: a row with runs: has a name, and keys in runs:, as in "
+            "{name: rank_2, runs: {compressor: powersgd, rank: 2}}"
+        )
+    return name
+
+
+def row_names(table: str) -> list[str]:
+    """Return the names of the rows that a table runs; none if there is no such table."""
+    path = table_directory() / f"{table}.yaml"
+    return sorted(runs_in(path)) if path.is_file() else []
+
+
+def experiments() -> list[str]:
+    """Return paper/table/row of every row that a table runs."""
+    return [f"{table}/{row}" for table in tables_in(table_directory()) for row in row_names(table)]
+
+
+def store_rows(typed: Sequence[str], own_files: bool = False) -> None:
+    """Make the rows of those tables choices of Hydra that a command line names.
+
+    It is all rows if it names none of ours, or with `own_files`, which may name any of them.
+    """
+    text = " ".join(typed)
+    if "experiment" in text or own_files:
+        tables = tables_in(table_directory())
+        for table in [table for table in tables if table in text and not own_files] or tables:
+            _store(table)
+
+
+@cache
+def _store(table: str) -> None:
+    for name, runs in runs_in(table_directory() / f"{table}.yaml").items():
+        ConfigStore.instance().store(
+            group=f"experiment/{table}", name=name, node=node_of(runs), package="_global_"
+        )
+        if "like" in runs:
+            _store(runs["like"].rpartition("/")[0])
+
+
+def node_of(runs: Config) -> Config:
+    """Return the file that Hydra would read for a row: its list of defaults and its keys."""
+    values: Any = OmegaConf.create({})
+    for key, value in runs.items():
+        if key not in ("like", "settings") and not _is_choice(key, value):
+            OmegaConf.update(values, key, value)
+    return {"defaults": list(_defaults(runs)), **values}
+
+
+def _defaults(runs: Config) -> Iterator[Any]:
+    """Yield what a row is made of: another row or settings, then its own choices."""
+    if "like" in runs:
+        yield f"/experiment/{runs['like']}"
+    for setting in runs.get("settings", ()):
+        yield f"/setting/{setting}"
+    for group, choice in runs.items():
+        if _is_choice(group, choice):
+            yield {f"override /{group}": choice}
+    yield "_self_"
+
+
+def _is_choice(key: str, value: Any) -> bool:
+    return key in GROUPS and isinstance(value, str)

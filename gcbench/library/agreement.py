@@ -1,0 +1,85 @@
+"""What workers agree on after an exchange, decided on the device: no host waits for a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from gcbench.codecs.kernels import kernel
+from gcbench.compressors import Grads, State
+
+
+@kernel
+def tell(bad: Tensor, number: Tensor, total: Tensor | None) -> Tensor:
+    """Return `[5]` float32 numbers, of whose maximum over workers `judge` reads what they saw.
+
+    In a maximum, minus a value gives the lowest one. Without a `total` it may be any.
+    """
+    step = number.float()
+    any_total = torch.full_like(step, -torch.inf)
+    totals = (any_total, any_total) if total is None else (total, -total)
+    return torch.cat([bad.float(), step, -step, *totals])
+
+
+@kernel
+def judge(told: Tensor, number: Tensor, out: Tensor) -> Tensor:
+    """Return whether a worker saw a bad value, `[1]`, and note in `out` how workers differ first.
+
+    That is 2^32 times this worker's number of exchanges plus that of another one, or -1 if their
+    totals differ.
+    """
+    bad, most, minus_least, highest, minus_lowest = told.split(1)
+    other = torch.where(most != number, most, -minus_least).long()
+    differ = (highest > -torch.inf) & (highest != -minus_lowest)
+    found = torch.where(most != -minus_least, (number << 32) + other, -differ.long())
+    out.copy_(torch.where(out == 0, found, out))
+    seen: Tensor = bad != 0
+    return seen
+
+
+def choose(bad: Tensor, old: State, new: State) -> State:
+    """Return the old state where `bad`, `[1]`, is true, and else the new one."""
+    pairs = [*zip(_tensors(old), _tensors(new), strict=False)]
+    alike = _layout(old) == _layout(new)
+    if alike and not pairs:
+        return new
+    if bad.device.type == "cpu" or not alike:
+        return old if bad else new
+    chosen: dict[tuple[int, int], Tensor] = {}
+    layers: list[tuple[Grads, Grads]] = [({}, {}) for _ in new.layers()]
+    for (layer, part, name, a), (_, _, _, b) in pairs:
+        wholes = tuple(x if x._base is None else x._base for x in (a, b))
+        if _memory(wholes[0]) != _memory(wholes[1]) or _memory(a) != _memory(b):
+            wholes = a, b  # otherwise all parts of one tensor are chosen at once
+        key = id(wholes[0]), id(wholes[1])
+        if key not in chosen:
+            chosen[key] = torch.where(bad.view([1] * wholes[0].dim()), wholes[0], wholes[1])
+        whole = chosen[key]
+        layers[layer][part][name] = whole if wholes[1] is b else whole.as_strided(*_memory(b))
+    return State.of_layers(layers)
+
+
+def blank(tensors: Sequence[Tensor], bad: Tensor) -> None:
+    """Replace all values by NaN if `bad`, `[1]`, is true; a GPU decides that itself."""
+    if bad.device.type == "cpu":
+        for x in tensors if bad else ():
+            x.fill_(torch.nan)
+        return
+    torch._foreach_mul_(list(tensors), torch.where(bad, torch.nan, 1.0)[0])
+
+
+def _tensors(state: State) -> Iterator[tuple[int, int, str, Tensor]]:
+    for i, layer in enumerate(state.layers()):
+        for j, part in enumerate((layer.shared, layer.per_worker)):
+            for name, x in sorted(part.items()):
+                yield i, j, name, x
+
+
+def _layout(state: State) -> list[tuple[int, int, str, torch.Size, torch.dtype]]:
+    return [(i, j, name, x.shape, x.dtype) for i, j, name, x in _tensors(state)]
+
+
+def _memory(x: Tensor) -> tuple[torch.Size, tuple[int, ...], int]:
+    return x.shape, x.stride(), int(x.storage_offset())

@@ -1,0 +1,31 @@
+"""How many kernels a step launches on a GPU, counted on fake tensors."""
+
+from __future__ import annotations
+
+import pytest
+from method_cases import compressor_of
+
+from gcbench.check.gpu_steps import observe_step
+
+# A layer of each of 60 sizes, so that few tensors have the same shape, and 60 equal blocks.
+SHAPES = {
+    **{f"vector{i}": (100 + 7 * i,) for i in range(60)},
+    **{f"matrix{i}": (64, 64) for i in range(60)},
+}
+# Of 16 workers' messages each is added by a launch of its own, in the order of workers.
+MOST = {
+    "top_k": 45,
+    "ef21": 50,
+    "random_k": 45,
+    "random_block": 15,
+    "sparseloco": 130,
+    "signum": 50,
+    "powersgd": 60,
+    "dion": 90,
+}
+
+
+@pytest.mark.parametrize("choice", MOST)
+def test_launches_do_not_grow_with_the_number_of_tensors(choice: str) -> None:
+    step = observe_step(compressor_of(choice, "as it is"), SHAPES)
+    assert step.launches <= MOST[choice], step.operations.most_common(12)
