@@ -59,10 +59,10 @@ def test_a_sweep_goes_on_after_a_failure_lists_it_and_skips_what_is_done(tmp_pat
     assert "tries them again, those that diverged only with rerun=true:" in first.stderr
     assert (
         "was not finite at step" in first.stderr
-        and "optimizer.lr=-1: type a rate above 0" in first.stderr.partition("rows failed")[2]
+        and "optimizer.lr=-1: type a number above 0" in first.stderr.partition("rows failed")[2]
     )
     assert "Error executing" not in first.stderr, "what is listed needs no line of Hydra's"
-    assert first.stderr.count("type a rate above 0") == 2
+    assert first.stderr.count("type a number above 0") == 2
     results = {path: json.loads(path.read_text()) for path in tmp_path.glob("*/result.json")}
     assert sorted(result["status"] for result in results.values()) == ["diverged", "done", "done"]
     _, table = first.stdout.split("mlp, digits, 2 workers x 32, 2 steps")
@@ -102,7 +102,7 @@ def test_rows_of_other_processes_are_judged_by_their_results(
     """As those of a launcher of Hydra's, whose processes have copies of the callback."""
     config, wanted = compose(f"outputs={tmp_path}"), config_of(f"outputs={tmp_path}")
     progress = SweepProgress([SweepRow(str(tmp_path / name), wanted) for name in "abcd"])
-    progress.rows.append(SweepRow("e", mistake="lr=-1: type a rate above 0"))
+    progress.rows.append(SweepRow("e", mistake="lr=-1: type a number above 0"))
     other = {**wanted, "seed": 2}
     kept: list[tuple[str, Config, Status, str | None]] = [
         ("a", wanted, "done", None),
@@ -125,7 +125,7 @@ def test_rows_of_other_processes_are_judged_by_their_results(
         "the run failed: out of memory",
         "it left no result",
         "it left no result",
-        "lr=-1: type a rate above 0",
+        "lr=-1: type a number above 0",
     ]
     assert caplog.messages[-1].startswith("4 of 5 rows failed; ")
     assert f"it left no result:\n    {tmp_path / 'c'}\n    {tmp_path / 'd'}" in caplog.messages[-1]
@@ -150,7 +150,7 @@ def test_rows_with_worker_processes_run_in_processes_of_joblib(tmp_path: Path) -
     statuses = [json.loads(path.read_text())["status"] for path in tmp_path.glob("*/result.json")]
     assert sorted(statuses) == ["diverged", "done"]
     listed = done.stderr.partition("2 of 3 rows failed")[2]
-    assert "was not finite at step" in listed and "type a rate above 0" in listed
+    assert "was not finite at step" in listed and "type a number above 0" in listed
     again = joblib("0.05")
     assert again.returncode == 0, again.stderr
 

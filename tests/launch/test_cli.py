@@ -88,7 +88,7 @@ def test_more_workers_than_the_machine_has_are_virtual(tmp_path: Path) -> None:
     ("arguments", "says"),
     [
         pytest.param(
-            *(["bits=11"], "gcbench: bits=11: type a number of bits from 2 to 8"),
+            *(["bits=11"], "gcbench: bits=11: type a whole number from 2 to 8"),
             marks=pytest.mark.slow,
         ),
         (["rank=2"], "gcbench: rank=2: no such key with these choices; rank belongs to"),

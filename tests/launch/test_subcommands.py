@@ -176,7 +176,7 @@ def test_every_subcommand_has_a_help(typed: Typed, tmp_path: Path, name: str) ->
         (["runs", "nowhere"], "gcbench runs: results=nowhere: there is no such folder"),
         (["claims", "orq"], "gcbench claims: claims orq: claims takes keys only"),
         (["predict", "pay"], "gcbench predict: pay: type pays"),
-        (["bench", "bits=11"], "gcbench bench: bits=11: type a number of bits from 2 to 8"),
+        (["bench", "bits=11"], "gcbench bench: bits=11: type a whole number from 2 to 8"),
         (["bench", "report"], "gcbench bench: "),
         (["study", "bounds"], "gcbench study: bounds: there is no such study"),
         (["methods", "qsdg"], "gcbench methods: qsdg: there is no such method; type qsgd"),
@@ -218,7 +218,7 @@ def test_the_configuration_that_is_shown_is_the_one_that_runs(typed: Typed) -> N
     assert status == 0 and "budget" not in shown, stderr
     assert shown["trainer"]["epochs"] == 5 and (shown["bits"], shown["levels"]) == (4, 7)
     status, _, stderr = typed("bits=99", "--cfg", "job")
-    assert status == 1 and stderr.startswith("gcbench: bits=99: type a number of bits")
+    assert status == 1 and stderr.startswith("gcbench: bits=99: type a whole number from")
 
 
 @pytest.mark.parametrize(
