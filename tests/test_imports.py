@@ -30,7 +30,7 @@ MAY_IMPORT = {
     "config": set(),
     "launch": {"config", "train", "compressors", "codecs", "comm", "data", "models", "records"},
     "bench": {"config", "launch", "train", "compressors", "codecs", "comm", "data", "records"},
-    "check": {"config", "launch", "compressors", "codecs", "comm", "records"},
+    "check": {"config", "launch", "library", "compressors", "codecs", "comm", "records"},
     "predict": {"config", "launch", "compressors", "comm", "records"},
     "report": {"config", "records", "comm", "predict"},
     "studies": {

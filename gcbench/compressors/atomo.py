@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from math import prod
 
 import torch
@@ -127,9 +128,13 @@ class Atomo(Checked):
             kept = u < p
         else:
             counts = [min(self.rank, n) for n in sizes.values()]
-            count = torch.tensor(counts, device=device).unsqueeze(1)
-            kept = conditional_bernoulli(p, count, max(counts), u)
+            kept = conditional_bernoulli(p, _column(tuple(counts), device), max(counts), u)
         return [kept[:n, i].T for i, n in enumerate(sizes.values())]
+
+
+@cache
+def _column(counts: tuple[int, ...], device: torch.device) -> Tensor:
+    return torch.tensor(counts, device=device).unsqueeze(1)
 
 
 def authors_shape(shape: Sequence[int]) -> tuple[int, int]:

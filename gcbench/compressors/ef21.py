@@ -63,7 +63,7 @@ class EF21:
         before = state.shared
         update = add_scaled(out.update, before) if before else out.update
         # The state gets its own tensors, because an optimizer may change the update in place.
-        mean = unflatten(flatten(update), grads)
+        mean = unflatten(flatten(update), update)
         return out._replace(
             update=update,
             sent=lambda: newer,

@@ -131,7 +131,11 @@ def compose_methods(
         merged = cast(DictConfig, OmegaConf.merge(rest, file))
         knobs = sort_keys({str(key) for key in file} - {*rest, *NO_KNOBS})
         node = cast(Config, OmegaConf.to_container(merged.compressor, resolve=True))
-        fill_compressor({**{key: merged[key] for key in knobs}, "compressor": node})
+        values = {key: merged[key] for key in knobs}
+        plain = {
+            k: OmegaConf.to_object(v) if OmegaConf.is_config(v) else v for k, v in values.items()
+        }
+        fill_compressor({**plain, "compressor": node})
         methods[choice] = node, knobs
     return methods
 

@@ -47,18 +47,32 @@ def choose(bad: Tensor, old: State, new: State) -> State:
         return new
     if bad.device.type == "cpu" or not alike:
         return old if bad else new
-    chosen: dict[tuple[int, int], Tensor] = {}
+    by_dtype: dict[torch.dtype, list[tuple[Tensor, Tensor]]] = {}
+    for (*_, a), (*_, b) in pairs:
+        by_dtype.setdefault(b.dtype, []).append((a, b))
+    chosen = {dtype: iter(_choose_each(bad, same)) for dtype, same in by_dtype.items()}
     layers: list[tuple[Grads, Grads]] = [({}, {}) for _ in new.layers()]
-    for (layer, part, name, a), (_, _, _, b) in pairs:
-        wholes = tuple(x if x._base is None else x._base for x in (a, b))
-        if _memory(wholes[0]) != _memory(wholes[1]) or _memory(a) != _memory(b):
-            wholes = a, b  # otherwise all parts of one tensor are chosen at once
-        key = id(wholes[0]), id(wholes[1])
-        if key not in chosen:
-            chosen[key] = torch.where(bad.view([1] * wholes[0].dim()), wholes[0], wholes[1])
-        whole = chosen[key]
-        layers[layer][part][name] = whole if wholes[1] is b else whole.as_strided(*_memory(b))
+    for layer, part, name, x in _tensors(new):
+        layers[layer][part][name] = next(chosen[x.dtype])
     return State.of_layers(layers)
+
+
+def _choose_each(bad: Tensor, pairs: Sequence[tuple[Tensor, Tensor]]) -> list[Tensor]:
+    """Return what `choose` does of each pair, at once if they are parts of two tensors."""
+    olds, news = zip(*pairs, strict=True)
+    old_base, new_base = olds[0]._base, news[0]._base
+    if (
+        old_base is not None
+        and new_base is not None
+        and _memory(old_base) == _memory(new_base)
+        and all(a._base is old_base and b._base is new_base for a, b in pairs)
+        and all(_memory(a) == _memory(b) for a, b in pairs)
+    ):
+        whole = torch.where(bad.view([1] * new_base.dim()), old_base, new_base)
+        return [whole.as_strided(*_memory(b)) for b in news]
+    flat_olds, flat_news = (torch.cat([x.reshape(-1) for x in same]) for same in (olds, news))
+    parts = torch.where(bad, flat_olds, flat_news).split([x.numel() for x in news])
+    return [part.view(x.shape) for part, x in zip(parts, news, strict=True)]
 
 
 def blank(tensors: Sequence[Tensor], bad: Tensor) -> None:

@@ -14,13 +14,13 @@ SHAPES = {
 }
 # Of 16 workers' messages each is added by a launch of its own, in the order of workers.
 MOST = {
-    "top_k": 45,
-    "ef21": 50,
-    "random_k": 45,
-    "random_block": 15,
+    "top_k": 60,
+    "ef21": 65,
+    "random_k": 60,
+    "random_block": 35,
     "sparseloco": 130,
     "signum": 50,
-    "powersgd": 60,
+    "powersgd": 70,
     "dion": 90,
 }
 

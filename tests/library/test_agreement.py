@@ -100,7 +100,7 @@ def test_a_gpu_does_the_same_without_telling_the_host(
         blank([update], flag)
     for x, y in zip(chosen, expected, strict=True):
         assert torch.equal(bring_back(x), y)
-    assert len(wheres) == 3, "parts of a tensor are chosen at once"
+    assert len(wheres) == 3, "one for each type of the state, and one for the update"
     blanked = bring_back(update)
     assert blanked.isnan().all() if bad else blanked.tolist() == [1, -INF]
 
