@@ -124,6 +124,10 @@ class _Key(NamedTuple):
     may_be_null: bool
 
     @property
+    def takes_text(self) -> bool:
+        return bool(self.choices) or refusal("", "text", self.hint) is None
+
+    @property
     def shown(self) -> str:
         """The default as it would be typed; an empty text if there is none."""
         if isinstance(self.default, tuple):
@@ -163,18 +167,15 @@ def _value(argument: str, key: _Key) -> Any:
         return None
     values = []
     for part in _parts(text) if key.several else [text]:
-        value = _read(part)
         if key.choices and part not in key.choices:
             likely = near(part, key.choices) or ", ".join(key.choices)
             raise ConfigError(f"{argument}: type {name}={likely}")
-        if refusal(name, part, key.hint) is None:
-            values.append(part)
-        elif refusal(name, value, key.hint) is None:
-            values.append(validated(value, key.hint))
-        else:
+        try:
+            values.append(validated(part if key.takes_text else _read(part), key.hint))
+        except ValidationError:
             shown = key.shown or EXAMPLES[kinds_of(key.hint)[0]["type"]]
             what = wanted(name, key.hint).removeprefix(f"{name}=")
-            raise ConfigError(f"{argument}: type {what}, as in {name}={shown}")
+            raise ConfigError(f"{argument}: type {what}, as in {name}={shown}") from None
     return tuple(values) if key.several else values[0]
 
 
