@@ -21,7 +21,6 @@ from typing import (
     Any,
     Literal,
     ParamSpec,
-    Self,
     TypeVar,
     Union,
     get_args,
@@ -31,6 +30,7 @@ from typing import (
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
+from typing_extensions import Self
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -63,7 +63,7 @@ def check(root: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("script", ["readme", "resolve"])
+@pytest.mark.parametrize("script", ["readme"])
 def test_an_unknown_argument_starts_nothing(script: str, tmp_path: Path) -> None:
     """Should a script start, its copy would write no file: it has no pages, or is stopped first."""
     copy = tmp_path / "scripts" / script
