@@ -32,6 +32,7 @@ from gcbench.launch.building import build_run
 from gcbench.launch.connections import Connections
 from gcbench.launch.instantiate import make_model
 from gcbench.launch.plan import Machine, make_plan
+from gcbench.settings.trainer import TrainerSettings
 from gcbench.train.pipeline import exchanges_in_background
 from gcbench.train.precision import autocast_bf16
 from gcbench.train.replica import is_recurrent
@@ -74,7 +75,8 @@ class GcbenchSteps:
             if mirrored
             else _comm(workers, virtual)
         )
-        side_comm = _comm(workers, virtual) if exchanges_in_background(config["trainer"]) else None
+        hidden = exchanges_in_background(TrainerSettings.of(config["trainer"]))
+        side_comm = _comm(workers, virtual) if hidden else None
         own_control = LocalControl() if mirrored or virtual else control
         connections = Connections(comm, side_comm, own_control, CPU)
         with tempfile.TemporaryDirectory() as folder:

@@ -83,7 +83,7 @@ def test_a_change_of_conf_or_of_the_code_composes_anew(
     assert hash_of("lr: 0.1\n", f"{row}, title: QSGD, published: {{accuracy: 90}}") == before
     assert hash_of("lr: 0.2\n", row) != before
     assert hash_of("lr: 0.1\n", "name: a, runs: {bits: 2}") != before
-    monkeypatch.setattr(resolved, "COMPOSING", ("config", "settings", "identity.py"))
+    monkeypatch.setattr(resolved, "COMPOSING", ("config", "settings"))
     assert hash_of("lr: 0.1\n", row) != before
 
 

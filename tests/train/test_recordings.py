@@ -60,7 +60,7 @@ def test_what_is_read_is_what_was_aggregated(
 @pytest.mark.parametrize(
     ("steps", "says"),
     [
-        ("[-1]", "type steps of at least 0, as in"),
+        ("[-1]", "type whole numbers of at least 0, as in"),
         ("[0,5]", "step 5 never comes, as the last one is 4"),
     ],
 )
