@@ -29,6 +29,7 @@ MOST_SPILLED_BYTES = 512
 
 # Of the whole hook on a model of many tensors: a launch costs the host 10 to 40 us.
 MOST_LAUNCHES = 60
+FEW_VALUES = 64  # of kernels that may be several loops, such as those of what workers tell
 MOST_BYTES = 2.0  # as a multiple of the fewest
 
 # Methods that need more: the launches and multiples of bytes that they have now, and why.
@@ -115,9 +116,9 @@ def check_gpu(methods: Mapping[str, Config], kernels: Collection[str] = ()) -> b
     reason = missing()
     for name, step in steps.items():
         problems += [f"{name}: {problem}" for problem in step_problems(step)]
-        most = next(
-            (of[name] for of in NEED_MORE.values() if name in of), (MOST_LAUNCHES, MOST_BYTES)
-        )
+        choice = name.removeprefix("compressor=")
+        known = (of[choice] for of in NEED_MORE.values() if choice in of)
+        most = next(known, (MOST_LAUNCHES, MOST_BYTES))
         problems += [f"{name}: {problem}" for problem in size_problems(step, *most)]
         cells = [_method_cells(name, step)]
         for call in largest_calls(step.kernel_calls, kernels):
@@ -128,6 +129,9 @@ def check_gpu(methods: Mapping[str, Config], kernels: Collection[str] = ()) -> b
                 compiled = compile_call(call)
             except Exception as error:  # from three compilers, each with errors of its own
                 problems.append(f"{name}: {call.name} does not compile: {error}")
+                continue
+            if not compiled.triton_kernels:  # it has no values here
+                cells.append([call.name])
                 continue
             cells.append(_kernel_cells(call, compiled))
             problems += [f"{name}: {problem}" for problem in kernel_problems(call, compiled)]
@@ -205,7 +209,7 @@ def size_problems(
 def kernel_problems(call: KernelCall, compiled: CompiledCall) -> Iterator[str]:
     """Yield what keeps a kernel from the speed of memory, or from the bits of eager kernels."""
     loops = len(compiled.triton_kernels)
-    if loops > 1 + (call.name in REDUCTIONS):
+    if loops > 1 + (call.name in REDUCTIONS) and call.values > FEW_VALUES:
         yield f"{call.name} is {loops} loops on a GPU, where one was meant"
     spilled = max(kernel.spilled_bytes for kernel in compiled.triton_kernels)
     if spilled > MOST_SPILLED_BYTES:
