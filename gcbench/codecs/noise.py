@@ -229,11 +229,10 @@ def _shift_rows(shifts: tuple[int, ...], device: torch.device) -> Tensor:
 class Draws(NamedTuple):
     first: Tensor  # [1 or rows, ...]: the elements, or the first ones of runs
     keys: Tensor  # [rows, 2]
-    # Where it is set, `first` is the place of the first element in runs that end here,
+    # Where these are set, `first` is a place in runs: where each ends, and what has to be added to
+    # places in it to get elements.
     ends: Tensor | None = None
-    shifts: Tensor | None = (
-        None  # and this is what has to be added to places in each to get elements
-    )
+    shifts: Tensor | None = None
 
     def of(self, part: slice) -> Draws:
         """Return the draws of a part of the second dimension."""
