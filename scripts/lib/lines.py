@@ -61,7 +61,7 @@ class Lines:
             os.fsync(file.fileno())
 
     def write_page(self) -> Path:
-        """Write <folder>/tables/gpu.md, with a table of each device."""
+        """Write <folder>/tables/studies/gpu.md, with a table of each device."""
         text = [
             "# Measured on a GPU\n\nBy `scripts/gpu_evidence`. `x` is the ratio to a copy of as"
         ]
@@ -83,7 +83,7 @@ class Lines:
                 if "said" in row
             ]
             text += [f"- {line['name']} failed: {line['error']}" for line in lines if line["error"]]
-        page = self._folder / "tables" / "gpu.md"
+        page = self._folder / "tables" / "studies" / "gpu.md"
         page.parent.mkdir(parents=True, exist_ok=True)
         page.write_text("\n".join(text) + "\n")
         return page

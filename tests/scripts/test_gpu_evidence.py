@@ -84,7 +84,7 @@ def test_lines_are_kept_at_once_and_what_failed_or_was_cut_off_is_tried_again(
     typed("--dry-run", "--out", "second", "--resume", "first", "--minutes", "1")
     names = ["codecs/good/1", "codecs/bad/1", "codecs/bad/1", "codecs/endless/1"]
     assert names_in(tmp_path / "second") == names
-    page = (tmp_path / "second/tables/gpu.md").read_text()
+    page = (tmp_path / "second/tables/studies/gpu.md").read_text()
     assert "## CPU" in page and "out of registers" not in page
     assert [line.split()[1:-1:2] for line in page.splitlines() if "codecs/" in line] == [
         [f"codecs/{name}/1", "encode", "0.500", "4.00"] for name in ("good", "bad", "endless")
@@ -101,7 +101,7 @@ def test_what_failed_may_count_as_measured(
     for more in ((), ("--keep-failed",), ()):
         typed("--dry-run", "--out", "one", "--minutes", "1", *more)
     assert names_in(tmp_path / "one") == ["codecs/bad/1"] * 2
-    assert "RuntimeError: out of registers" in (tmp_path / "one/tables/gpu.md").read_text()
+    assert "RuntimeError: out of registers" in (tmp_path / "one/tables/studies/gpu.md").read_text()
 
 
 def test_a_line_after_one_that_was_cut_off_can_be_read(tmp_path: Path) -> None:
