@@ -150,7 +150,7 @@ def observe_step(compressor: Compressor, shapes: Mapping[str, tuple[int, ...]]) 
 
 
 class _Ddp(nn.Module):
-    """What `DdpCompression` reads of a DDP, whose own code does not run on fake tensors."""
+    """A stand-in with the attributes of a DDP, whose own code does not run on fake tensors."""
 
     parameters_to_ignore: Collection[str] = ()
     _has_rebuilt_buckets = True
@@ -245,8 +245,7 @@ class _Watch(TorchDispatchMode):
         self._note_waits(func, name, inputs, args, kwargs)
         if name == "_local_scalar_dense":
             return _ANSWERS[inputs[0].dtype]
-        skipped = name == "_fused_sgd_"  # by `blank`: it reads a flag, and fake tensors lack it
-        result = None if skipped else func(*args, **kwargs)
+        result = func(*args, **kwargs)
         outputs = _tensors(result)
         changed = _tensors(args[0]) if func._schema.is_mutable else []
         kept = [] if name in _OVERWRITING else changed
@@ -261,7 +260,7 @@ class _Watch(TorchDispatchMode):
         elif _launches(func, name, inputs, outputs):
             self.step.operations[f"{func.namespace}.{name}"] += 1
             written = changed or outputs
-            self.step.moved_bytes += 0 if skipped else sum(map(bytes_of, [*read, *written]))
+            self.step.moved_bytes += sum(map(bytes_of, [*read, *written]))
         return result
 
     def _note_waits(
@@ -280,7 +279,7 @@ class _Watch(TorchDispatchMode):
 
 
 class _Answers(dict[torch.dtype, float]):
-    """What is made up for the host: a value is 64, and a condition does not hold."""
+    """Made-up answers for the host: a value is 64, and a condition does not hold."""
 
     def __missing__(self, dtype: torch.dtype) -> float:
         return 64.0 if dtype.is_floating_point else 64

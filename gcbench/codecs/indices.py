@@ -191,7 +191,7 @@ def unpack_indices(packed: Tensor, groups: Groups) -> Tensor:
 
 
 class _Layout(NamedTuple):
-    """Where positions are packed: the bits of each in up to `terms` bytes, or bitmaps."""
+    """The places of packed positions: the bits of each in up to `terms` bytes, or bitmaps."""
 
     size: int
     maps: list[slice | None]  # the bytes of each group of bitmaps

@@ -27,7 +27,7 @@ EACH_VALUE = np.array([[0, 1, 0]])
 
 
 class Units(NamedTuple):
-    """What turns centered codes into values: `code / half * unit / divisor`."""
+    """The factors of centered codes, whose values are `code / half * unit / divisor`."""
 
     half: float
     unit: Tensor

@@ -19,7 +19,7 @@ _PIECES = 3  # the most that a bucket lies in
 
 
 class Padded(NamedTuple):
-    """Where shorter buckets lie, by the length they are padded to.
+    """The places of shorter buckets, by the length that they are padded to.
 
     Of each bucket, `[2 _PIECES, buckets]` has the ends of its pieces, after what to add to a place
     in the bucket to get that in the copy of all values.
