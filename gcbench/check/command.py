@@ -6,46 +6,20 @@ import sys
 from collections.abc import Sequence
 from typing import Annotated
 
-from gcbench.config import (
-    Arguments,
-    Config,
-    ConfigError,
-    Option,
-    compose_methods,
-    read_arguments,
-)
+from gcbench.config import Arguments, ConfigError, Option, read_arguments
 
 
 class Check(Arguments):
     """Runs the tests that every method of gcbench passes on a method of your own, given by the
     dotted name of its class or by compressor=NAME, with settings as key=value."""
 
-    usage = "gcbench check [gpu] CLASS | compressor=NAME [key=value ...] [--config-dir DIR]"
+    usage = "gcbench check CLASS | compressor=NAME [key=value ...] [--config-dir DIR]"
     examples = """
 gcbench check my_package.MyMethod rank=2
 gcbench check --config-dir my_conf compressor=mine rank=2
-gcbench check gpu --help
 """
     takes_other_keys = True
 
-    config_dir: Annotated[str | None, Option()] = None
-    """a folder with your compressor/NAME.yaml"""
-
-
-class CheckGPU(Arguments):
-    """Compiles the kernels of all methods for an H100, and observes a step of each, without a GPU:
-    registers, spills, launches, types that NCCL lacks, and where the host would wait."""
-
-    usage = "gcbench check gpu [CLASS | compressor=NAME [key=value ...]] [kernel=NAME]"
-    examples = """
-gcbench check gpu
-gcbench check gpu compressor=qsgd bits=2 kernel=encode
-gcbench check gpu my_package.MyMethod rank=2
-"""
-    takes_other_keys = True
-
-    kernel: tuple[str, ...] = ()
-    """names of the kernels to compile; all where none is typed"""
     config_dir: Annotated[str | None, Option()] = None
     """a folder with your compressor/NAME.yaml"""
 
@@ -69,30 +43,11 @@ gcbench methods qsgd ecqsgd bits=2 bucket_size=128
 
 
 def check(typed: Sequence[str]) -> None:
-    if typed[:1] == ["gpu"]:
-        return check_gpu(typed[1:])
     arguments = read_arguments(Check, typed)
     from gcbench.check.report import check_method
     from gcbench.check.subject import subject_of
 
     if not check_method(subject_of(arguments.plain, arguments.others, arguments.config_dir)):
-        sys.exit(1)
-
-
-def check_gpu(typed: Sequence[str]) -> None:
-    arguments = read_arguments(CheckGPU, typed)
-    from gcbench.check import gpu
-    from gcbench.check.methods import choices
-    from gcbench.check.subject import subject_of
-
-    nodes: dict[str, Config]
-    if arguments.plain or arguments.others:
-        label = " ".join([*arguments.plain, *arguments.others])
-        nodes = {label: subject_of(arguments.plain, arguments.others, arguments.config_dir).typed}
-    else:
-        composed = compose_methods(list(choices(arguments.config_dir)), arguments.config_dir)
-        nodes = {name: node for name, (node, _) in composed.items()}
-    if not gpu.check_gpu(nodes, arguments.kernel):
         sys.exit(1)
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from lib.gpu_steps import observe_step
 from method_cases import compressor_of
-
-from gcbench.check.gpu_steps import observe_step
 
 # A layer of each of 60 sizes, so that few tensors have the same shape, and 60 equal blocks.
 SHAPES = {

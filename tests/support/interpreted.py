@@ -1,8 +1,9 @@
 """Run the Triton code of kernels on the CPU, in Triton's interpreter.
 
-`python tests/support/interpreted.py qsgd orq` takes steps of these methods. It runs every new call
-of a kernel both eagerly and interpreted, and fails if the results differ in a bit, or sums by more
-than rounding. It needs a process of its own: Triton chooses its interpreter when it is imported.
+`PYTHONPATH=scripts python tests/support/interpreted.py qsgd orq` takes steps of these methods. It
+runs every new call of a kernel both eagerly and interpreted, and fails if the results differ in a
+bit, or sums by more than rounding. It needs a process of its own: Triton chooses its interpreter
+when it is imported.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import numpy as np
 import torch
 import triton
 import triton.language as tl
+from lib.gpu_compiler import FakeDriver
 from method_cases import aggregate, compressor_of, variants
 from torch import Tensor
 from torch._inductor import config
@@ -27,7 +29,6 @@ from torch._inductor.runtime import triton_helpers
 from torch.utils._pytree import tree_leaves, tree_map
 from triton.runtime.interpreter import TensorHandle
 
-from gcbench.check.gpu_compiler import FakeDriver
 from gcbench.codecs.compiled import compile_graph, trace_call
 from gcbench.codecs.kernels import run_kernels_by
 

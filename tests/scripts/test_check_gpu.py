@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -13,20 +14,20 @@ import pytest
 import torch
 from gloo_pool import pool
 from layout_cases import traces_over_gloo, traces_over_torchs_own
-from method_cases import CHOICES, DIFFERENT, compressor_of
-from needed import lacks
-from sentence import config_of
-from torch.utils._triton import has_triton
-
-from gcbench.check.gpu import (
+from lib.gpu_check import (
     check_gpu,
     kernel_problems,
     largest_calls,
     size_problems,
     step_problems,
 )
-from gcbench.check.gpu_compiler import compile_call, inexact_instructions, missing
-from gcbench.check.gpu_steps import CANNOT_DO_WITHOUT, ObservedStep, observe_step
+from lib.gpu_compiler import compile_call, inexact_instructions, missing
+from lib.gpu_steps import CANNOT_DO_WITHOUT, ObservedStep, observe_step
+from method_cases import CHOICES, DIFFERENT, compressor_of
+from needed import lacks
+from sentence import config_of
+from torch.utils._triton import has_triton
+
 from gcbench.check.layouts import equal
 from gcbench.codecs.compiled import COMPILER_OPTIONS
 from gcbench.comm.collectives import Comm
@@ -91,8 +92,8 @@ class Careless:
 def test_waits_and_a_type_that_nccl_lacks_are_problems() -> None:
     problems = list(step_problems(observe_step(Careless(), SHAPES)))
     assert problems == [
-        "the host waits for the GPU in test_gpu.py aggregate (aten._local_scalar_dense)",
-        "the host copies to the GPU, and waits, in test_gpu.py aggregate",
+        "the host waits for the GPU in test_check_gpu.py aggregate (aten._local_scalar_dense)",
+        "the host copies to the GPU, and waits, in test_check_gpu.py aggregate",
         "a tensor of torch.int16 is sent, which NCCL does not support",
     ]
 
@@ -179,7 +180,8 @@ def test_every_kernel_is_one_loop_on_a_gpu(choice: str) -> None:
 def test_triton_computes_the_bits_of_eager_kernels(choice: str) -> None:
     script = Path(__file__).parents[1] / "support" / "interpreted.py"
     command = [sys.executable, str(script), choice]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=800)
+    scripts = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "scripts")}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=800, env=scripts)
     assert done.returncode == 0, done.stderr[-2000:]
 
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping
 
-from gcbench.check.gpu_compiler import BYTES_PER_SECOND, CompiledCall, compile_call, missing
-from gcbench.check.gpu_steps import (
+from gcbench.config import Config, ConfigError
+from gcbench.console import TextTable, print_table
+from gcbench.launch.instantiate import make_compressor
+from lib.gpu_compiler import BYTES_PER_SECOND, CompiledCall, compile_call, missing
+from lib.gpu_steps import (
     CANNOT_DO_WITHOUT,
     NCCL_TYPES,
     RANKS,
@@ -14,9 +17,6 @@ from gcbench.check.gpu_steps import (
     ObservedStep,
     observe_step,
 )
-from gcbench.config import Config, ConfigError
-from gcbench.console import TextTable, print_table
-from gcbench.launch.instantiate import make_compressor
 
 # Kernels that reduce rows, which may be two loops. Many blocks share a long row, and a second loop
 # reduces their few results; `_signs_and_sums` also reduces columns to words, for which Inductor
@@ -116,7 +116,7 @@ def check_gpu(methods: Mapping[str, Config], kernels: Collection[str] = ()) -> b
     reason = missing()
     for name, step in steps.items():
         problems += [f"{name}: {problem}" for problem in step_problems(step)]
-        choice = name.removeprefix("compressor=")
+        choice = name.removeprefix("compressor=").partition(" ")[0]  # without typed knobs
         known = (of[choice] for of in NEED_MORE.values() if choice in of)
         most = next(known, (MOST_LAUNCHES, MOST_BYTES))
         problems += [f"{name}: {problem}" for problem in size_problems(step, *most)]
