@@ -154,7 +154,7 @@ SUBCOMMANDS = {
         "verdicts on the papers' claims, and what would decide the rest",
     ),
     "predict": Subcommand(
-        "predict.command", "predict_steps", "times of steps on clusters, and where compression pays"
+        "predict", "predict_steps", "times of steps on clusters, and where compression pays"
     ),
     "bench": Subcommand(
         "cli", "bench", "times of methods against a copy of the same bytes, and between processes"

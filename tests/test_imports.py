@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from collections.abc import Collection
 from pathlib import Path
 
 import gcbench
@@ -124,6 +125,35 @@ def test_rooms_import_one_way() -> None:
         if module.startswith("gcbench."):
             other = module.split(".")[1]
             assert other in {room} | SHARED | MAY_IMPORT[room], f"{path} imports {module}"
+
+
+def test_no_circle_of_files() -> None:
+    """Imports inside functions count; those for types alone, which never run, do not."""
+    files = {_module(path): path for path in PACKAGE.rglob("*.py")}
+    left = {name: _imported(ast.parse(path.read_text()), files) for name, path in files.items()}
+    while ends := [name for name, needs in left.items() if not needs & (left.keys() - {name})]:
+        for name in ends:
+            del left[name]
+    assert not left, "each of these imports another one of them"
+
+
+def _module(path: Path) -> str:
+    inside = path.relative_to(PACKAGE.parent).with_suffix("")
+    return ".".join(inside.parts).removesuffix(".__init__")
+
+
+def _imported(tree: ast.AST, files: Collection[str]) -> set[str]:
+    """Return the files that a tree imports when it runs."""
+    if isinstance(tree, ast.If) and ast.unparse(tree.test) == "TYPE_CHECKING":
+        return set()
+    names = set()
+    if isinstance(tree, ast.Import):
+        names = {alias.name for alias in tree.names}
+    elif isinstance(tree, ast.ImportFrom) and tree.module:
+        names = {f"{tree.module}.{alias.name}" for alias in tree.names}
+        names = {name if name in files else tree.module for name in names}
+    inside = (_imported(child, files) for child in ast.iter_child_nodes(tree))
+    return {*names & {*files}}.union(*inside)
 
 
 def test_an_entropy_coder_is_needed_only_by_who_uses_it() -> None:

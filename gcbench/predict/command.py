@@ -1,4 +1,4 @@
-"""The command `gcbench predict`, and its arguments."""
+"""The arguments of `gcbench predict`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import Field
 
 from gcbench.config import Arguments, ConfigError, near, read_arguments, refuse_unread
-from gcbench.console import FORMATS, show_table
+from gcbench.console import FORMATS
 from gcbench.settings.marks import OneOf
 
 COMMANDS = ("pays", "measure", "compare", "links", "devices")
@@ -137,12 +137,3 @@ def read_predict(typed: Sequence[str]) -> Predict:
             "between two steps, not under a backward pass; type overlap=false, or every=1"
         )
     return arguments
-
-
-def predict_steps(typed: Sequence[str]) -> None:
-    """Print the table that was asked for; raise ConfigError for a mistyped argument."""
-    arguments = read_predict(typed)
-    # Imported here because it imports torch, which help and error messages do not need.
-    from gcbench.predict.tables import answer
-
-    show_table(answer(arguments), arguments.format)

@@ -23,7 +23,7 @@ from sentence import config_of
 from gcbench.config import ConfigError
 from gcbench.console import TextTable, show_table
 from gcbench.launch.same import read_result_or_warn
-from gcbench.predict.command import predict_steps
+from gcbench.predict import predict_steps
 from gcbench.records.reading import LARGEST, printable
 from gcbench.records.schema import PHASES
 from gcbench.records.store import find_runs
