@@ -9,7 +9,6 @@ import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
@@ -38,6 +37,7 @@ from gcbench.config import (
     sentence_of,
     start_notice,
 )
+from gcbench.config.errors import nearest
 from gcbench.config.rows import store_rows
 from gcbench.console import outlive_terminal
 from gcbench.launch import slurm
@@ -254,7 +254,7 @@ def _read_options(arguments: Sequence[str]) -> Namespace:
     options, unknown = parser.parse_known_intermixed_args(arguments)
     for flag in (argument for argument in unknown if argument.startswith("-")):
         known = [one for one in parser._option_string_actions if one.startswith("--")]
-        likely = get_close_matches(flag, known, n=1, cutoff=0.75)
+        likely = nearest(flag, known, most=1, like=0.75)
         key = flag.lstrip("-").partition("=")[0]
         meant = likely[0] if likely else f"{key}=VALUE, as keys have no dashes"
         raise ConfigError(f"{flag}: there is no such option; type {meant}")

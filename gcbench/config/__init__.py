@@ -24,6 +24,7 @@ from gcbench.config.errors import (
     IdleKeyError,
     RunDiverged,
     RunFailed,
+    near,
 )
 from gcbench.config.help import method_keys
 from gcbench.config.links import emulated_link
@@ -31,7 +32,6 @@ from gcbench.config.notices import notices_of, start_notice
 from gcbench.config.reading import (
     Arguments,
     Option,
-    near,
     read_arguments,
     read_keys,
     refuse_unread,

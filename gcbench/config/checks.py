@@ -5,14 +5,13 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Collection, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from gcbench.config.directory import conf_directory
-from gcbench.config.errors import Config, ConfigError, IdleKeyError
+from gcbench.config.errors import Config, ConfigError, IdleKeyError, nearest
 from gcbench.config.rows import row_names, table_directory, tables_in
 from gcbench.identity import all_knobs, format_value
 from gcbench.settings.config import SCHEMAS, needs_of_keys
@@ -49,7 +48,7 @@ def check_values(config: Config, *keys: type[Settings]) -> None:
         node = config.get(group, {})
         for name in node.keys() - schema.model_fields.keys() if "_target_" not in node else ():
             known = list(schema.model_fields)
-            near = get_close_matches(name, known, n=1)
+            near = nearest(name, known, most=1)
             advice = f"did you mean {group}.{near[0]}?" if near else f"it has {', '.join(known)}"
             raise ConfigError(
                 f"{group}.{name}: no such key, in a file of the configuration; {advice}"
@@ -133,7 +132,7 @@ def refuse_empty_sweep(arguments: Sequence[str], config_dir: str | None) -> None
         groups |= {f"experiment/{table}" for table in tables_in(table_directory())}
         advice = f"type one of {', '.join(choices)}"
         if not choices:
-            likely = get_close_matches(group, groups, n=1) or ["experiment/PAPER/TABLE"]
+            likely = nearest(group, groups, most=1) or ["experiment/PAPER/TABLE"]
             advice = f"did you mean {argument.replace(group, likely[0])}?"
         raise ConfigError(f"{argument}: this matches no choice; {advice}")
 

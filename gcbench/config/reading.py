@@ -9,7 +9,6 @@ import argparse
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
-from difflib import get_close_matches
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import (
@@ -27,7 +26,7 @@ from typing import (
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
-from gcbench.config.errors import ConfigError
+from gcbench.config.errors import ConfigError, near
 from gcbench.settings.fields import (
     Count,
     Positive,
@@ -217,13 +216,6 @@ def refuse_unread(
                 f"{typed}: {f'{command} {form}'.strip()} does not read it; leave it out, or type "
                 f"{' or '.join(others)}"
             )
-
-
-def near(typed: str, known: Collection[str], ending: str = "") -> str:
-    """Return the names like `typed`, joined by "or"; an empty text if there are none."""
-    return " or ".join(
-        name + ending for name in get_close_matches(typed, list(known), n=3, cutoff=0.5)
-    )
 
 
 class _Parser(argparse.ArgumentParser):

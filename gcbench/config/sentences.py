@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from errno import EDQUOT, ENOSPC
 from typing import Any
 
@@ -15,7 +14,7 @@ from hydra.errors import OverrideParseException
 from yaml import YAMLError
 
 from gcbench.config.checks import WITH_KEYS_BY_CHOICE
-from gcbench.config.errors import ConfigError
+from gcbench.config.errors import ConfigError, nearest
 from gcbench.config.help import keys_by_choice
 from gcbench.config.rows import experiments
 from gcbench.config.typed import GROUPS
@@ -88,7 +87,7 @@ def _likely(leaf: str, keys: Sequence[str], hints: Mapping[str, tuple[Any, str]]
         [k for k in keys if _leaf(k) == leaf]
         or [k for k in keys if k in hints and hints[k][1].startswith(word)]
         or [k for k in keys if _leaf(k).startswith(leaf)]
-        or [k for k in keys if get_close_matches(leaf, [_leaf(k)], cutoff=0.7)]
+        or [k for k in keys if nearest(leaf, [_leaf(k)], like=0.7)]
     )
 
 
@@ -243,7 +242,7 @@ def _unknown_experiment(name: str) -> str:
             f"+experiment={inside[0]}, or all of one table: "
             f"gcbench -m '+experiment/{inside[0].rpartition('/')[0]}=glob(*)'"
         )
-    likely = get_close_matches(name, rows, n=2, cutoff=0.8)
+    likely = nearest(name, rows, most=2, like=0.8)
     if likely:
         return unknown_choice("+experiment", name, likely)
     return f"+experiment={name}: there is no such choice; type one that gcbench report list names"
@@ -252,7 +251,7 @@ def _unknown_experiment(name: str) -> str:
 def unknown_choice(group: str, choice: str, choices: Sequence[str]) -> str:
     """Return the sentence for `group=choice` where the group has only `choices`."""
     known = [one for one in choices if one != "schema"]  # which is not a choice
-    if likely := get_close_matches(choice, known):
+    if likely := nearest(choice, known):
         advice = f"did you mean {' or '.join(f'{group}={one}' for one in likely)}?"
     elif (group, choice) == ("hydra/sweeper", "optuna"):
         advice = "type pip install '.[search]' in gcbench's checkout"
