@@ -23,9 +23,15 @@ from gcbench.comm.checksum import (
     refuse_different,
     row_sums,
 )
-from gcbench.comm.messages import as_bytes, from_bytes, pad_rows, to_bytes
+from gcbench.comm.messages import (
+    as_bytes,
+    float_to_ordered,
+    from_bytes,
+    ordered_to_float,
+    pad_rows,
+    to_bytes,
+)
 from gcbench.comm.meter import Meter, row_bits
-from gcbench.comm.ordered import float_to_ordered, ordered_to_float
 from gcbench.comm.transport import Reduction, Transport
 
 Lengths = Sequence[Tensor | None]

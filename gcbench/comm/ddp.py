@@ -15,7 +15,6 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.hooks import RemovableHandle
 
 from gcbench.comm.earlier import EarlierUpdates
-from gcbench.comm.sparse import refuse_sparse_gradient
 
 BucketHook = Callable[[Sequence[nn.Parameter], Sequence[Tensor]], None]
 """Called in the backward pass with the parameters of a bucket and their gradients, in the same
@@ -209,3 +208,17 @@ def _begin_forward(
 
 
 _call.__annotations__.clear()  # DDP looks for types there, and would find strings
+
+
+def sparse_refusal(name: str) -> str:
+    """Return the sentence that refuses the sparse gradients of a module or parameter."""
+    return (
+        f"{name}: a compressor takes no sparse gradients; type sparse=False where this embedding "
+        "is made or called"
+    )
+
+
+def refuse_sparse_gradient(name: str, gradient: Tensor) -> None:
+    """Raise ValueError if the gradient of the parameter `name` is sparse."""
+    if gradient.layout is not torch.strided:
+        raise ValueError(sparse_refusal(name))

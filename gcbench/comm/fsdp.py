@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from gcbench.comm.sparse import refuse_sparse_gradient
+from gcbench.comm.ddp import refuse_sparse_gradient
 
 if TYPE_CHECKING:  # Importing it takes long.
     from torch.distributed.fsdp import FSDPModule

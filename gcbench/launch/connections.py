@@ -14,9 +14,8 @@ import torch.distributed as dist
 
 from gcbench.comm.collectives import Comm
 from gcbench.comm.control import Control, LocalControl, ProcessGroupControl
-from gcbench.comm.emulation import EmulatedTransport
 from gcbench.comm.network import Link
-from gcbench.comm.transport import GlooTransport, NcclTransport
+from gcbench.comm.transport import EmulatedTransport, GlooTransport, NcclTransport
 from gcbench.config import Config, emulated_link
 from gcbench.launch.meeting import join
 from gcbench.launch.plan import Plan

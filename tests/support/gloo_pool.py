@@ -18,9 +18,8 @@ from processes import server
 
 from gcbench.comm.collectives import Comm
 from gcbench.comm.control import ProcessGroupControl
-from gcbench.comm.emulation import EmulatedTransport
 from gcbench.comm.network import Link
-from gcbench.comm.transport import GlooTransport
+from gcbench.comm.transport import EmulatedTransport, GlooTransport
 
 PATIENCE = patience(300)  # for one job
 

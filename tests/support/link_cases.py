@@ -18,10 +18,9 @@ import torch.distributed as dist
 
 from gcbench.comm.collectives import Comm
 from gcbench.comm.control import ProcessGroupControl
-from gcbench.comm.emulation import EmulatedTransport
 from gcbench.comm.meter import Meter
 from gcbench.comm.network import Link
-from gcbench.comm.transport import GlooTransport
+from gcbench.comm.transport import EmulatedTransport, GlooTransport
 
 STEPS = 6
 HEADER_BYTES = 14 + 20 + 32  # Ethernet, IPv4, TCP with time stamps
