@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 
-from gcbench.bench.inputs import InputOf
+from gcbench.bench.local import InputOf
 from gcbench.bench.timing import Row, mean_seconds, ratio_in_turn, seconds, slowest
 from gcbench.codecs.kernels import Backend, use_backend
 from gcbench.comm.collectives import Comm

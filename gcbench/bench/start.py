@@ -13,8 +13,7 @@ import torch
 from rich.console import Console
 from rich.text import Text
 
-from gcbench.bench.inputs import InputOf, Shapes, draw_input, one_matrix, read_input
-from gcbench.bench.local import measure
+from gcbench.bench.local import InputOf, Shapes, draw_input, measure, one_matrix, read_input
 from gcbench.bench.network import measure_here
 from gcbench.bench.timing import Row
 from gcbench.codecs.kernels import backend_in_use, use_backend

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 import gcbench
-from gcbench.check.conservation import check_conserves
+from gcbench.check.conservation import check_conserves, check_descends
 from gcbench.check.contract import (
     LENGTHS,
     ODD_INPUTS,
@@ -23,9 +23,13 @@ from gcbench.check.contract import (
     check_state_is_pure,
     check_state_restores,
 )
-from gcbench.check.descent import check_descends
-from gcbench.check.layouts import check_bits, check_replicas, check_residuals, check_updates_agree
-from gcbench.check.processes import traces_over_gloo
+from gcbench.check.layouts import (
+    check_bits,
+    check_replicas,
+    check_residuals,
+    check_updates_agree,
+    traces_over_gloo,
+)
 from gcbench.check.promises import (
     VECTORS,
     check_contractive,
@@ -37,9 +41,8 @@ from gcbench.check.promises import (
     check_scope,
     check_unbiased,
 )
-from gcbench.check.steps import WORKERS, Trace, trace
+from gcbench.check.steps import WORKERS, Trace, trace, wire
 from gcbench.check.subject import Subject
-from gcbench.check.wire import wire
 from gcbench.comm.collectives import Comm
 from gcbench.compressors import Compressor, Properties, analytic_ratio, is_direction
 from gcbench.launch.instantiate import make_compressor

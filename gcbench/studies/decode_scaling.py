@@ -9,7 +9,7 @@ from statistics import median
 
 import torch
 
-from gcbench.bench.inputs import draw_input
+from gcbench.bench.local import draw_input
 from gcbench.comm.collectives import Comm
 from gcbench.comm.transport import MirrorTransport
 from gcbench.compressors import Compressor, Grads

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gcbench.bench.inputs import DRAWS
+from gcbench.bench.local import DRAWS
 from gcbench.compressors.entropy_coded import EliasDense, EliasSparse
 from gcbench.compressors.qsgd import QSGD
 from gcbench.studies.coding import code, vnmse

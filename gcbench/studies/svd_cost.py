@@ -8,7 +8,7 @@ from statistics import median
 
 import torch
 
-from gcbench.bench.inputs import draw_input
+from gcbench.bench.local import draw_input
 from gcbench.bench.timing import Work, seconds
 from gcbench.codecs.low_rank import svd
 from gcbench.comm.collectives import Comm

@@ -12,7 +12,7 @@ import torch
 from needed import lacks, patience
 from processes import command, new_command
 
-from gcbench.bench.inputs import read_input
+from gcbench.bench.local import read_input
 from gcbench.bench.start import bench
 from gcbench.config import ConfigError
 from gcbench.launch.plan import Machine

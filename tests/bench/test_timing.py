@@ -15,8 +15,7 @@ from method_cases import build_method
 from torch import nn
 
 from gcbench.bench import timing
-from gcbench.bench.inputs import Input
-from gcbench.bench.local import _row, measure
+from gcbench.bench.local import Input, _row, measure
 from gcbench.bench.timing import Timing, cpu_beside_one_thread, time_beside_copy
 from gcbench.comm.control import LocalControl
 

@@ -10,7 +10,7 @@ from gloo_pool import pool
 from layout_cases import traces_in_one_process, traces_over_gloo
 from outside import Natural
 
-from gcbench.check.conservation import check_conserves
+from gcbench.check.conservation import check_conserves, check_descends
 from gcbench.check.contract import (
     check_length,
     check_odd_input,
@@ -20,7 +20,6 @@ from gcbench.check.contract import (
     check_state_is_pure,
     check_state_restores,
 )
-from gcbench.check.descent import check_descends
 from gcbench.check.layouts import check_bits, check_replicas, check_residuals, check_updates_agree
 from gcbench.check.promises import (
     check_contractive,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from method_cases import CHOICES
 
-from gcbench.check import wire
+from gcbench.check import steps
+from gcbench.check.command import list_methods, read_methods
 from gcbench.check.command import methods as listed_by
-from gcbench.check.methods import list_methods, read_methods
 from gcbench.config import ConfigError, compose_methods, compose_overrides, resolve
 
 
@@ -47,9 +47,9 @@ def test_a_list_takes_no_steps(
     """Steps are taken only to measure methods: all on request, or those that are named."""
     measured = []
     monkeypatch.setattr(
-        wire,
+        steps,
         "wire",
-        lambda compressor, wire=wire.wire: measured.append(compressor) or wire(compressor),
+        lambda compressor, wire=steps.wire: measured.append(compressor) or wire(compressor),
     )
     listed_by([])
     assert (

@@ -15,8 +15,7 @@ import torch
 from needed import patience
 
 from gcbench.check import report
-from gcbench.check.command import check
-from gcbench.check.methods import read_methods
+from gcbench.check.command import check, read_methods
 from gcbench.check.report import check_method
 from gcbench.check.subject import subject_of
 from gcbench.config import Config, ConfigError

@@ -9,7 +9,7 @@ import torch
 from method_cases import aggregate, build_method, flat, gradients
 from torch import Tensor
 
-from gcbench.check.descent import Quadratic
+from gcbench.check.conservation import Quadratic
 from gcbench.compressors import Compressor, State, build
 from gcbench.compressors.qsgd import QSGD
 from gcbench.compressors.sparseloco import SparseLoCo
