@@ -7,13 +7,12 @@ threads, but not several sums. A GPU adds in its own order.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 LANES, BLOCK = 32, 512
+_TOGETHER = BLOCK << 11  # values in float64 at once; the sum of as many blocks is a subtree
 
 
 def fixed_sum(x: Tensor) -> Tensor:
@@ -32,7 +31,10 @@ def fixed_sum(x: Tensor) -> Tensor:
         sums += lane
     while sums.shape[-1] > 1:
         sums = sums[..., : sums.shape[-1] // 2] + sums[..., sums.shape[-1] // 2 :]
-    sums = sums.squeeze(-1)
+    return _add_pairs(sums.squeeze(-1))
+
+
+def _add_pairs(sums: Tensor) -> Tensor:
     while sums.shape[-1] > 1:
         sums = F.pad(sums, (0, sums.shape[-1] % 2))
         sums = sums[..., ::2] + sums[..., 1::2]
@@ -77,26 +79,25 @@ def norm(x: Tensor) -> Tensor:
 
     In float64, no square of a float32 overflows or underflows.
     """
-    return _by_row(_norm, x)
+    return torch.stack([torch.linalg.vector_norm(row, dtype=torch.float64) for row in x])
 
 
 def standard_deviation(x: Tensor) -> Tensor:
     """Return the standard deviation (divided by n) of each row, `[w, n] -> [w]` float64.
 
-    It is 0 where all values are equal.
+    It is 0 where all values are equal, as sums are of differences from the first one.
     """
-    return _by_row(_deviation, x)
+    parts = x.split(_TOGETHER, dim=1)
+    each = [torch.stack(list(map(fixed_sum, shifted(part, x[:, :1])))) for part in parts]
+    return deviation(*_add_pairs(torch.stack(each, dim=-1)), x.shape[1])
 
 
-def _norm(row: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(row, dtype=torch.float64)
+def shifted(x: Tensor, by: Tensor) -> tuple[Tensor, Tensor]:
+    """Return x - by and its square, float64."""
+    difference = x.double() - by.double()
+    return difference, difference.square()
 
 
-def _deviation(row: Tensor) -> Tensor:
-    return row.double().std(correction=0)
-
-
-def _by_row(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    if len(x) == 1:  # a single row needs no copy
-        return function(x[0]).unsqueeze(0)
-    return torch.stack([function(row) for row in x])
+def deviation(total: Tensor, squares: Tensor, n: Tensor | int) -> Tensor:
+    """Return the standard deviation of n values, from sums of `shifted` ones."""
+    return (squares / n - (total / n).square()).clamp_min(0).sqrt()

@@ -14,7 +14,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Sequence
-from ctypes import CDLL, Array, c_float, c_int, c_int64, c_void_p
+from ctypes import CDLL, Array, c_double, c_float, c_int, c_int64, c_void_p
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -26,15 +26,15 @@ from gcbench.codecs.kernels import backend_in_use
 from gcbench.private import cache_folder, private_folder
 from gcbench.reasons import safe_text
 
-_TYPES: dict[str, Any] = {"*": c_void_p, "f": c_float, "i": c_int, "n": c_int64}
+_TYPES: dict[str, Any] = {"*": c_void_p, "d": c_double, "f": c_float, "i": c_int, "n": c_int64}
 # Without -ffast-math, and without products that are added unrounded: results equal eager ones.
 _FLAGS = (
     *("-std=c++17", "-O3", "-march=native", "-mprefer-vector-width=512", "-ffp-contract=off"),
     *("-fno-math-errno", "-fno-trapping-math", "-fopenmp", "-shared", "-fPIC"),
 )
 
-_FUNCTIONS = {  # *: pointer, f: float, i: int, n: int64
-    "encode": "*nn********i",
+_FUNCTIONS = {  # *: pointer, d: double, f: float, i: int, n: int64
+    "encode": "*nn***d******i",
     "decode": "*nnn***n*ni",
     "natural_encode": "***fnn*****i",
     "natural_decode": "**nn*ni",

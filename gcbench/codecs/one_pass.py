@@ -127,16 +127,19 @@ class OnePass:
         noise: Noise | None,
         fitted: Tensor | None = None,
         residual: Residual | None = None,
+        clip: float = 0,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return the groups' words `[w, groups, words, row]`, the rest's digits, and parameters.
 
-        Parameters are fitted unless they are given.
+        Parameters are fitted unless they are given, to values that are clipped to `clip` standard
+        deviations of their tensor, unless that is 0.
         """
         workers = len(tensors[0])
         parameters = self._room(tensors) if fitted is None else fitted.contiguous()
         words = torch.empty(workers, self._groups, self._words, self._row, dtype=torch.int32)
         rest = torch.empty(workers, self._rest, dtype=torch.uint8)
-        self._encode(tensors, parameters, noise, fitted is not None, residual, words, rest)
+        given = fitted is not None
+        self._encode(tensors, parameters, noise, given, residual, words, rest, clip=clip)
         return words, pack_digits(rest, self._base), parameters
 
     def decode(self, message: Sequence[Tensor], out: Tensor, mean: bool) -> None:
@@ -164,6 +167,7 @@ class OnePass:
         words: Tensor | None = None,
         rest: Tensor | None = None,
         codes: Sequence[Tensor] | None = None,
+        clip: float = 0,
     ) -> None:
         job = _Job.from_buffer_copy(self._job)
         job.fit = 0 if given else job.fit
@@ -179,6 +183,7 @@ class OnePass:
             feedback = byref(_Feedback(*pointers, residual.alpha, residual.keep))
         load_native().encode(
             *(byref(job), len(tensors[0]), len(tensors), addresses(tensors), feedback),
+            *((c_int64 * len(tensors))(*self._segments), clip),
             *(address(starts), address(keys), address(fitted), address(words)),
             *(address(rest), addresses(codes), torch.get_num_threads()),
         )

@@ -162,13 +162,21 @@ class Bucketed(Checked, Codec, ABC):
         return bool(native and native.fits)
 
     def encode_with(
-        self, tensors: Sequence[Tensor], sizes: Sizes, residual: Residual, step: Step
+        self,
+        tensors: Sequence[Tensor],
+        sizes: Sizes,
+        residual: Residual | None,
+        step: Step,
+        clip: float = 0,
     ) -> Message:
-        """Return the message for tensors and a residual, by native code."""
+        """Return the message for tensors and a residual, clipped at `clip` deviations, by native code.
+
+        Without `clip` nothing is clipped.
+        """
         buckets = self.buckets(tuple(sizes.values()), tensors[0].device)
         native, noise = self._native(tensors[0], buckets), step.noise("codec", sizes, CPU)
         assert native
-        return self._encode_native(native, buckets, tensors, noise, residual)
+        return self._encode_native(native, buckets, tensors, noise, residual, clip)
 
     def _encode_native(
         self,
@@ -177,10 +185,11 @@ class Bucketed(Checked, Codec, ABC):
         tensors: Sequence[Tensor],
         noise: Noise,
         residual: Residual | None = None,
+        clip: float = 0,
     ) -> Message:
         given = None if native.fits else self._fit_each(tensors, buckets)
         words, digits, fitted = native.encode(
-            tensors, noise if self.random else None, given, residual
+            tensors, noise if self.random else None, given, residual, clip
         )
         return [words, digits, self.sends(fitted)]
 

@@ -25,6 +25,7 @@ from gcbench.compressors.base import (
     sizes_of,
     unflatten,
 )
+from gcbench.compressors.bucketed import Bucketed
 from gcbench.compressors.codec import (
     Codec,
     GridCodec,
@@ -73,6 +74,14 @@ class GatherExchange:
         )
         out = self.gather(message, grads, state, comm)
         return out, {k: x.view_as(g) for (k, g), x in zip(grads.items(), left, strict=True)}
+
+    def codec_in_native_code(self, grads: Grads) -> Bucketed | None:
+        """Return the codec if native code fits and codes these gradients."""
+        first = next(iter(grads.values()))
+        is_native = isinstance(self.codec, Bucketed) and self.codec.native_for(
+            first, sizes_of(grads)
+        )
+        return self.codec if is_native else None
 
     def gather(self, message: Message, grads: Grads, state: State, comm: Comm) -> Aggregated:
         """Return the aggregate of gradients whose message this is."""

@@ -11,7 +11,7 @@ from torch import Tensor
 from gcbench.codecs.levels import level_values
 from gcbench.codecs.means import inside, mean_where
 from gcbench.codecs.one_pass import Kinds
-from gcbench.codecs.signs import Sides
+from gcbench.codecs.sums import Sides
 from gcbench.compressors.base import Properties
 from gcbench.compressors.bucketed import Parameters
 from gcbench.compressors.quantizers import Signs

@@ -17,7 +17,7 @@ from gcbench.codecs.one_pass import Kinds
 from gcbench.codecs.packing import width_of
 from gcbench.codecs.quantize import grid_codes, grid_values
 from gcbench.codecs.radix import pack_digits, unpack_digits
-from gcbench.codecs.signs import Sides, signs_and_sides
+from gcbench.codecs.sums import Sides, signs_and_sides
 from gcbench.codecs.words import from_words
 from gcbench.compressors.bucketed import Bucketed, Parameters
 from gcbench.compressors.codec import Message

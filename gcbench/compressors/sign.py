@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gcbench.codecs.means import mean_magnitude, root_mean_square
 from gcbench.codecs.one_pass import Kinds
-from gcbench.codecs.signs import Sides
+from gcbench.codecs.sums import Sides
 from gcbench.compressors.base import Properties
 from gcbench.compressors.bucketed import Parameters
 from gcbench.compressors.quantizers import Signs

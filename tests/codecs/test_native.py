@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from gcbench.codecs import native
 from gcbench.codecs.kernels import keep_backend, use_backend
 from gcbench.codecs.noise import Noise
 from gcbench.comm import Comm
-from gcbench.compressors import Compressor, State, Step
+from gcbench.compressors import Compressor, State, Step, offsets_of, sizes_of
 from gcbench.compressors.bingrad import BinGradB, BinGradPB
 from gcbench.compressors.bucketed import Bucketed
 from gcbench.compressors.even_levels import EvenLevels
@@ -33,6 +35,7 @@ from gcbench.compressors.qsgd import QSGD
 from gcbench.compressors.quantizers import GridQuantizer, TableQuantizer
 from gcbench.compressors.sign import ScaledSign
 from gcbench.compressors.virtual import aggregate
+from gcbench.compressors.wrappers import ErrorFeedback, SigmaClipping
 
 # A large tensor, tails, short buckets, fewer rows than a group, and a gap in the draws.
 SIZES = (300_000, 5200, 7, 2997, 64 * 40, 1, 31)
@@ -155,6 +158,34 @@ def test_a_residual_in_bytes_has_the_bits_of_an_eager_one() -> None:
                 parts += [x.clone() for x in (*out.update.values(), *out.sent().values(), *memory)]
             found.append(parts)
         assert all(map(same_bits, found[0], found[1])) and all(map(same_bits, *found[1:]))
+
+
+def test_values_that_are_clipped_have_the_bits_of_eager_ones() -> None:
+    """Also those far from zero, with a residual, in place, and in threads."""
+    names = "abcdefg"
+    for workers, method in itertools.product((1, 2), (EvenLevels(level_count=3), OneBit())):
+        for knobs in ({"bucket_size": 512}, {"per_layer": True}):
+            clipping = SigmaClipping(GatherExchange(replace(method, **knobs)), 2.5)
+            found = []
+            for backend, threads in (("eager", 1), ("native", 1), ("native", 3)):
+                use_backend(backend)  # type: ignore[arg-type]
+                parts: list[Tensor] = []
+                for compressor in (clipping, *(ErrorFeedback(clipping, 0.3, b) for b in (0.3, 1))):
+                    x, old = draw(workers, 1), 0.1 * draw(workers, 2)
+                    x[:, :300_000] += 3
+                    grads = dict(zip(names, x.split(SIZES, 1), strict=True))
+                    residual = dict(zip(names, old.split(SIZES, 1), strict=True))
+                    step = Step(2, 1, range(workers), offsets_of(sizes_of(grads)), threads == 3)
+                    torch.set_num_threads(threads)
+                    state = State(per_worker=residual)
+                    out = compressor.aggregate(grads, state, Comm(workers), step)
+                    kept = out.state.per_worker
+                    wanted = out.goal_of(grads)().wanted
+                    parts += [*out.update.values(), *kept.values(), *wanted.values()]
+                torch.set_num_threads(1)
+                found.append(parts)
+            assert all(map(same_bits, found[0], found[1])), clipping
+            assert all(map(same_bits, found[0], found[2])), clipping
 
 
 @pytest.mark.parametrize("workers", [1, 3])
