@@ -13,12 +13,15 @@ the stream, so that all blocks are decoded in parallel. The stream has no paddin
 from __future__ import annotations
 
 from collections.abc import Iterator
+from ctypes import Array, c_int64
 
 import torch
 from torch import Tensor
 
 from gcbench.codecs.bitstream import BitReader
+from gcbench.codecs.blocks import Blocks
 from gcbench.codecs.kernels import block_slices
+from gcbench.codecs.native import address, load_native
 
 # With at most 127 levels a value takes at most 15 bits (dense: 14 and a sign; sparse: 1 for the
 # distance, a sign, and 13) and a block at most 30,720, so that 16 bits hold its length. No distance
@@ -52,6 +55,11 @@ def as_number(code: str) -> int:
     return int(f"0{code[::-1]}", 2)
 
 
+def as_numbers(codes: list[str], device: torch.device) -> Tensor:
+    """Return each code as a number in the low 32 bits, with its length in the high 32 bits."""
+    return torch.tensor([as_number(code) | (len(code) << 32) for code in codes], device=device)
+
+
 def first_codes(codes: list[str]) -> tuple[Tensor, Tensor]:
     """Return the index and the length of the code that each number begins with, `[2^longest]` each.
 
@@ -72,13 +80,68 @@ def borders(reader: BitReader, lengths: Tensor) -> tuple[Tensor, Tensor]:
 
     Raises ValueError if a block is outside its stream.
     """
+    refuse_lengths(lengths, reader.bytes)
     ends = lengths.to(torch.int64).cumsum(1) + reader.starts
-    if bool((lengths < 0).any() | (ends[:, -1:] > reader.ends).any()):
+    return (ends - lengths).flatten(), ends.flatten()
+
+
+def refuse_lengths(lengths: Tensor, size: int) -> None:
+    """Raise ValueError if a block is outside its stream of `size` bytes."""
+    if bool((lengths < 0).any() | (lengths.sum(1) > 8 * size).any()):
         raise ValueError(
             "the lengths of the blocks are wrong: one is negative, or they exceed the "
-            f"{8 * reader.bytes} bits of the longest stream"
+            f"{8 * size} bits of the longest stream"
         )
-    return (ends - lengths).flatten(), ends.flatten()
+
+
+def encode_native(
+    codes: Tensor, blocks: Blocks, numbers: Tensor, distances: Tensor | None, levels: int
+) -> tuple[Tensor, Tensor]:
+    """Return streams and lengths of codes `[w, n]` by native code.
+
+    `numbers` are of each code, and `distances` those of distances, each below its length in bits
+    << 32; without them, the code is dense.
+    """
+    codes, rows = codes.contiguous(), len(codes)
+    lengths = torch.empty(rows, sum(blocks.counts), dtype=torch.int16)
+    given = codes.data_ptr(), rows, *_sizes(blocks), address(numbers), address(distances), levels
+    threads = torch.get_num_threads()
+    load_native().elias_encode(*given, address(lengths), None, 0, threads)
+    size = (int(lengths.sum(1).max()) + 7) // 8
+    streams = torch.zeros(rows, size // 4 + 1, dtype=torch.int32)
+    of_streams = address(streams), streams.shape[1]
+    load_native().elias_encode(*given, address(lengths), *of_streams, threads)
+    return streams.view(torch.uint8)[:, :size], lengths
+
+
+def decode_native(
+    streams: Tensor,
+    lengths: Tensor,
+    blocks: Blocks,
+    first: Tensor,
+    second: Tensor | None,
+    levels: int,
+) -> Tensor:
+    """Return codes `[r, n]` by native code, from a table of runs, or of distances and codes."""
+    refuse_lengths(lengths, streams.shape[1])
+    streams, lengths = streams.contiguous(), lengths.contiguous()
+    codes = torch.empty(len(streams), sum(blocks.segments), dtype=torch.uint8)
+    tables = (
+        address(first),
+        len(first) - 1,
+        address(second),
+        0 if second is None else len(second) - 1,
+    )
+    load_native().elias_decode(
+        *(address(streams), *streams.shape, address(lengths), *_sizes(blocks), *tables, levels),
+        *(address(codes), torch.get_num_threads()),
+    )
+    return codes
+
+
+def _sizes(blocks: Blocks) -> tuple[int, Array[c_int64], int]:
+    count = len(blocks.segments)
+    return count, (c_int64 * count)(*blocks.segments), blocks.size
 
 
 def lanes(starts: Tensor) -> Iterator[slice]:

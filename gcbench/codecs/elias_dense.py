@@ -9,8 +9,19 @@ from torch import Tensor
 
 from gcbench.codecs.bitstream import BitReader, BitWriter
 from gcbench.codecs.blocks import Blocks
-from gcbench.codecs.elias import as_number, borders, first_codes, lanes, omega, sign
+from gcbench.codecs.elias import (
+    as_number,
+    as_numbers,
+    borders,
+    decode_native,
+    encode_native,
+    first_codes,
+    lanes,
+    omega,
+    sign,
+)
 from gcbench.codecs.kernels import CACHED_VALUES, block_slices
+from gcbench.codecs.native import is_native
 
 _LOOK = 15  # bits looked up at once; at least the length of the longest code
 _RUN = 7  # how many codes, of one byte each, fit in an entry of the decoder's table
@@ -26,6 +37,8 @@ def encode_dense(codes: Tensor, blocks: Blocks, levels: int) -> tuple[Tensor, Te
 
     The streams are uint8 `[w, bytes of the longest]`, the lengths int16 `[w, blocks]`.
     """
+    if is_native(codes, torch.uint8):
+        return encode_native(codes, blocks, _numbers(levels), None, levels)
     table = _join_table(levels, codes.device)
     # The fill value stands for a code of no bits.
     padded = blocks.split(codes, blocks.size + -blocks.size % 8, fill=2 * levels + 1)
@@ -41,6 +54,12 @@ def encode_dense(codes: Tensor, blocks: Blocks, levels: int) -> tuple[Tensor, Te
         writer.put((entries & 0xFFFFFFFF).flatten(), places.sub_(bits).flatten())
         lengths.append(bits.view(*padded[:, part].shape[:2], -1).sum(-1))
     return writer.streams(), torch.cat(lengths, dim=1).to(torch.int16)
+
+
+@lru_cache(maxsize=8)
+def _numbers(levels: int) -> Tensor:
+    codes = [dense_code(code, levels) for code in range(2 * levels + 1)]
+    return as_numbers(codes, torch.device("cpu"))
 
 
 def _width(levels: int) -> int:
@@ -97,6 +116,8 @@ def decode_dense(streams: Tensor, lengths: Tensor, blocks: Blocks, levels: int) 
     Raises ValueError if the lengths do not fit the streams.
     """
     table, mask = _run_table(levels, streams.device), (1 << _LOOK) - 1
+    if is_native(streams, torch.uint8):
+        return decode_native(streams, lengths, blocks, table, None, levels)
     reader = BitReader(streams, beyond=_LOOK * (blocks.size + 2))
     starts, ends = borders(reader, lengths)
     words = torch.zeros(

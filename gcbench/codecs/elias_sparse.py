@@ -9,7 +9,17 @@ from torch import Tensor
 
 from gcbench.codecs.bitstream import BitReader, BitWriter
 from gcbench.codecs.blocks import Blocks
-from gcbench.codecs.elias import as_number, borders, first_codes, lanes, omega, sign
+from gcbench.codecs.elias import (
+    as_numbers,
+    borders,
+    decode_native,
+    encode_native,
+    first_codes,
+    lanes,
+    omega,
+    sign,
+)
+from gcbench.codecs.native import is_native
 
 
 def sparse_code(code: int, levels: int) -> str:
@@ -24,6 +34,8 @@ def encode_sparse(codes: Tensor, blocks: Blocks, levels: int) -> tuple[Tensor, T
     """
     distances = _distance_codes(blocks.size, codes.device)
     values = _value_codes(levels, codes.device)
+    if is_native(codes, torch.uint8):
+        return encode_native(codes, blocks, values, distances, levels)
     padded = blocks.split(codes, blocks.size, fill=levels)
     writer = BitWriter(
         codes.shape[0], codes.shape[1] * (1 + len(sparse_code(0, levels))), codes.device
@@ -60,20 +72,15 @@ def _before(at: Tensor, block: Tensor, size: int) -> Tensor:
 
 @lru_cache(maxsize=8)
 def _distance_codes(size: int, device: torch.device) -> Tensor:
-    return _numbers(["", *map(omega, range(1, size + 1))], device)
+    return as_numbers(["", *map(omega, range(1, size + 1))], device)
 
 
 @lru_cache(maxsize=8)
 def _value_codes(levels: int, device: torch.device) -> Tensor:
-    return _numbers(
+    return as_numbers(
         ["" if code == levels else sparse_code(code, levels) for code in range(2 * levels + 1)],
         device,
     )
-
-
-def _numbers(codes: list[str], device: torch.device) -> Tensor:
-    """Return each code as a number in the low 32 bits, with its length in the high 32 bits."""
-    return torch.tensor([as_number(code) | (len(code) << 32) for code in codes], device=device)
 
 
 def decode_sparse(streams: Tensor, lengths: Tensor, blocks: Blocks, levels: int) -> Tensor:
@@ -82,6 +89,8 @@ def decode_sparse(streams: Tensor, lengths: Tensor, blocks: Blocks, levels: int)
     Raises ValueError if the lengths do not fit the streams.
     """
     distances, values = _distances(blocks.size, streams.device), _values(levels, streams.device)
+    if is_native(streams, torch.uint8):
+        return decode_native(streams, lengths, blocks, distances, values, levels)
     reader = BitReader(streams, beyond=33 * blocks.size)
     starts, ends = borders(reader, lengths)
     codes = torch.full(

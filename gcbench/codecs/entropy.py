@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from gcbench.codecs.native import address, is_native, load_native
+
 if TYPE_CHECKING:  # imported where it is used, as a machine for other codes need not have it
     import constriction
 
@@ -32,12 +34,21 @@ def encode_ans(codes: Tensor, values: int) -> tuple[Tensor, Tensor]:
     The words are int32 `[w, longest]`; the first word of a row says how many follow. The model,
     int16 `[w, values]`, holds the frequency of each code in units of 1/32767, rounded up.
 
-    The coder is `constriction`'s asymmetric numeral systems (Duda 2009). It runs on the CPU, on
-    whatever device the codes are.
+    The coder is `constriction`'s asymmetric numeral systems (Duda 2009), in native code or its own.
+    It runs on the CPU, on whatever device the codes are.
     """
     weights = (
         (_counts(codes, values).double() * _HEAVIEST / codes.shape[1]).ceil().to(torch.int16).cpu()
     )
+    if is_native(codes, torch.uint8):
+        codes, n, shares = codes.contiguous(), codes.shape[1], _cumulative(weights)
+        longest = (24 * n + 31) // 32 + 3  # a code takes up to 24 bits
+        words = torch.empty(len(codes), longest, dtype=torch.int32)
+        of_codes = address(codes), *codes.shape, address(shares), values
+        load_native().ans_encode(*of_codes, address(words), longest, torch.get_num_threads())
+        for row in words:
+            row[1 + int(row[0]) :] = 0
+        return words[:, : 1 + int(words[:, 0].max())], weights
     import constriction
 
     rows = []
@@ -56,17 +67,41 @@ def decode_ans(words: Tensor, weights: Tensor, n: int) -> Tensor:
 
     Raises ValueError for words or a model that no encoder writes.
     """
+    counts = words[:, :1]
+    if words.shape[1] == 0 or bool(((counts < 0) | (counts >= words.shape[1])).any()):
+        raise ValueError("a row has fewer words than it says")
+    if bool((weights < 0).any() | (weights.sum(1) == 0).any()):
+        raise ValueError("a code has a negative weight, or none has any")
+    if is_native(words, torch.int32):
+        if bool(((counts > 0) & (words.gather(1, counts.long()) == 0)).any()):
+            raise ValueError("the last word of a row is 0")
+        words, shares = words.contiguous(), _cumulative(weights)
+        codes = torch.empty(len(words), n, dtype=torch.uint8)
+        of_words = address(words), len(words), n, address(shares), weights.shape[1]
+        longest, threads = words.shape[1], torch.get_num_threads()
+        load_native().ans_decode(*of_words, address(codes), longest, threads)
+        return codes
     import constriction
 
     rows = []
     for row, weight in zip(words.cpu().numpy().view(np.uint32), weights.cpu().numpy(), strict=True):
-        if row.size == 0 or row[0] >= row.size:
-            raise ValueError("a row has fewer words than it says")
-        if (weight < 0).any():
-            raise ValueError("a code has a negative weight")
         coder = constriction.stream.stack.AnsCoder(row[1 : 1 + row[0]])
         rows.append(torch.from_numpy(coder.decode(_model(weight), n)))
     return torch.stack(rows).to(torch.uint8).to(words.device)
+
+
+def _cumulative(weights: Tensor) -> Tensor:
+    """Return the sums `[w, values + 1]`, int32, of shares of 2^24 that the coder makes of weights.
+
+    Each code has a share of at least 1. Sums are float32 ones, in order, as in `_model`.
+    """
+    values = weights.shape[1]
+    below = np.zeros((len(weights), values + 1), dtype=np.float32)
+    below[:, 1:] = np.cumsum(weights.numpy(), axis=1, dtype=np.float32)
+    scale = np.float32((1 << 24) - values) / below[:, -1:]
+    sums = (below * scale).astype(np.int32) + np.arange(values + 1, dtype=np.int32)
+    sums[:, -1] = 1 << 24
+    return torch.from_numpy(sums)
 
 
 def _model(weights: np.ndarray) -> constriction.stream.model.Categorical:

@@ -40,6 +40,9 @@ _FUNCTIONS = {  # *: pointer, d: double, f: float, i: int, n: int64
     "natural_decode": "**nn*ni",
     "largest": "**nnn**i",
     "grid_codes": "n*****nn*i",
+    "elias_encode": "*nn*n**n**ni",
+    "elias_decode": "*nn*n*n*n*nn*i",
+    **dict.fromkeys(("ans_encode", "ans_decode"), "*nn*n*ni"),
     "pack_lanes": "*nnnn*i",
     "lane_values": "*nnnnfn****i",
     **{
@@ -62,9 +65,9 @@ def find_compiler() -> str | None:
     )
 
 
-def is_native(x: Tensor) -> bool:
-    """Return whether native code takes x, float32 on the CPU."""
-    return backend_in_use() == "native" and x.device.type == "cpu" and x.dtype == torch.float32
+def is_native(x: Tensor, dtype: torch.dtype = torch.float32) -> bool:
+    """Return whether native code takes x, of this type on the CPU."""
+    return backend_in_use() == "native" and x.device.type == "cpu" and x.dtype == dtype
 
 
 def address(x: Tensor | None) -> int | None:

@@ -53,18 +53,19 @@ def clip(tensors: Sequence[Tensor], deviations: float) -> list[Tensor]:
     A GPU clips all of them at once.
     """
     if tensors[0].is_cpu:
-        limits = [_limits(standard_deviation(x), deviations).unsqueeze(1) for x in tensors]
-        return [x.clamp(-limit, limit) for x, limit in zip(tensors, limits, strict=True)]
+        sigmas = [standard_deviation(x).unsqueeze(1) for x in tensors]
+        each = [(x, _limits(sigma, deviations)) for x, sigma in zip(tensors, sigmas, strict=True)]
+        return [x.clamp(-limit, limit) for x, limit in each]
     segments = tuple(x.shape[1] for x in tensors)
     buckets = buckets_of(segments, None, 1, tensors[0].device)
     rows, groups = buckets.take(tensors), buckets.groups
     first = torch.cat([x[:, :1] for x in tensors], dim=1)
-    parts = [
+    of_rows = [
         _sums_of_shifted(matrix, first[:, groups.buckets[place]]).flatten(2)
         for place, matrix in rows.matrices
     ]
     rest = _sums_of_shifted(rows.rest.unsqueeze(-1), first[:, groups.rest_buckets])
-    sums = _by_bucket([*parts, rest], groups)
+    sums = _by_bucket([*of_rows, rest], groups)
     limits, ends = _limits_of(sums, buckets.sizes, deviations), buckets.sizes.cumsum(0)
     return list(_clip(torch.cat(list(tensors), dim=1), limits, ends).split(segments, dim=1))
 
@@ -76,7 +77,8 @@ def _sums_of_shifted(x: Tensor, first: Tensor) -> Tensor:
 
 @kernel
 def _limits_of(sums: Tensor, sizes: Tensor, deviations: float) -> Tensor:
-    return _limits(deviation(*sums.unbind(0), sizes), deviations)
+    total, squares = sums.unbind(0)
+    return _limits(deviation(total, squares, sizes), deviations)
 
 
 @kernel
@@ -92,7 +94,7 @@ def _limits(sigma: Tensor, deviations: float) -> Tensor:
 
 @kernel
 def _signs_and_sums(x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return words `[w, groups, row]` and sums `[w, groups, 32]` of groups `[w, groups, 32, row]`."""
+    """Return words `[w, groups, row]`, sums `[w, groups, 32]` of groups `[w, groups, 32, row]`."""
     up = x >= 0
     (word,) = to_words(up.to(torch.int32), 2)
     wide = x.double()

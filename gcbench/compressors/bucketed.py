@@ -169,7 +169,7 @@ class Bucketed(Checked, Codec, ABC):
         step: Step,
         clip: float = 0,
     ) -> Message:
-        """Return the message for tensors and a residual, clipped at `clip` deviations, by native code.
+        """Return the message for tensors and a residual, by native code that clips at deviations.
 
         Without `clip` nothing is clipped.
         """

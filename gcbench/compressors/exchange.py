@@ -77,11 +77,10 @@ class GatherExchange:
 
     def codec_in_native_code(self, grads: Grads) -> Bucketed | None:
         """Return the codec if native code fits and codes these gradients."""
-        first = next(iter(grads.values()))
-        is_native = isinstance(self.codec, Bucketed) and self.codec.native_for(
-            first, sizes_of(grads)
-        )
-        return self.codec if is_native else None
+        codec, first = self.codec, next(iter(grads.values()))
+        if isinstance(codec, Bucketed) and codec.native_for(first, sizes_of(grads)):
+            return codec
+        return None
 
     def gather(self, message: Message, grads: Grads, state: State, comm: Comm) -> Aggregated:
         """Return the aggregate of gradients whose message this is."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -16,6 +16,10 @@ from backends import needs_compiler
 from torch import Tensor
 
 from gcbench.codecs import native
+from gcbench.codecs.blocks import Blocks
+from gcbench.codecs.elias_dense import decode_dense, encode_dense
+from gcbench.codecs.elias_sparse import decode_sparse, encode_sparse
+from gcbench.codecs.entropy import decode_ans, encode_ans
 from gcbench.codecs.kernels import keep_backend, use_backend
 from gcbench.codecs.noise import Noise
 from gcbench.comm import Comm
@@ -59,6 +63,21 @@ METHODS: dict[str, list[Bucketed]] = {
         *(ORQ(s, **BUCKETS[s % 4]) for s in (3, 5, 9, 17, 33)),
         *(Linear(s, **BUCKETS[s % 4]) for s in (2, 3, 4, 6, 7, 16, 18, 200)),
     ],
+}
+
+
+class VariableLength(NamedTuple):
+    write: Callable[..., tuple[Tensor, Tensor]]
+    read: Callable[..., Tensor]
+
+
+CODES_OF = {
+    "dense": VariableLength(encode_dense, decode_dense),
+    "sparse": VariableLength(encode_sparse, decode_sparse),
+    "ans": VariableLength(
+        lambda codes, blocks, levels: encode_ans(codes, 2 * levels + 1),
+        lambda words, weights, blocks, levels: decode_ans(words, weights, sum(blocks.segments)),
+    ),
 }
 
 
@@ -225,6 +244,28 @@ def test_powers_of_two_have_the_bits_of_eager_ones() -> None:
             found.append([*message, torch.where(added.isfinite(), added, 0), added.isnan()])
     for eager, native_ in zip(found[:4], found[4:], strict=True):
         assert all(map(same_bits, eager, native_))
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse", "ans"])
+def test_codes_of_variable_length_have_the_bits_of_eager_ones(kind: str) -> None:
+    """Of one and three rows, on one and three threads, with blocks that end inside words."""
+    generator = torch.Generator().manual_seed(4)
+    for levels, zeros, size in ((1, 0.9, 512), (7, 0.5, 2048), (127, 0.2, 77), (7, 1.0, 512)):
+        code, blocks = CODES_OF[kind], Blocks((70_000, 5, 513, 1, 2048), size)
+        n = sum(blocks.segments)
+        for rows in (1, 3):
+            codes = torch.randint(0, 2 * levels + 1, (rows, n), generator=generator)
+            is_zero = torch.rand(rows, n, generator=generator) < zeros
+            codes = codes.where(~is_zero, levels).to(torch.uint8)
+            use_backend("eager")
+            expected = code.write(codes, blocks, levels)
+            use_backend("native")
+            for threads in (1, 3):
+                torch.set_num_threads(threads)
+                found = code.write(codes, blocks, levels)
+                assert all(map(torch.equal, found, expected)), (levels, rows)
+                assert torch.equal(code.read(*found, blocks, levels), codes), (levels, rows)
+            torch.set_num_threads(1)
 
 
 def test_threads_change_nothing() -> None:
