@@ -17,7 +17,7 @@ import torch
 from torch import fx
 
 from gcbench.check.gpu_steps import KernelCall, bytes_of, fake_tensors
-from gcbench.codecs.compiled import compile_graph, trace_call
+from gcbench.codecs.kernels import compile_graph, trace_call
 
 # Products added without rounding them first, approximate functions, and subnormals taken as zero.
 # Floor (cvt.rmi) is exempt, although it takes them as zero, too: this changes its result only for

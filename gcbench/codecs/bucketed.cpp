@@ -191,7 +191,7 @@ struct Source {  // the tensors of one worker, and where to write
   }
 };
 
-// means.py `standard_deviation`, and sums.py `_limits`, from the sums of spans.
+// scales.py `standard_deviation`, and scales.py `_limits`, from the sums of spans.
 void set_limits(const std::vector<Piece>& spans, const std::vector<double>& sums,
                 const Index* sizes, double clip, float* limits) {
   Tree differences, squares;
@@ -211,9 +211,9 @@ void set_limits(const std::vector<Piece>& spans, const std::vector<double>& sums
 
 extern "C" {
 
-// Values are clipped to `clip` standard deviations of their tensor; 0: to none.
-// Fits buckets (unless they are given), and writes words and the codes outside groups, or the codes
-// of all values; without either, it only fits. Pointers are to [workers][tensors].
+// Fits buckets (unless they are given) to values that are clipped to `clip` standard deviations of
+// their tensor, if that is not 0, and writes words and the codes outside groups, or the codes of all
+// values; without either, it only fits. Pointers are to [workers][tensors].
 void encode(const Job* job_, Index workers, Index tensors, const float* const* x,
             const Feedback* feedback, const Index* sizes, double clip, const Word* starts, const Word* keys, float* fitted,
             Word* words, std::uint8_t* rest, std::uint8_t* const* codes, int threads) {

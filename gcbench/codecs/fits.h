@@ -36,7 +36,7 @@ typedef float Floats __attribute__((vector_size(32)));
 typedef double Doubles __attribute__((vector_size(64)));
 constexpr Index LANES = 32, BLOCK = 512;
 
-// Sums of blocks, added in pairs of neighbors, then pairs of pairs: means.py `fixed_sum`.
+// Sums of blocks, added in pairs of neighbors, then pairs of pairs: scales.py `fixed_sum`.
 struct Tree {
   double sums[64];
   Index top = 0, count = 0;

@@ -9,13 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gcbench.codecs.entropy import shannon_bits
-from gcbench.codecs.lanes import Units, bucket_spans, sum_of_codes
 from gcbench.codecs.noise import Noise
+from gcbench.codecs.packing import Units, bucket_spans, shannon_bits, sum_of_codes
 from gcbench.comm import Comm
 from gcbench.compressors.base import (
     Aggregated,
-    Compressor,
     Grads,
     Properties,
     State,
@@ -31,10 +29,7 @@ from gcbench.compressors.codec import (
     GridCodec,
     Message,
     RaggedCodec,
-    TableCodec,
 )
-from gcbench.compressors.counted import CountExchange
-from gcbench.settings.compressor import Exchange
 
 
 @dataclass(frozen=True)
@@ -258,22 +253,3 @@ def sum_codes(
     return sum_of_codes(
         codes, most.bit_length(), most, lambda words: comm.sum([words])[0], units, values
     )
-
-
-def build_exchange(codec: Codec, exchange: Exchange) -> Compressor:
-    """Return a compressor that sends the codes of `codec` by `exchange`.
-
-    Raises ValueError for exchange=sum with a codec that cannot share a grid or tables.
-    """
-    if exchange == "gather":
-        return GatherExchange(codec)
-    if exchange == "sum":
-        if isinstance(codec, GridCodec):
-            return SumExchange(codec)
-        if isinstance(codec, TableCodec):
-            return CountExchange(codec)
-        raise ValueError(
-            "exchange=sum needs codes on a shared grid, such as those of qsgd; "
-            "type exchange=gather or scatter"
-        )
-    return ScatterExchange(codec, code_means=exchange == "scatter_coded")

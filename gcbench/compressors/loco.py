@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from gcbench.codecs.kernels import kernel
-from gcbench.codecs.one_pass import Kinds, Residual
-from gcbench.codecs.quantize import max_norm
+from gcbench.codecs.one_pass import Kinds, Parameters, Residual
+from gcbench.codecs.scales import max_norm
 from gcbench.comm import Comm
 from gcbench.compressors.base import (
     Aggregated,
@@ -22,7 +22,7 @@ from gcbench.compressors.base import (
     flatten_each,
     sizes_of,
 )
-from gcbench.compressors.bucketed import Bucketed, Parameters
+from gcbench.compressors.bucketed import Bucketed
 from gcbench.compressors.exchange import GatherExchange
 from gcbench.compressors.quantizers import SignedGridQuantizer
 from gcbench.compressors.wrappers import ErrorFeedback

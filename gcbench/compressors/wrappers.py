@@ -1,7 +1,7 @@
 """Wrappers around a method.
 
 They have a fixed order, outermost first: checked gradients, norm clipping, dense warm-up, small
-tensors sent uncompressed (`gcbench.compressors.small`), stacks of matrices
+tensors sent uncompressed (`gcbench.compressors.matrices`), stacks of matrices
 (`gcbench.compressors.matrices`), momentum coding (around the dense warm-up, whose gradients it
 follows), error feedback, sigma clipping, buckets that run through the whole gradient.
 """
@@ -13,9 +13,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from gcbench.codecs.means import norm
 from gcbench.codecs.one_pass import Residual
-from gcbench.codecs.sums import clip
+from gcbench.codecs.scales import clip, norm
 from gcbench.comm import Comm
 from gcbench.compressors.base import (
     Aggregated,

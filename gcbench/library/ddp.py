@@ -15,8 +15,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gcbench.comm import Arrived, Comm, MirrorTransport, WholeGradient, node_size, transport_of
 from gcbench.compressors import Compressor, Grads, parts_of
-from gcbench.compressors.hierarchical import Hierarchical
 from gcbench.compressors.matrices import Shape, shapes_of_parameters
+from gcbench.compressors.other_exchanges import Hierarchical
 from gcbench.config import ConfigError
 from gcbench.launch.checks import refuse_complex, refuse_sparse
 from gcbench.library.agreement import blank

@@ -28,16 +28,16 @@ from gcbench.check.gpu import (
 from gcbench.check.gpu_compiler import compile_call, inexact_instructions, missing
 from gcbench.check.gpu_steps import CANNOT_DO_WITHOUT, ObservedStep, observe_step
 from gcbench.check.layouts import equal
-from gcbench.codecs.compiled import COMPILER_OPTIONS
+from gcbench.codecs.kernels import COMPILER_OPTIONS
 from gcbench.comm import Comm
 from gcbench.compressors import Aggregated, Compressor, Grads, Properties, State, Step
 from gcbench.compressors.bingrad import BinGradB, BinGradPB
 from gcbench.compressors.codec import Codec
 from gcbench.compressors.dense import Dense
 from gcbench.compressors.even_levels import EvenLevels
-from gcbench.compressors.exchange import build_exchange
 from gcbench.compressors.linear import Linear
 from gcbench.compressors.orq import ORQ
+from gcbench.compressors.other_exchanges import build_exchange
 from gcbench.compressors.qsgd import QSGD
 from gcbench.config import ConfigError
 

@@ -7,11 +7,10 @@ import torch
 from backends import use
 from torch import Tensor
 
-from gcbench.codecs.blocks import Blocks
-from gcbench.codecs.elias_dense import decode_dense, encode_dense
-from gcbench.codecs.elias_sparse import decode_sparse, encode_sparse
-from gcbench.codecs.entropy import decode_ans, encode_ans
+from gcbench.codecs.elias import Blocks
+from gcbench.codecs.elias_codes import decode_dense, decode_sparse, encode_dense, encode_sparse
 from gcbench.codecs.kernels import Backend
+from gcbench.codecs.packing import decode_ans, encode_ans
 
 LEVELS, BLOCKS = 7, Blocks((37, 5, 22), 16)
 N = sum(BLOCKS.segments)

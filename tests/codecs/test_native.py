@@ -16,18 +16,17 @@ from backends import needs_compiler
 from torch import Tensor
 
 from gcbench.codecs import native
-from gcbench.codecs.blocks import Blocks
-from gcbench.codecs.elias_dense import decode_dense, encode_dense
-from gcbench.codecs.elias_sparse import decode_sparse, encode_sparse
-from gcbench.codecs.entropy import decode_ans, encode_ans
+from gcbench.codecs.elias import Blocks
+from gcbench.codecs.elias_codes import decode_dense, decode_sparse, encode_dense, encode_sparse
 from gcbench.codecs.kernels import keep_backend, use_backend
 from gcbench.codecs.noise import Noise
+from gcbench.codecs.packing import decode_ans, encode_ans
 from gcbench.comm import Comm
 from gcbench.compressors import Compressor, State, Step, offsets_of, sizes_of
 from gcbench.compressors.bingrad import BinGradB, BinGradPB
 from gcbench.compressors.bucketed import Bucketed
 from gcbench.compressors.even_levels import EvenLevels
-from gcbench.compressors.exchange import GatherExchange, build_exchange
+from gcbench.compressors.exchange import GatherExchange
 from gcbench.compressors.global_randk import GlobalRandK
 from gcbench.compressors.linear import Linear
 from gcbench.compressors.loco import LoCo, NearestLevel
@@ -35,6 +34,7 @@ from gcbench.compressors.maxnorm import MaxNorm, MultiScale
 from gcbench.compressors.natural import Natural
 from gcbench.compressors.onebit import OneBit
 from gcbench.compressors.orq import ORQ
+from gcbench.compressors.other_exchanges import build_exchange
 from gcbench.compressors.qsgd import QSGD
 from gcbench.compressors.quantizers import GridQuantizer, TableQuantizer
 from gcbench.compressors.sign import ScaledSign

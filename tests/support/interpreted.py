@@ -28,8 +28,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from triton.runtime.interpreter import TensorHandle
 
 from gcbench.check.gpu_compiler import FakeDriver
-from gcbench.codecs.compiled import compile_graph, trace_call
-from gcbench.codecs.kernels import run_kernels_by
+from gcbench.codecs.kernels import compile_graph, run_kernels_by, trace_call
 
 Array = Callable[[Any], Any]
 LIBDEVICE: dict[str, Array] = {
