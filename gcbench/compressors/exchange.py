@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gcbench.codecs.noise import Noise
 from gcbench.codecs.packing import Units, bucket_spans, shannon_bits, sum_of_codes
-from gcbench.comm import Comm
+from gcbench.comm.collectives import Comm
 from gcbench.compressors.base import (
     Aggregated,
     Grads,

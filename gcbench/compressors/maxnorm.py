@@ -16,7 +16,7 @@ from gcbench.codecs.native import is_native, load_native
 from gcbench.codecs.noise import Draws, Noise, unit_interval
 from gcbench.codecs.packing import EACH_VALUE, ONE_SPAN, Units, pack, unpack
 from gcbench.codecs.scales import NORMS, Norm, stochastic_round
-from gcbench.comm import Comm
+from gcbench.comm.collectives import Comm
 from gcbench.compressors.base import (
     Aggregated,
     Grads,

@@ -11,7 +11,8 @@ from torch import Tensor
 from gcbench.codecs.levels import level_values
 from gcbench.codecs.noise import Noise
 from gcbench.codecs.packing import pack_lanes, unpack_lanes
-from gcbench.comm import Comm, Nodes
+from gcbench.comm.collectives import Comm
+from gcbench.comm.nodes import Nodes
 from gcbench.compressors.base import (
     Aggregated,
     Compressor,

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gcbench.codecs.one_pass import Residual
 from gcbench.codecs.scales import clip, norm
-from gcbench.comm import Comm
+from gcbench.comm.collectives import Comm
 from gcbench.compressors.base import (
     Aggregated,
     Compressor,

@@ -21,7 +21,7 @@ from gcbench.codecs.elias_codes import decode_dense, decode_sparse, encode_dense
 from gcbench.codecs.kernels import keep_backend, use_backend
 from gcbench.codecs.noise import Noise
 from gcbench.codecs.packing import decode_ans, encode_ans
-from gcbench.comm import Comm
+from gcbench.comm.collectives import Comm
 from gcbench.compressors import Compressor, State, Step, offsets_of, sizes_of
 from gcbench.compressors.bingrad import BinGradB, BinGradPB
 from gcbench.compressors.bucketed import Bucketed
