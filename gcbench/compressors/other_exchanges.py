@@ -108,10 +108,7 @@ def _count(codes: Tensor, levels: int, comm: Comm) -> list[Tensor]:
     rest = unpack_lanes(
         comm.sum([pack_lanes(weights[codes.long()], bits)])[0], codes.shape[1], bits
     )
-    counts = []
-    for _ in range(levels - 1):
-        counts.append(rest % base)
-        rest = rest // base
+    counts = [rest // base**k % base for k in range(levels - 1)]
     return [comm.workers - torch.stack(counts).sum(0), *counts]
 
 

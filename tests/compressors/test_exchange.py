@@ -21,10 +21,11 @@ from gcbench.compressors.bucketed import Parameters
 from gcbench.compressors.build import build
 from gcbench.compressors.codec import flatten_sum
 from gcbench.compressors.dense import Dense
-from gcbench.compressors.exchange import Exchange, sum_codes
+from gcbench.compressors.exchange import sum_codes
 from gcbench.compressors.other_exchanges import build_exchange, shard_exchange
 from gcbench.compressors.qsgd import QSGD
 from gcbench.compressors.sign import ScaledSign
+from gcbench.settings.compressor import Exchange
 
 
 def mean_of(grads: Grads) -> torch.Tensor:
