@@ -158,7 +158,7 @@ def _imported(tree: ast.AST, files: Collection[str]) -> set[str]:
 
 def test_an_entropy_coder_is_needed_only_by_who_uses_it() -> None:
     """A GPU that is lent for minutes may be on a machine that cannot install it."""
-    tree = ast.parse((PACKAGE / "codecs/entropy.py").read_text())
+    tree = ast.parse((PACKAGE / "codecs/packing.py").read_text())
     first = {
         alias.name for node in tree.body if isinstance(node, ast.Import) for alias in node.names
     }

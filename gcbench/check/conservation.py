@@ -12,8 +12,7 @@ from gcbench.check.promises import rounding_of_sums
 from gcbench.check.steps import WORKERS, flat
 from gcbench.compressors import Compressor, Grads, State, parts_of
 from gcbench.compressors.exchange import ScatterExchange
-from gcbench.compressors.matrices import StacksOfMatrices
-from gcbench.compressors.small import SmallTensorsWhole
+from gcbench.compressors.matrices import SmallTensorsWhole, StacksOfMatrices
 from gcbench.compressors.virtual import aggregate
 from gcbench.compressors.wrappers import CheckedGradients, ErrorFeedback
 

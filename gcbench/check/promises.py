@@ -21,8 +21,7 @@ from gcbench.compressors import (
     offsets_of,
     sizes_of,
 )
-from gcbench.compressors.build import dense_steps_of
-from gcbench.compressors.virtual import aggregate
+from gcbench.compressors.virtual import aggregate, dense_steps_of
 from gcbench.compressors.wrappers import ErrorFeedback
 
 

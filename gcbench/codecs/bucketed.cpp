@@ -11,6 +11,7 @@
 namespace {
 
 constexpr Index CHUNK = 1 << 12;  // values that are fitted, then coded, while in a core's cache
+constexpr Index SPAN = BLOCK << 8;  // values of a tensor whose sums are one task, and a subtree
 
 // The place of each row, and the parts into which threads divide the work.
 struct Layout {
@@ -82,6 +83,7 @@ struct Source {  // the tensors of one worker, and where to write
   Draw draw;
   float* fitted;
   std::uint8_t* const* codes;
+  const float* limits = nullptr;  // of the magnitudes in each tensor; null: none
 
   // Writes n values of the residual, of one block.
   void residual(const Piece& p, Index from, int n, float* out) const {
@@ -111,9 +113,32 @@ struct Source {  // the tensors of one worker, and where to write
     return room;
   }
 
+  // Returns n values of a tensor within its limit, in `room` if there is one.
+  const float* clipped(Index tensor, const float* v, int n, float* room) const {
+    if (!limits) return v;
+    const float limit = limits[tensor];
+    for (int i = 0; i < n; i++) {
+      const float low = v[i] < -limit ? -limit : v[i];
+      room[i] = low > limit ? limit : low;
+    }
+    if (limit != limit) std::fill_n(room, n, limit);  // there are values that are not finite
+    return room;
+  }
+
+  // Writes the sums of a span's differences from its tensor's first value, and of their squares.
+  void sum_span(const Piece& p, double* sums) const {
+    float room[BLOCK], first[1];
+    const Piece whole{p.tensor, 0, 1, 0, 0};
+    shifted_sums([&](Index from, int n) { return read(p, from, n, room); }, p.length,
+                 *read(whole, 0, 1, first), sums);
+  }
+
   void fit_bucket(const Piece& p) const {
-    float room[BLOCK];
-    fit(job, [&](Index from, int n) { return read(p, from, n, room); }, p.length,
+    float room[BLOCK], within[BLOCK];
+    const auto values = [&](Index from, int n) {
+      return clipped(p.tensor, read(p, from, n, room), n, within);
+    };
+    fit(job, values, p.length,
         fitted + p.bucket * job.fitted);
   }
 
@@ -130,12 +155,12 @@ struct Source {  // the tensors of one worker, and where to write
 
   // Writes the codes of n values from `from` on, and what they leave out.
   void code_part(const Piece& p, Index from, int n, Word* out) const {
-    float room[TILE];
+    float room[TILE], within[TILE];
     const float* parameters = fitted + p.bucket * job.fitted;
     prefetch(p, from, n);
     const Word index = starts ? starts[p.tensor] + Word(p.offset + from) : 0;
     const float* coded = read(p, from, n, room);
-    code(job, coded, n, parameters, draw, index, out);
+    code(job, clipped(p.tensor, coded, n, within), n, parameters, draw, index, out);
     if (feedback) leave(p, from, n, coded, out, parameters);
     if (codes) std::copy(out, out + n, codes[p.tensor] + p.offset + from);
   }
@@ -166,25 +191,57 @@ struct Source {  // the tensors of one worker, and where to write
   }
 };
 
+// scales.py `standard_deviation`, and scales.py `_limits`, from the sums of spans.
+void set_limits(const std::vector<Piece>& spans, const std::vector<double>& sums,
+                const Index* sizes, double clip, float* limits) {
+  Tree differences, squares;
+  for (std::size_t s = 0; s < spans.size(); s++) {
+    differences.add(sums[2 * s]), squares.add(sums[2 * s + 1]);
+    const Index i = spans[s].tensor;
+    if (spans[s].offset + spans[s].length < sizes[i]) continue;
+    const double n = double(sizes[i]), mean = differences.total() / n;
+    const double variance = squares.total() / n - mean * mean;
+    const double sigma = std::sqrt(variance < 0 ? 0 : variance);
+    limits[i] = sigma == 0 ? INFINITY : float(clip * sigma);
+    differences = squares = Tree();
+  }
+}
+
 }  // namespace
 
 extern "C" {
 
-// Fits buckets (unless they are given), and writes words and the codes outside groups, or the codes
-// of all values; without either, it only fits. Pointers are to [workers][tensors].
+// Fits buckets (unless they are given) to values that are clipped to `clip` standard deviations of
+// their tensor, if that is not 0, and writes words and the codes outside groups, or the codes of all
+// values; without either, it only fits. Pointers are to [workers][tensors].
 void encode(const Job* job_, Index workers, Index tensors, const float* const* x,
-            const Feedback* feedback, const Word* starts, const Word* keys, float* fitted,
+            const Feedback* feedback, const Index* sizes, double clip, const Word* starts, const Word* keys, float* fitted,
             Word* words, std::uint8_t* rest, std::uint8_t* const* codes, int threads) {
   const Job& job = *job_;
   const Layout layout(job);
   const Piece* shorts = job.pieces + job.row_pieces + job.tails;
   const bool fits = job.fit != GIVEN;
+  std::vector<float> limits(clip > 0 ? tensors : 0);
+  std::vector<Piece> spans;
+  for (Index i = 0; i < Index(limits.size()); i++) {
+    for (Index from = 0; from < sizes[i]; from += SPAN) {
+      spans.push_back({i, from, std::min(SPAN, sizes[i] - from), 0, 0});
+    }
+  }
+  std::vector<double> sums(2 * spans.size());
 #pragma omp parallel num_threads(threads) if (threads > 1)
   for (Index w = 0; w < workers; w++) {
     const Index t = w * tensors;
-    const Source source{job, x + t, feedback, t, starts ? starts + t : nullptr,
-                        keys ? Draw{keys[2 * w], keys[2 * w + 1]} : Draw{},
-                        fitted + w * job.buckets * job.fitted, codes ? codes + t : nullptr};
+    Source source{job, x + t, feedback, t, starts ? starts + t : nullptr,
+                  keys ? Draw{keys[2 * w], keys[2 * w + 1]} : Draw{},
+                  fitted + w * job.buckets * job.fitted, codes ? codes + t : nullptr};
+    if (clip > 0) {
+#pragma omp for
+      for (Index s = 0; s < Index(spans.size()); s++) source.sum_span(spans[s], &sums[2 * s]);
+#pragma omp single
+      set_limits(spans, sums, sizes, clip, limits.data());
+      source.limits = limits.data();
+    }
     if (fits) {
 #pragma omp for schedule(dynamic)
       for (Index i = 0; i < job.shorts; i++) source.fit_bucket(shorts[i]);

@@ -88,9 +88,7 @@ class Buckets:
     def __init__(
         self, segments: tuple[int, ...], size: int | None, rows: int, device: torch.device
     ) -> None:
-        self.segments = segments
-        self.device = device
-        self.size = size
+        self.segments, self.size, self.device = segments, size, device
         self.row = ROW if size is None or size % ROW == 0 else size
         self.rows = rows  # per group
         unit = math.lcm(rows * self.row, size or 1)

@@ -104,7 +104,7 @@ void code(const Job& job, const float* x, int n, const float* p, Draw draw, Word
   const float unit = *p > 0 ? *p : 1;
   const bool in_range = (job.fit == LARGEST || job.fit == NORM) && unit < INFINITY;
   switch (job.code) {
-    case GRID: {  // quantize.py `grid_codes`
+    case GRID: {  // scales.py `grid_codes`
       const std::int32_t end = std::int32_t(job.highest << 22), middle = end + (1 << 22);
       place_codes(x, n, unit, float(end), in_range, [](float place) { return place; },
                   [=](int i, std::int32_t place) {
@@ -183,7 +183,7 @@ void put(const Job& job, const Word* codes, int n, Index k, Word* words, Word* n
   }
 }
 
-// Replaces numbers by their digits base^i; words.py `from_words` says why floors are exact.
+// Replaces numbers by their digits base^i; radix.py `from_words` says why floors are exact.
 template <class Real>
 inline void take_digit(Word* numbers, int n, Index base, Index digit) {
   Real power = 1;

@@ -8,17 +8,116 @@ is a prefix of another; in the dense code, the magnitude tells whether a sign fo
 
 Blocks of up to 2048 codes are encoded independently, and each block's length in bits is sent beside
 the stream, so that all blocks are decoded in parallel. The stream has no padding between blocks.
+Bit i of a stream is bit i mod 8 of byte i // 8, and the first bit of a code comes first. Places are
+bit offsets into the concatenated streams of all rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from ctypes import Array, c_int64
+from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from gcbench.codecs.bitstream import BitReader
-from gcbench.codecs.kernels import block_slices
+from gcbench.codecs.kernels import CACHED_VALUES, block_slices
+from gcbench.codecs.native import address, load_native
+
+
+class BitWriter:
+    """A writer of `rows` bit streams of up to `longest` bits each.
+
+    A code is added to the 64-bit word that starts at the last multiple of 32 bits up to its place,
+    so that 33 bits fit wherever they start. Codes share no bits, so that adding joins them.
+    """
+
+    def __init__(self, rows: int, longest: int, device: torch.device) -> None:
+        self._words = torch.zeros(rows, longest // 32 + 2, dtype=torch.int64, device=device)
+        self._starts = torch.arange(rows, device=device).unsqueeze(1) * (32 * self._words.shape[1])
+        self.ends = self._starts.clone()  # [rows, 1]: where a row's next code goes
+
+    def put(self, codes: Tensor, places: Tensor) -> None:
+        """Write codes of up to 33 bits, whose first bit is the lowest, at `places`."""
+        self._words.view(-1).scatter_add_(0, places >> 5, codes << (places & 31))
+
+    def streams(self) -> Tensor:
+        """Return the streams, zero-padded to uint8 `[rows, bytes of the longest]`."""
+        longest = int((self.ends - self._starts).max())
+        halves = self._words[:, : longest // 32 + 1].view(torch.int32).unflatten(1, (-1, 2))
+        # A copy that keeps the strides of a single column could not be viewed as bytes.
+        joined = halves[..., 0].clone(memory_format=torch.contiguous_format)
+        joined[:, 1:] |= halves[:, :-1, 1]
+        return joined.view(torch.uint8)[:, : (longest + 7) // 8]
+
+
+class BitReader:
+    """A reader of streams `[r, bytes]` at many places at once.
+
+    Up to `beyond` bits past the end of the last stream read as zeros.
+    """
+
+    def __init__(self, streams: Tensor, beyond: int) -> None:
+        rows, size = streams.shape
+        aligned = F.pad(streams, (0, -size % 4))
+        # Shape [r, 1].
+        self.starts = torch.arange(rows, device=streams.device).unsqueeze(1) * (
+            8 * aligned.shape[1]
+        )
+        self.bytes = size
+        self.ends = self.starts + 8 * size
+        words = (
+            F.pad(aligned.flatten(), (0, 4 * (beyond // 32 + 2))).view(torch.int32).to(torch.int64)
+            & 0xFFFFFFFF
+        )
+        self._words = words[:-1] | (words[1:] << 32)
+
+    def window(self, places: Tensor) -> Tensor:
+        """Return the 33 bits from each place on, the first one lowest. Ignore higher bits."""
+        return self._words.index_select(0, places >> 5) >> (places & 31)
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Blocks of `size` codes over concatenated tensors, whose lengths are `segments`.
+
+    No block crosses a tensor boundary; the last block of each tensor may be short.
+    """
+
+    segments: tuple[int, ...]
+    size: int
+
+    @property
+    def counts(self) -> list[int]:
+        """Return the number of blocks of each tensor."""
+        return [-(-n // self.size) for n in self.segments]
+
+    def split(self, codes: Tensor, size: int, fill: int) -> Tensor:
+        """Return codes `[w, n]` as `[w, blocks, size]`, each block padded with `fill`.
+
+        `size` is at least the size of the blocks.
+        """
+        parts = codes.split(self.segments, dim=1)
+        if any(n % self.size for n in self.segments):
+            parts = tuple(
+                F.pad(part, (0, -part.shape[1] % self.size), value=fill) for part in parts
+            )
+        blocks = (parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)).unflatten(
+            1, (-1, self.size)
+        )
+        return F.pad(blocks, (0, size - self.size), value=fill) if size > self.size else blocks
+
+    def join(self, blocks: Tensor) -> Tensor:
+        """Return codes `[w, n]`: the inverse of `split`."""
+        parts = blocks[..., : self.size].split(self.counts, dim=1)
+        rows = [part.flatten(1)[:, :n] for part, n in zip(parts, self.segments, strict=True)]
+        return rows[0] if len(rows) == 1 else torch.cat(rows, dim=1)
+
+    def chunks(self, device: torch.device) -> Iterator[slice]:
+        """Yield ranges of blocks that fit in a core's cache; on a GPU, one range of all blocks."""
+        return block_slices(sum(self.counts), self.size, device, CACHED_VALUES)
+
 
 # With at most 127 levels a value takes at most 15 bits (dense: 14 and a sign; sparse: 1 for the
 # distance, a sign, and 13) and a block at most 30,720, so that 16 bits hold its length. No distance
@@ -52,6 +151,11 @@ def as_number(code: str) -> int:
     return int(f"0{code[::-1]}", 2)
 
 
+def as_numbers(codes: list[str], device: torch.device) -> Tensor:
+    """Return each code as a number in the low 32 bits, with its length in the high 32 bits."""
+    return torch.tensor([as_number(code) | (len(code) << 32) for code in codes], device=device)
+
+
 def first_codes(codes: list[str]) -> tuple[Tensor, Tensor]:
     """Return the index and the length of the code that each number begins with, `[2^longest]` each.
 
@@ -72,13 +176,68 @@ def borders(reader: BitReader, lengths: Tensor) -> tuple[Tensor, Tensor]:
 
     Raises ValueError if a block is outside its stream.
     """
+    refuse_lengths(lengths, reader.bytes)
     ends = lengths.to(torch.int64).cumsum(1) + reader.starts
-    if bool((lengths < 0).any() | (ends[:, -1:] > reader.ends).any()):
+    return (ends - lengths).flatten(), ends.flatten()
+
+
+def refuse_lengths(lengths: Tensor, size: int) -> None:
+    """Raise ValueError if a block is outside its stream of `size` bytes."""
+    if bool((lengths < 0).any() | (lengths.sum(1) > 8 * size).any()):
         raise ValueError(
             "the lengths of the blocks are wrong: one is negative, or they exceed the "
-            f"{8 * reader.bytes} bits of the longest stream"
+            f"{8 * size} bits of the longest stream"
         )
-    return (ends - lengths).flatten(), ends.flatten()
+
+
+def encode_native(
+    codes: Tensor, blocks: Blocks, numbers: Tensor, distances: Tensor | None, levels: int
+) -> tuple[Tensor, Tensor]:
+    """Return streams and lengths of codes `[w, n]` by native code.
+
+    `numbers` are of each code, and `distances` those of distances, each below its length in bits
+    << 32; without them, the code is dense.
+    """
+    codes, rows = codes.contiguous(), len(codes)
+    lengths = torch.empty(rows, sum(blocks.counts), dtype=torch.int16)
+    given = codes.data_ptr(), rows, *_sizes(blocks), address(numbers), address(distances), levels
+    threads = torch.get_num_threads()
+    load_native().elias_encode(*given, address(lengths), None, 0, threads)
+    size = (int(lengths.sum(1).max()) + 7) // 8
+    streams = torch.zeros(rows, size // 4 + 1, dtype=torch.int32)
+    of_streams = address(streams), streams.shape[1]
+    load_native().elias_encode(*given, address(lengths), *of_streams, threads)
+    return streams.view(torch.uint8)[:, :size], lengths
+
+
+def decode_native(
+    streams: Tensor,
+    lengths: Tensor,
+    blocks: Blocks,
+    first: Tensor,
+    second: Tensor | None,
+    levels: int,
+) -> Tensor:
+    """Return codes `[r, n]` by native code, from a table of runs, or of distances and codes."""
+    refuse_lengths(lengths, streams.shape[1])
+    streams, lengths = streams.contiguous(), lengths.contiguous()
+    codes = torch.empty(len(streams), sum(blocks.segments), dtype=torch.uint8)
+    tables = (
+        address(first),
+        len(first) - 1,
+        address(second),
+        0 if second is None else len(second) - 1,
+    )
+    load_native().elias_decode(
+        *(address(streams), *streams.shape, address(lengths), *_sizes(blocks), *tables, levels),
+        *(address(codes), torch.get_num_threads()),
+    )
+    return codes
+
+
+def _sizes(blocks: Blocks) -> tuple[int, Array[c_int64], int]:
+    count = len(blocks.segments)
+    return count, (c_int64 * count)(*blocks.segments), blocks.size
 
 
 def lanes(starts: Tensor) -> Iterator[slice]:

@@ -36,7 +36,7 @@ typedef float Floats __attribute__((vector_size(32)));
 typedef double Doubles __attribute__((vector_size(64)));
 constexpr Index LANES = 32, BLOCK = 512;
 
-// Sums of blocks, added in pairs of neighbors, then pairs of pairs: means.py `fixed_sum`.
+// Sums of blocks, added in pairs of neighbors, then pairs of pairs: scales.py `fixed_sum`.
 struct Tree {
   double sums[64];
   Index top = 0, count = 0;
@@ -64,8 +64,9 @@ inline double add_lanes(const Doubles* lanes) {
 
 // Calls f(k, values) for every eight values of a block, where k is their place in a line of lanes.
 template <class F>
-inline void for_lanes(const float* x, Index n, F f) {
-  float last[LANES] = {};
+inline void for_lanes(const float* x, Index n, F f, float beyond = 0) {
+  float last[LANES];
+  std::fill_n(last, LANES, beyond);
   for (Index j = 0; j < n; j += LANES) {
     const float* line = x + j;
     if (j + LANES > n) line = static_cast<float*>(std::memcpy(last, x + j, 4 * (n - j)));
@@ -88,6 +89,26 @@ inline double sum(Read read, Index n, F f) {
     tree.add(add_lanes(lanes));
   }
   return tree.total();
+}
+
+// Writes the sums of the differences of values from one of them, and of their squares.
+template <class Read>
+void shifted_sums(Read read, Index n, float first, double* sums) {
+  Tree differences, squares;
+  const double by = first;
+  for (Index j = 0; j < n; j += BLOCK) {
+    const int length = int(std::min(BLOCK, n - j));
+    Doubles lanes[LANES / 8] = {}, of_squares[LANES / 8] = {};
+    const auto add = [&](Index k, Doubles v) {
+      const Doubles difference = v - by;
+      lanes[k] += difference;
+      of_squares[k] += difference * difference;
+    };
+    for_lanes(read(j, length), length, add, first);
+    differences.add(add_lanes(lanes));
+    squares.add(add_lanes(of_squares));
+  }
+  sums[0] = differences.total(), sums[1] = squares.total();
 }
 
 const auto magnitude = [](Doubles v) { return v < 0 ? -v : v; };

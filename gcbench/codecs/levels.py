@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from gcbench.codecs.kernels import kernel
-from gcbench.codecs.means import inside, mean_where
 from gcbench.codecs.noise import unit_interval
+from gcbench.codecs.scales import inside, mean_where
 
 # Searches: of padded buckets only the first d `[...]` values count, and the others are 0
 

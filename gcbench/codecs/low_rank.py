@@ -1,14 +1,19 @@
-"""Orthonormal factors of batches of matrices, and random choices among singular values."""
+"""Factors of matrices: their columns, orthonormal batches, and chosen singular values."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import lru_cache
+from itertools import accumulate
+from typing import NamedTuple
+
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-_DEPENDENT = (
-    1e-6  # a column with less of its norm outside of those before it is their rounding noise
-)
+# A column with less of its norm outside of those before it is their rounding noise.
+_DEPENDENT = 1e-6
 _SHIFT = 1e-13  # what is added to squared norms of 1, so that dependent columns have a factor, too
 
 
@@ -76,3 +81,76 @@ def conditional_bernoulli(p: Tensor, count: Tensor, most: int, uniform: Tensor) 
         wanted = wanted - heads.long()
         kept.append(heads.squeeze(-1))
     return torch.stack(kept)
+
+
+class Shape(NamedTuple):
+    n: int
+    m: int
+    r: int
+
+
+Shapes = tuple[Shape, ...]
+
+
+class Columns(NamedTuple):
+    """The columns of all factors Q."""
+
+    lengths: Tensor
+    of_values: Tensor  # for each value which column it is in
+    ranks: Tensor  # how many columns each matrix has
+    matrices: Tensor  # for each column which matrix it is in
+    scales: Tensor  # for each column sqrt(n / m) of its matrix, float64
+
+
+@lru_cache(maxsize=64)
+def columns_of(shapes: Shapes, device: torch.device) -> Columns:
+    ranks = [s.r for s in shapes]
+    lengths, scales = (
+        np.repeat(x, ranks) for x in ([s.m for s in shapes], [(s.n / s.m) ** 0.5 for s in shapes])
+    )
+    columns, matrices = np.arange(len(lengths)).repeat(lengths), np.arange(len(ranks)).repeat(ranks)
+    tables = lengths, columns, ranks, matrices, scales
+    return Columns(*[torch.tensor(table, device=device) for table in tables])
+
+
+def reduce_parts(x: Tensor, how: str, lengths: Tensor) -> Tensor:
+    # `unsafe` skips a check of the lengths, for which the host would wait.
+    return torch.segment_reduce(x, how, lengths=lengths, unsafe=True)
+
+
+class Batch(NamedTuple):
+    """A batch of factors P, padded with zeros to one size and orthonormalized by one call."""
+
+    positions: Tensor  # [k, r, n]: places in the concatenated P; padding is past its end
+    chosen: Tensor  # which of these positions, flattened, are not padding
+    inside: Tensor  # the positions that are not padding
+
+
+@lru_cache(maxsize=64)
+def batches_of(shapes: Shapes, device: torch.device) -> list[Batch]:
+    """Return batches that padding makes at most four times as large as their factors."""
+    starts = list(accumulate([s.r * s.n for s in shapes], initial=0))
+    batches = []
+    for batch in _similar(shapes):
+        size = len(batch), max(shapes[i].r for i in batch), shapes[batch[0]].n
+        positions = np.full(size, starts[-1])
+        for row, i in zip(positions, batch, strict=True):
+            r, n = shapes[i].r, shapes[i].n
+            row[:r, :n] = np.arange(starts[i], starts[i + 1]).reshape(r, n)
+        chosen = np.flatnonzero(positions < starts[-1])
+        tables = positions, chosen, positions.flat[chosen]
+        batches.append(Batch(*[torch.tensor(table, device=device) for table in tables]))
+    return batches
+
+
+def _similar(shapes: Shapes) -> Iterator[list[int]]:
+    """Yield the indices of the factors P in each batch, the longest first."""
+    batch: list[int] = []
+    most = values = 0
+    for i in sorted(range(len(shapes)), key=lambda i: shapes[i].n, reverse=True):
+        most, values = max(most, shapes[i].r), values + shapes[i].r * shapes[i].n
+        if batch and (len(batch) + 1) * most * shapes[batch[0]].n > 4 * values:
+            yield batch
+            batch, most, values = [], shapes[i].r, shapes[i].r * shapes[i].n
+        batch.append(i)
+    yield batch

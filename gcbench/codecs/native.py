@@ -14,7 +14,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Sequence
-from ctypes import CDLL, Array, c_float, c_int, c_int64, c_void_p
+from ctypes import CDLL, Array, c_double, c_float, c_int, c_int64, c_void_p
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -26,20 +26,23 @@ from gcbench.codecs.kernels import backend_in_use
 from gcbench.private import cache_folder, private_folder
 from gcbench.reasons import safe_text
 
-_TYPES: dict[str, Any] = {"*": c_void_p, "f": c_float, "i": c_int, "n": c_int64}
+_TYPES: dict[str, Any] = {"*": c_void_p, "d": c_double, "f": c_float, "i": c_int, "n": c_int64}
 # Without -ffast-math, and without products that are added unrounded: results equal eager ones.
 _FLAGS = (
     *("-std=c++17", "-O3", "-march=native", "-mprefer-vector-width=512", "-ffp-contract=off"),
     *("-fno-math-errno", "-fno-trapping-math", "-fopenmp", "-shared", "-fPIC"),
 )
 
-_FUNCTIONS = {  # *: pointer, f: float, i: int, n: int64
-    "encode": "*nn********i",
+_FUNCTIONS = {  # *: pointer, d: double, f: float, i: int, n: int64
+    "encode": "*nn***d******i",
     "decode": "*nnn***n*ni",
     "natural_encode": "***fnn*****i",
     "natural_decode": "**nn*ni",
     "largest": "**nnn**i",
     "grid_codes": "n*****nn*i",
+    "elias_encode": "*nn*n**n**ni",
+    "elias_decode": "*nn*n*n*n*nn*i",
+    **dict.fromkeys(("ans_encode", "ans_decode"), "*nn*n*ni"),
     "pack_lanes": "*nnnn*i",
     "lane_values": "*nnnnfn****i",
     **{
@@ -62,9 +65,9 @@ def find_compiler() -> str | None:
     )
 
 
-def is_native(x: Tensor) -> bool:
-    """Return whether native code takes x, float32 on the CPU."""
-    return backend_in_use() == "native" and x.device.type == "cpu" and x.dtype == torch.float32
+def is_native(x: Tensor, dtype: torch.dtype = torch.float32) -> bool:
+    """Return whether native code takes x, of this type on the CPU."""
+    return backend_in_use() == "native" and x.device.type == "cpu" and x.dtype == dtype
 
 
 def address(x: Tensor | None) -> int | None:

@@ -1,23 +1,32 @@
-"""Codecs in buckets as native code: fit, draw, code and pack in one pass over memory.
+"""Codecs in buckets: code, draw and pack in one pass over memory, by kernels or by native code.
 
-`bucketed.cpp` does the work. It has the bits of the eager kernels.
+Native code (`bucketed.cpp`) also fits parameters. It has the bits of the eager kernels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from ctypes import Structure, byref, c_float, c_int64, c_void_p, cast
-from typing import Literal, NamedTuple, get_args
+from functools import lru_cache
+from typing import Literal, NamedTuple, Protocol, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from gcbench.codecs.buckets import Buckets
+from gcbench.codecs.kernels import kernel
 from gcbench.codecs.native import address, addresses, load_native
-from gcbench.codecs.noise import Noise
-from gcbench.codecs.radix import pack_digits, unpack_digits, word_of
-from gcbench.codecs.words import rows_of, words_of
+from gcbench.codecs.noise import Draws, Noise
+from gcbench.codecs.radix import (
+    from_words,
+    pack_digits,
+    rows_of,
+    to_words,
+    unpack_digits,
+    word_of,
+    words_of,
+)
 
 # In the order of the enumerations in fits.h.
 Fit = Literal[
@@ -127,16 +136,19 @@ class OnePass:
         noise: Noise | None,
         fitted: Tensor | None = None,
         residual: Residual | None = None,
+        clip: float = 0,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return the groups' words `[w, groups, words, row]`, the rest's digits, and parameters.
 
-        Parameters are fitted unless they are given.
+        Parameters are fitted unless they are given, to values that are clipped to `clip` standard
+        deviations of their tensor, unless that is 0.
         """
         workers = len(tensors[0])
         parameters = self._room(tensors) if fitted is None else fitted.contiguous()
         words = torch.empty(workers, self._groups, self._words, self._row, dtype=torch.int32)
         rest = torch.empty(workers, self._rest, dtype=torch.uint8)
-        self._encode(tensors, parameters, noise, fitted is not None, residual, words, rest)
+        given = fitted is not None
+        self._encode(tensors, parameters, noise, given, residual, words, rest, clip=clip)
         return words, pack_digits(rest, self._base), parameters
 
     def decode(self, message: Sequence[Tensor], out: Tensor, mean: bool) -> None:
@@ -164,6 +176,7 @@ class OnePass:
         words: Tensor | None = None,
         rest: Tensor | None = None,
         codes: Sequence[Tensor] | None = None,
+        clip: float = 0,
     ) -> None:
         job = _Job.from_buffer_copy(self._job)
         job.fit = 0 if given else job.fit
@@ -179,6 +192,91 @@ class OnePass:
             feedback = byref(_Feedback(*pointers, residual.alpha, residual.keep))
         load_native().encode(
             *(byref(job), len(tensors[0]), len(tensors), addresses(tensors), feedback),
+            *((c_int64 * len(tensors))(*self._segments), clip),
             *(address(starts), address(keys), address(fitted), address(words)),
             *(address(rest), addresses(codes), torch.get_num_threads()),
         )
+
+
+Parameters = Sequence[Tensor]
+"""The parameters of each value's bucket, each broadcastable to the values."""
+
+
+class Method(Protocol):
+    """What kernels need of a method; it can be a key of a dict."""
+
+    @property
+    def base(self) -> int: ...
+
+    def code(self, v: Tensor, parameters: Parameters, words: Tensor | None) -> Tensor: ...
+
+    def value(self, codes: Tensor, parameters: Parameters) -> Tensor: ...
+
+
+class Kernels(NamedTuple):
+    encode: Callable[..., None]
+    encode_in_two: Callable[..., None]
+    codes: Callable[..., None]
+    decode_add: Callable[..., None]
+    subtract: Callable[..., None]
+    decode_mean: Callable[..., None]
+    rest_mean: Callable[..., None]
+
+
+@lru_cache(maxsize=64)
+def kernels_of(method: Method) -> Kernels:
+    base = method.base
+
+    def codes_of(x: Tensor, table: Tensor, draws: Draws | None) -> Tensor:
+        words = draws.words(x.shape[-1]) if draws else None
+        return method.code(x, table.unsqueeze(-1).unbind(-2), words)
+
+    def values_of(words: Tensor, table: Tensor) -> Tensor:
+        return method.value(from_words(words, base), table.unsqueeze(-1).unbind(-2))
+
+    @kernel
+    def encode(x: Tensor, table: Tensor, draws: Draws | None, *out: Tensor) -> None:
+        for target, word in zip(out, to_words(codes_of(x, table, draws), base), strict=True):
+            target.copy_(word)
+
+    def encode_in_two(x: Tensor, table: Tensor, draws: Draws | None, *out: Tensor) -> None:
+        unpacked = torch.empty(x.shape, dtype=torch.int32, device=x.device)
+        codes(x, table, draws, unpacked)
+        pack(unpacked, *out)
+
+    @kernel
+    def pack(codes: Tensor, *out: Tensor) -> None:
+        for target, word in zip(out, to_words(codes, base), strict=True):
+            target.copy_(word)
+
+    @kernel
+    def codes(x: Tensor, table: Tensor, draws: Draws | None, out: Tensor) -> None:
+        out.copy_(codes_of(x, table, draws))
+
+    @kernel
+    def decode_add(words: Tensor, table: Tensor, out: Tensor) -> None:
+        out.add_(values_of(words, table))
+
+    @kernel
+    def subtract(words: Tensor, table: Tensor, out: Tensor) -> None:
+        # Adding 0.0 turns -0 into 0, as where decoded values are added to zeros.
+        out.sub_(values_of(words, table) + 0.0)
+
+    @kernel
+    def decode_mean(words: Tensor, table: Tensor, onto: bool, divisor: int, out: Tensor) -> None:
+        write_mean([*map(values_of, words.unbind(0), table.unbind(0))], onto, divisor, out)
+
+    @kernel
+    def rest_mean(codes: Tensor, table: Tensor, onto: bool, divisor: int, out: Tensor) -> None:
+        messages = zip(codes.to(torch.int32).unbind(0), table.unbind(0), strict=True)
+        write_mean([method.value(c, of_c.unbind(-1)) for c, of_c in messages], onto, divisor, out)
+
+    def write_mean(values: Sequence[Tensor], onto: bool, divisor: int, out: Tensor) -> None:
+        first, *others = values
+        # Adding 0.0 turns -0 into 0, as in a sum that starts at zero.
+        total = out + first if onto else first + 0.0
+        for x in others:
+            total = total + x
+        out.copy_(total / divisor)
+
+    return Kernels(encode, encode_in_two, codes, decode_add, subtract, decode_mean, rest_mean)

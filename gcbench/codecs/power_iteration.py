@@ -12,18 +12,17 @@ however many workers share a process.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from ctypes import CDLL, Array, c_int64, c_void_p
 from functools import lru_cache
-from itertools import accumulate, groupby
+from itertools import groupby
 from math import prod
-from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from gcbench.codecs import low_rank
+from gcbench.codecs.low_rank import Shape, Shapes, batches_of, columns_of, reduce_parts
 from gcbench.codecs.native import is_native, load_native
 
 Matrices = Sequence[Tensor]
@@ -35,15 +34,6 @@ STACKED_ON = {"cuda"}
 _SMALL = 1 << 14  # values of a matrix that is stacked everywhere
 # With more columns, a product of matrices is faster than our loops, which take four at a time.
 _FEW = 8
-
-
-class Shape(NamedTuple):
-    n: int
-    m: int
-    r: int
-
-
-Shapes = tuple[Shape, ...]
 
 
 def stack(ms: Matrices, shapes: Shapes) -> list[Tensor]:
@@ -99,8 +89,8 @@ def restart(qs: Sequence[Tensor], fresh: Tensor, shapes: Shapes) -> Tensor:
         library.restart(*_c_shapes(shapes), _addresses(qs), fresh.data_ptr(), out.data_ptr())
         return out
     q = torch.cat([q.flatten() for q in qs])
-    columns = _columns(shapes, q.device)
-    largest = _reduce(q.abs(), "max", columns.lengths)[columns.of_values]
+    columns = columns_of(shapes, q.device)
+    largest = reduce_parts(q.abs(), "max", columns.lengths)[columns.of_values]
     torch.where((largest > 0) & (largest < torch.inf), q / largest, fresh[0], out=out[0])
     return out
 
@@ -150,7 +140,7 @@ def orthogonalize(p: Tensor, shapes: Shapes) -> Tensor:
         library.orthogonalize(*_c_shapes(shapes), out.data_ptr())
         return out
     padded = torch.cat([p[0], p.new_zeros(1)])
-    for batch in _batches(shapes, p.device):
+    for batch in batches_of(shapes, p.device):
         orthonormal = low_rank.orthogonalize(padded[batch.positions].mT).mT
         out[0].index_copy_(0, batch.inside, orthonormal.flatten()[batch.chosen])
     return out
@@ -240,83 +230,19 @@ def _runs(shapes: Shapes, stacked: bool) -> tuple[tuple[Shape, int], ...]:
     return tuple(runs)
 
 
-class Columns(NamedTuple):
-    """The columns of all factors Q."""
-
-    lengths: Tensor
-    of_values: Tensor  # for each value which column it is in
-    ranks: Tensor  # how many columns each matrix has
-    matrices: Tensor  # for each column which matrix it is in
-    scales: Tensor  # for each column sqrt(n / m) of its matrix, float64
-
-
-@lru_cache(maxsize=64)
-def _columns(shapes: Shapes, device: torch.device) -> Columns:
-    ranks = [s.r for s in shapes]
-    lengths, scales = (
-        np.repeat(x, ranks) for x in ([s.m for s in shapes], [(s.n / s.m) ** 0.5 for s in shapes])
-    )
-    columns, matrices = np.arange(len(lengths)).repeat(lengths), np.arange(len(ranks)).repeat(ranks)
-    tables = lengths, columns, ranks, matrices, scales
-    return Columns(*[torch.tensor(table, device=device) for table in tables])
-
-
-def _reduce(x: Tensor, how: str, lengths: Tensor) -> Tensor:
-    # `unsafe` skips a check of the lengths, for which the host would wait.
-    return torch.segment_reduce(x, how, lengths=lengths, unsafe=True)
-
-
 def normalize(q: Tensor, noise: float, shapes: Shapes) -> Tensor:
     """Return factors Q `[1, all]` with columns of norm sqrt(n / m).
 
     Those whose largest value is at most `noise` times that of their matrix become zero.
     """
-    columns = _columns(shapes, q.device)
-    largest = _reduce(q[0].abs(), "max", columns.lengths)
-    is_noise = largest <= noise * _reduce(largest, "max", columns.ranks)[columns.matrices]
+    columns = columns_of(shapes, q.device)
+    largest = reduce_parts(q[0].abs(), "max", columns.lengths)
+    is_noise = largest <= noise * reduce_parts(largest, "max", columns.ranks)[columns.matrices]
     # Dividing by the largest value first keeps the squares of tiny columns from underflowing.
     unit = q[0].double() / torch.where(is_noise, 1, largest)[columns.of_values]
-    norms = _reduce(unit.square(), "sum", columns.lengths).sqrt()
+    norms = reduce_parts(unit.square(), "sum", columns.lengths).sqrt()
     scales = torch.where(is_noise, 0, columns.scales / norms)
     return (unit * scales[columns.of_values]).to(q.dtype).unsqueeze(0)
-
-
-class Batch(NamedTuple):
-    """A batch of factors P, padded with zeros to one size and orthonormalized by one call."""
-
-    positions: Tensor  # [k, r, n]: places in the concatenated P; padding is past its end
-    chosen: Tensor  # which of these positions, flattened, are not padding
-    inside: Tensor  # the positions that are not padding
-
-
-@lru_cache(maxsize=64)
-def _batches(shapes: Shapes, device: torch.device) -> list[Batch]:
-    """Return batches that padding makes at most four times as large as their factors."""
-    starts = list(accumulate([s.r * s.n for s in shapes], initial=0))
-    batches = []
-    for batch in _similar(shapes):
-        size = len(batch), max(shapes[i].r for i in batch), shapes[batch[0]].n
-        positions = np.full(size, starts[-1])
-        for row, i in zip(positions, batch, strict=True):
-            r, n = shapes[i].r, shapes[i].n
-            row[:r, :n] = np.arange(starts[i], starts[i + 1]).reshape(r, n)
-        chosen = np.flatnonzero(positions < starts[-1])
-        tables = positions, chosen, positions.flat[chosen]
-        batches.append(Batch(*[torch.tensor(table, device=device) for table in tables]))
-    return batches
-
-
-def _similar(shapes: Shapes) -> Iterator[list[int]]:
-    """Yield the indices of the factors P in each batch, the longest first."""
-    batch: list[int] = []
-    most = values = 0
-    for i in sorted(range(len(shapes)), key=lambda i: shapes[i].n, reverse=True):
-        most, values = max(most, shapes[i].r), values + shapes[i].r * shapes[i].n
-        if batch and (len(batch) + 1) * most * shapes[batch[0]].n > 4 * values:
-            yield batch
-            batch, most, values = [], shapes[i].r, shapes[i].r * shapes[i].n
-        batch.append(i)
-    yield batch
 
 
 def _native(shapes: Shapes, *matrices: Matrices) -> CDLL | None:

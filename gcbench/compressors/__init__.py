@@ -18,14 +18,9 @@ from gcbench.compressors.base import (
     split_rows,
     unflatten,
 )
-from gcbench.compressors.build import (
-    analytic_ratio,
-    build,
-    compressed_share,
-    is_direction,
-    parts_of,
-)
+from gcbench.compressors.build import build
 from gcbench.compressors.codec import Codec
+from gcbench.compressors.virtual import analytic_ratio, compressed_share, is_direction, parts_of
 
 __all__ = [
     "Aggregated",

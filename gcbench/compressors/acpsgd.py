@@ -10,9 +10,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from gcbench.codecs.low_rank import Shape, Shapes
 from gcbench.codecs.power_iteration import (
-    Shape,
-    Shapes,
     Stacks,
     add,
     add_times,

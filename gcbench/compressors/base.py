@@ -285,41 +285,6 @@ def flatten(grads: Grads) -> Tensor:
     return torch.cat(flatten_each(grads), dim=1)
 
 
-def flatten_sum(
-    tensors: Sequence[Tensor], others: Sequence[Tensor], alpha: float, in_place: bool = False
-) -> Tensor:
-    """Return x + alpha y for tensors `[w, values]`, concatenated; a CPU reads them only once.
-
-    If it is `in_place`, y is overwritten where its tensors are the parts of one.
-    """
-    sizes = [x.shape[1] for x in tensors]
-    whole = whole_of(others) if in_place else None
-    flat = tensors[0].new_empty(len(tensors[0]), sum(sizes)) if whole is None else whole
-    parts = list(flat.split(sizes, dim=1) if whole is None else others)
-    if flat.device.type == "cpu":
-        for x, y, part in zip(tensors, others, parts, strict=True):
-            torch.add(x, y, alpha=alpha, out=part)
-    elif whole is not None and alpha == 1:
-        torch._foreach_add_(parts, list(tensors))
-    else:
-        torch._foreach_copy_(parts, torch._foreach_add(list(tensors), list(others), alpha=alpha))
-    return flat
-
-
-def whole_of(parts: Sequence[Tensor]) -> Tensor | None:
-    """Return the tensor `[w, n]` whose consecutive parts these are; None: they lie apart."""
-    first, n = parts[0], sum(part.shape[1] for part in parts)
-    memory, place = first.untyped_storage()._cdata, first.storage_offset()
-    for part in parts:
-        rows_fit = len(part) == 1 or part.stride(0) == n
-        in_line = part.shape[1] == 1 or part.stride(1) == 1
-        same = part.untyped_storage()._cdata == memory and part.storage_offset() == place
-        if not (rows_fit and in_line and same):
-            return None
-        place += part.shape[1]
-    return first.as_strided((len(first), n), (n, 1))
-
-
 def unflatten(x: Tensor, like: Grads) -> Grads:
     """Return views of `[r, n]` with the names and shapes of `like`: the inverse of `flatten`."""
     return split_rows(x, {k: g.shape[1:] for k, g in like.items()})

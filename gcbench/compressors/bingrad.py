@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from gcbench.codecs.levels import clamp_level, level_values, two_means
-from gcbench.codecs.one_pass import Kinds
+from gcbench.codecs.one_pass import Kinds, Parameters
 from gcbench.compressors.base import Properties
-from gcbench.compressors.bucketed import Bucketed, Parameters
+from gcbench.compressors.bucketed import Bucketed
 from gcbench.compressors.quantizers import GridQuantizer
 
 

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from gcbench.codecs.buckets import Buckets, Groups, Rows, buckets_of
-from gcbench.codecs.kernels import block_slices, kernel
+from gcbench.codecs.kernels import block_slices
 from gcbench.codecs.native import is_native
-from gcbench.codecs.noise import Draws, Noise
-from gcbench.codecs.one_pass import Kinds, OnePass, Residual
-from gcbench.codecs.radix import pack_digits, unpack_digits
-from gcbench.codecs.words import from_words, rows_of, to_words, words_of
-from gcbench.compressors.base import Sizes, Step, flatten_sum
-from gcbench.compressors.codec import Codec, Message, add_kept
+from gcbench.codecs.noise import Noise
+from gcbench.codecs.one_pass import Kinds, OnePass, Parameters, Residual, kernels_of
+from gcbench.codecs.radix import pack_digits, rows_of, unpack_digits, words_of
+from gcbench.compressors.base import Sizes, Step
+from gcbench.compressors.codec import Codec, Message, add_kept, flatten_sum
 from gcbench.settings.fields import Checked, Count
 
 CPU = torch.device("cpu")
@@ -30,9 +29,6 @@ _FEW_ROWS = 64
 # How many messages are decoded in one pass over the mean: of few parameters, and of tables, which
 # a compiler would unroll for minutes.
 _TOGETHER, _TABLES_TOGETHER = 16, 4
-
-Parameters = Sequence[Tensor]
-"""The parameters of each value's bucket, each broadcastable to the values."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +109,7 @@ class Bucketed(Checked, Codec, ABC):
         out = buckets.make_room(codes.split(segments, dim=1))
         table, draws = _of_rows(fitted, buckets.groups), noise.at(buckets.groups.starts)
         for (part, matrix), (_, room) in zip(_blocks(rows), _blocks(out), strict=True):
-            _kernels(self).codes(matrix, table[:, part], draws.of(part), room)
+            kernels_of(self).codes(matrix, table[:, part], draws.of(part), room)
         out.rest.copy_(self._rest_codes(rows.rest, fitted, buckets.groups, noise))
         buckets.put_back(out)
         return codes
@@ -162,13 +158,21 @@ class Bucketed(Checked, Codec, ABC):
         return bool(native and native.fits)
 
     def encode_with(
-        self, tensors: Sequence[Tensor], sizes: Sizes, residual: Residual, step: Step
+        self,
+        tensors: Sequence[Tensor],
+        sizes: Sizes,
+        residual: Residual | None,
+        step: Step,
+        clip: float = 0,
     ) -> Message:
-        """Return the message for tensors and a residual, by native code."""
+        """Return the message for tensors and a residual, by native code that clips at deviations.
+
+        Without `clip` nothing is clipped.
+        """
         buckets = self.buckets(tuple(sizes.values()), tensors[0].device)
         native, noise = self._native(tensors[0], buckets), step.noise("codec", sizes, CPU)
         assert native
-        return self._encode_native(native, buckets, tensors, noise, residual)
+        return self._encode_native(native, buckets, tensors, noise, residual, clip)
 
     def _encode_native(
         self,
@@ -177,10 +181,11 @@ class Bucketed(Checked, Codec, ABC):
         tensors: Sequence[Tensor],
         noise: Noise,
         residual: Residual | None = None,
+        clip: float = 0,
     ) -> Message:
         given = None if native.fits else self._fit_each(tensors, buckets)
         words, digits, fitted = native.encode(
-            tensors, noise if self.random else None, given, residual
+            tensors, noise if self.random else None, given, residual, clip
         )
         return [words, digits, self.sends(fitted)]
 
@@ -199,7 +204,7 @@ class Bucketed(Checked, Codec, ABC):
         in_registers = fitted.shape[2] <= _FEW and (
             buckets.device.type == "cpu" or rows_of(self.base) <= _FEW_ROWS
         )
-        encode = _kernels(self).encode if in_registers else _kernels(self).encode_in_two
+        encode = kernels_of(self).encode if in_registers else kernels_of(self).encode_in_two
         for part, matrix in _blocks(rows):
             encode(
                 matrix,
@@ -215,7 +220,7 @@ class Bucketed(Checked, Codec, ABC):
         draws = noise.at(groups.rest_positions) if self.random else None
         codes = torch.empty(rest.shape, dtype=torch.uint8, device=rest.device)
         table = fitted.index_select(1, groups.rest_buckets)
-        _kernels(self).codes(rest.unsqueeze(-1), table, draws, codes.unsqueeze(-1))
+        kernels_of(self).codes(rest.unsqueeze(-1), table, draws, codes.unsqueeze(-1))
         return codes
 
     def decode_add(self, message: Message, segments: tuple[int, ...], out: Tensor) -> None:
@@ -227,9 +232,9 @@ class Bucketed(Checked, Codec, ABC):
         rows = buckets.take(out.split(segments, dim=1))
         table = _of_rows(sent, buckets.groups)
         for part, matrix in _blocks(rows):
-            _kernels(self).decode_add(words[:, part], table[:, part], matrix)
+            kernels_of(self).decode_add(words[:, part], table[:, part], matrix)
         codes, of_rest = self._rest_of(digits.unsqueeze(0), sent.unsqueeze(0), buckets.groups)
-        _kernels(self).rest_mean(codes, of_rest, True, 1, rows.rest)
+        kernels_of(self).rest_mean(codes, of_rest, True, 1, rows.rest)
         buckets.put_back(rows)
 
     def _subtract(self, message: Message, rows: Rows, buckets: Buckets) -> None:
@@ -237,9 +242,9 @@ class Bucketed(Checked, Codec, ABC):
         words, digits, sent = message
         table = _of_rows(sent, buckets.groups)
         for part, matrix in _blocks(rows):
-            _kernels(self).subtract(words[:, part], table[:, part], matrix)
+            kernels_of(self).subtract(words[:, part], table[:, part], matrix)
         codes, of_rest = self._rest_of(digits.unsqueeze(0), sent.unsqueeze(0), buckets.groups)
-        _kernels(self).rest_mean(codes, of_rest, False, 1, rest := torch.empty_like(rows.rest))
+        kernels_of(self).rest_mean(codes, of_rest, False, 1, rest := torch.empty_like(rows.rest))
         rows.rest.sub_(rest)
         buckets.put_back(rows)
 
@@ -259,8 +264,10 @@ class Bucketed(Checked, Codec, ABC):
             some = slice(first, first + together)
             end = first > 0, workers if some.stop >= workers else 1
             for part, matrix in _blocks(rows):
-                _kernels(self).decode_mean(words[some, :, part], table[some, :, part], *end, matrix)
-            _kernels(self).rest_mean(codes[some], of_rest[some], *end, rows.rest)
+                kernels_of(self).decode_mean(
+                    words[some, :, part], table[some, :, part], *end, matrix
+                )
+            kernels_of(self).rest_mean(codes[some], of_rest[some], *end, rows.rest)
         buckets.put_back(rows)
         return out
 
@@ -290,72 +297,3 @@ def _blocks(rows: Rows) -> Iterator[tuple[slice, Tensor]]:
 def _one_pass(method: Bucketed, buckets: Buckets) -> OnePass:
     assert method.kinds
     return OnePass(method.kinds, method.base, getattr(method, "highest", 0), buckets)
-
-
-class Kernels(NamedTuple):
-    encode: Callable[..., None]
-    encode_in_two: Callable[..., None]
-    codes: Callable[..., None]
-    decode_add: Callable[..., None]
-    subtract: Callable[..., None]
-    decode_mean: Callable[..., None]
-    rest_mean: Callable[..., None]
-
-
-@lru_cache(maxsize=64)
-def _kernels(method: Bucketed) -> Kernels:
-    base = method.base
-
-    def codes_of(x: Tensor, table: Tensor, draws: Draws | None) -> Tensor:
-        words = draws.words(x.shape[-1]) if draws else None
-        return method.code(x, table.unsqueeze(-1).unbind(-2), words)
-
-    def values_of(words: Tensor, table: Tensor) -> Tensor:
-        return method.value(from_words(words, base), table.unsqueeze(-1).unbind(-2))
-
-    @kernel
-    def encode(x: Tensor, table: Tensor, draws: Draws | None, *out: Tensor) -> None:
-        for target, word in zip(out, to_words(codes_of(x, table, draws), base), strict=True):
-            target.copy_(word)
-
-    def encode_in_two(x: Tensor, table: Tensor, draws: Draws | None, *out: Tensor) -> None:
-        unpacked = torch.empty(x.shape, dtype=torch.int32, device=x.device)
-        codes(x, table, draws, unpacked)
-        pack(unpacked, *out)
-
-    @kernel
-    def pack(codes: Tensor, *out: Tensor) -> None:
-        for target, word in zip(out, to_words(codes, base), strict=True):
-            target.copy_(word)
-
-    @kernel
-    def codes(x: Tensor, table: Tensor, draws: Draws | None, out: Tensor) -> None:
-        out.copy_(codes_of(x, table, draws))
-
-    @kernel
-    def decode_add(words: Tensor, table: Tensor, out: Tensor) -> None:
-        out.add_(values_of(words, table))
-
-    @kernel
-    def subtract(words: Tensor, table: Tensor, out: Tensor) -> None:
-        # Adding 0.0 turns -0 into 0, as where decoded values are added to zeros.
-        out.sub_(values_of(words, table) + 0.0)
-
-    @kernel
-    def decode_mean(words: Tensor, table: Tensor, onto: bool, divisor: int, out: Tensor) -> None:
-        write_mean([*map(values_of, words.unbind(0), table.unbind(0))], onto, divisor, out)
-
-    @kernel
-    def rest_mean(codes: Tensor, table: Tensor, onto: bool, divisor: int, out: Tensor) -> None:
-        messages = zip(codes.to(torch.int32).unbind(0), table.unbind(0), strict=True)
-        write_mean([method.value(c, of_c.unbind(-1)) for c, of_c in messages], onto, divisor, out)
-
-    def write_mean(values: Sequence[Tensor], onto: bool, divisor: int, out: Tensor) -> None:
-        first, *others = values
-        # Adding 0.0 turns -0 into 0, as in a sum that starts at zero.
-        total = out + first if onto else first + 0.0
-        for x in others:
-            total = total + x
-        out.copy_(total / divisor)
-
-    return Kernels(encode, encode_in_two, codes, decode_add, subtract, decode_mean, rest_mean)

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import math
 import warnings
-from collections.abc import Collection, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
-from gcbench.compressors.aligned import Aligned
 from gcbench.compressors.base import Compressor
 from gcbench.compressors.bucketed import Bucketed
 from gcbench.compressors.by_kind import ByKind
 from gcbench.compressors.codec import Codec
-from gcbench.compressors.conflicts import refuse_conflicts
-from gcbench.compressors.dense import Dense
 from gcbench.compressors.ef21 import EF21
 from gcbench.compressors.entropy_coded import apply_code
-from gcbench.compressors.exchange import ScatterExchange, build_exchange
-from gcbench.compressors.hierarchical import Hierarchical
+from gcbench.compressors.exchange import ScatterExchange
 from gcbench.compressors.loco import LoCo
-from gcbench.compressors.matrices import OfMatrices, StacksOfMatrices, is_convolution
+from gcbench.compressors.matrices import (
+    OfMatrices,
+    SmallTensorsWhole,
+    StacksOfMatrices,
+)
 from gcbench.compressors.onebit_adam import MomentumCoding
-from gcbench.compressors.small import SmallTensorsWhole
+from gcbench.compressors.other_exchanges import Aligned, Hierarchical, build_exchange
+from gcbench.compressors.virtual import parts_of
 from gcbench.compressors.wrappers import (
     BucketsThroughGradient,
     CheckedGradients,
@@ -30,6 +30,7 @@ from gcbench.compressors.wrappers import (
     NormClipping,
     SigmaClipping,
 )
+from gcbench.identity import format_value
 from gcbench.settings.compressor import (
     Beta,
     BucketScope,
@@ -173,67 +174,6 @@ def _refuse_residuals_of_shards(method: ByKind) -> None:
             )
 
 
-def parts_of(compressor: Compressor) -> Iterator[object]:
-    """Yield the compressor and what it wraps, outermost first."""
-    part: object | None = compressor
-    while part is not None:
-        yield part
-        part = getattr(part, "inner", None) or getattr(part, "codec", None)
-
-
-def analytic_ratio(compressor: Compressor) -> float | None:
-    """Return 32 divided by the bits per value that the method's paper counts.
-
-    Scales and tables are left out. None if the bits depend on the codes, or if the paper counts
-    them in another way.
-    """
-    name = "analytic_bits_per_value"
-    bits = next((getattr(part, name) for part in parts_of(compressor) if hasattr(part, name)), None)
-    return 32 / bits if bits else None
-
-
-def is_direction(compressor: Compressor) -> bool:
-    """Return whether a part of the update has no scale, so that its length says nothing."""
-    parts = (getattr(part, "properties", None) for part in parts_of(compressor))
-    return any(properties.direction for properties in parts if properties)
-
-
-def compressed_share(
-    compressor: Compressor, shapes: Collection[Sequence[int]], exchanges: int, whole: int = 0
-) -> float:
-    """Return the share of gradient values that are compressed, averaged over `exchanges`.
-
-    The other values are sent in fp32, as are `whole` gradients in addition to these exchanges,
-    which count in the average.
-    """
-    share = _count_compressed(compressor, shapes) / max(1, sum(map(math.prod, shapes)))
-    if not exchanges + whole:
-        return share
-    coded = max(0, exchanges - dense_steps_of(compressor))
-    return share * coded / (exchanges + whole)
-
-
-def dense_steps_of(compressor: Compressor) -> int:
-    """Return how many exchanges of a warm-up send uncompressed gradients."""
-    return sum(part.dense_steps for part in parts_of(compressor) if isinstance(part, DenseWarmup))
-
-
-def _count_compressed(part: Any, shapes: Collection[Sequence[int]]) -> int:
-    """Return how many values of tensors of these shapes are compressed."""
-    if isinstance(part, ByKind):
-        convolutions = [shape for shape in shapes if is_convolution(shape)]
-        others = [shape for shape in shapes if not is_convolution(shape)]
-        return _count_compressed(part.convolutions, convolutions) + _count_compressed(
-            part.others, others
-        )
-    if isinstance(part, Dense) and part.dtype == "float32":
-        return 0
-    if isinstance(part, SmallTensorsWhole):
-        shapes = [shape for shape in shapes if not part.sets_aside(shape)]
-    inner = getattr(part, "inner", None)
-    return _count_compressed(inner, shapes) if inner is not None else sum(map(math.prod, shapes))
-
-
 def _warn_if_expanding(compressor: Compressor, typed: str) -> None:
     if not compressor.properties.contractive:
         warnings.warn(
@@ -242,3 +182,83 @@ def _warn_if_expanding(compressor: Compressor, typed: str) -> None:
             "levels, or a smaller bucket_size",
             stacklevel=2,
         )
+
+
+class Conflict(NamedTuple):
+    """Settings that cannot be combined: each has to be as said here."""
+
+    settings: Mapping[str, Callable[[Any], bool]]
+    why: str  # and what to type
+
+
+def _is(*values: object) -> Callable[[Any], bool]:
+    return lambda value: value in values
+
+
+def _is_not(*values: object) -> Callable[[Any], bool]:
+    return lambda value: value not in values
+
+
+CONFLICTS = (
+    Conflict(
+        {"code": _is_not("fixed"), "exchange": _is_not("gather")},
+        "messages that differ in length can only be gathered; type exchange=gather or code=fixed",
+    ),
+    Conflict(
+        {"align": _is(True), "exchange": _is_not("gather")},
+        "only gathered codes are aligned; type exchange=gather or align=false",
+    ),
+    Conflict(
+        {"workers_per_node": _is_not(None), "exchange": _is_not("hierarchical")},
+        "only a hierarchical exchange has nodes; type exchange=hierarchical",
+    ),
+    Conflict(
+        {"align": _is(True), "bucket_scope": _is("gradient")},
+        "buckets that run through the gradient cut receptive fields; type only one of them",
+    ),
+    Conflict(
+        {"per_layer": _is(True), "align": _is(True)},
+        "a bucket is either one tensor or a number of receptive fields; type only one of these",
+    ),
+    Conflict(
+        {"per_layer": _is(True), "bucket_scope": _is("gradient")},
+        "a bucket is either one tensor or runs through all of them; type only one of these",
+    ),
+    Conflict(
+        {"per_layer": _is(True), "exchange": _is("scatter", "scatter_coded")},
+        "tensors are cut into shards, and buckets need them whole; type per_layer=false, or "
+        "exchange=gather",
+    ),
+    Conflict(
+        {"error_feedback": _is("loco"), "beta": _is_not(1)},
+        "LoCo always keeps the old residual whole; type beta=1 or error_feedback=true",
+    ),
+    Conflict(
+        {"error_feedback": _is("ef21"), "alpha": _is_not(1)},
+        "EF21 has no residual to weigh; type alpha=1 or error_feedback=true",
+    ),
+    Conflict(
+        {"error_feedback": _is("ef21"), "beta": _is_not(1)},
+        "EF21 has no residual to weigh; type beta=1 or error_feedback=true",
+    ),
+    Conflict(
+        {"error_feedback": _is("ef21"), "exchange": _is("scatter_coded")},
+        "means that are coded again differ from the sums that EF21 keeps; type exchange=gather or "
+        "scatter",
+    ),
+    Conflict(
+        {"error_feedback": _is("ef21"), "combine": _is("senders")},
+        "EF21 adds up the mean of what all workers sent, which this is not; type combine=mean or "
+        "error_feedback=true",
+    ),
+)
+
+
+def refuse_conflicts(settings: Mapping[str, Any]) -> None:
+    """Raise ValueError for the first of `CONFLICTS` that the settings have."""
+    for conflict in CONFLICTS:
+        if all(
+            key in settings and holds(settings[key]) for key, holds in conflict.settings.items()
+        ):
+            typed = " ".join(f"{key}={format_value(settings[key])}" for key in conflict.settings)
+            raise ValueError(f"{typed}: {conflict.why}")

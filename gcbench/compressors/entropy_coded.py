@@ -9,13 +9,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gcbench.codecs.blocks import Blocks
 from gcbench.codecs.buckets import Buckets
-from gcbench.codecs.elias import LONGEST_BLOCK
-from gcbench.codecs.elias_dense import decode_dense, encode_dense
-from gcbench.codecs.elias_sparse import decode_sparse, encode_sparse
-from gcbench.codecs.entropy import decode_ans, encode_ans
+from gcbench.codecs.elias import LONGEST_BLOCK, Blocks
+from gcbench.codecs.elias_codes import decode_dense, decode_sparse, encode_dense, encode_sparse
 from gcbench.codecs.noise import Noise
+from gcbench.codecs.packing import decode_ans, encode_ans
 from gcbench.compressors.base import Properties
 from gcbench.compressors.codec import Codec, GridCodec, Message
 from gcbench.settings.compressor import Code

@@ -8,7 +8,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from gcbench.codecs.one_pass import Kinds
-from gcbench.codecs.quantize import max_norm
+from gcbench.codecs.scales import max_norm
 from gcbench.compressors.base import Properties
 from gcbench.compressors.quantizers import GridQuantizer, LevelQuantizer
 

@@ -9,13 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gcbench.codecs.entropy import shannon_bits
-from gcbench.codecs.lanes import Units, bucket_spans, sum_of_codes
 from gcbench.codecs.noise import Noise
+from gcbench.codecs.packing import Units, bucket_spans, shannon_bits, sum_of_codes
 from gcbench.comm.collectives import Comm
 from gcbench.compressors.base import (
     Aggregated,
-    Compressor,
     Grads,
     Properties,
     State,
@@ -25,15 +23,13 @@ from gcbench.compressors.base import (
     sizes_of,
     unflatten,
 )
+from gcbench.compressors.bucketed import Bucketed
 from gcbench.compressors.codec import (
     Codec,
     GridCodec,
     Message,
     RaggedCodec,
-    TableCodec,
 )
-from gcbench.compressors.counted import CountExchange
-from gcbench.settings.compressor import Exchange
 
 
 @dataclass(frozen=True)
@@ -73,6 +69,13 @@ class GatherExchange:
         )
         out = self.gather(message, grads, state, comm)
         return out, {k: x.view_as(g) for (k, g), x in zip(grads.items(), left, strict=True)}
+
+    def codec_in_native_code(self, grads: Grads) -> Bucketed | None:
+        """Return the codec if native code fits and codes these gradients."""
+        codec, first = self.codec, next(iter(grads.values()))
+        if isinstance(codec, Bucketed) and codec.native_for(first, sizes_of(grads)):
+            return codec
+        return None
 
     def gather(self, message: Message, grads: Grads, state: State, comm: Comm) -> Aggregated:
         """Return the aggregate of gradients whose message this is."""
@@ -250,22 +253,3 @@ def sum_codes(
     return sum_of_codes(
         codes, most.bit_length(), most, lambda words: comm.sum([words])[0], units, values
     )
-
-
-def build_exchange(codec: Codec, exchange: Exchange) -> Compressor:
-    """Return a compressor that sends the codes of `codec` by `exchange`.
-
-    Raises ValueError for exchange=sum with a codec that cannot share a grid or tables.
-    """
-    if exchange == "gather":
-        return GatherExchange(codec)
-    if exchange == "sum":
-        if isinstance(codec, GridCodec):
-            return SumExchange(codec)
-        if isinstance(codec, TableCodec):
-            return CountExchange(codec)
-        raise ValueError(
-            "exchange=sum needs codes on a shared grid, such as those of qsgd; "
-            "type exchange=gather or scatter"
-        )
-    return ScatterExchange(codec, code_means=exchange == "scatter_coded")

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from gcbench.codecs.kernels import kernel
-from gcbench.codecs.one_pass import Kinds, Residual
-from gcbench.codecs.quantize import max_norm
+from gcbench.codecs.one_pass import Kinds, Parameters, Residual
+from gcbench.codecs.scales import max_norm
 from gcbench.comm.collectives import Comm
 from gcbench.compressors.base import (
     Aggregated,
@@ -22,7 +22,7 @@ from gcbench.compressors.base import (
     flatten_each,
     sizes_of,
 )
-from gcbench.compressors.bucketed import Bucketed, Parameters
+from gcbench.compressors.bucketed import Bucketed
 from gcbench.compressors.exchange import GatherExchange
 from gcbench.compressors.quantizers import SignedGridQuantizer
 from gcbench.compressors.wrappers import ErrorFeedback
@@ -122,11 +122,10 @@ class LoCo(Checked):
 
         It needs rows of as many values as share a scale of the residual.
         """
-        codec = self.inner.codec if isinstance(self.inner, GatherExchange) else None
-        first = next(iter(grads.values()))
-        if not isinstance(codec, Bucketed) or not codec.native_for(first, sizes_of(grads)):
-            return None
-        return codec if codec.per_layer or codec.bucket_size % _BLOCK == 0 else None
+        inner = self.inner
+        codec = inner.codec_in_native_code(grads) if isinstance(inner, GatherExchange) else None
+        fits = codec and (codec.per_layer or codec.bucket_size % _BLOCK == 0)
+        return codec if fits else None
 
     def _aggregate_native(
         self, codec: Bucketed, grads: Grads, state: State, comm: Comm, step: Step

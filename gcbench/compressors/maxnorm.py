@@ -12,11 +12,10 @@ from pydantic import Field
 from torch import Tensor
 
 from gcbench.codecs.kernels import block_slices, kernel
-from gcbench.codecs.lanes import EACH_VALUE, ONE_SPAN, Units
 from gcbench.codecs.native import is_native, load_native
 from gcbench.codecs.noise import Draws, Noise, unit_interval
-from gcbench.codecs.packing import pack, unpack
-from gcbench.codecs.quantize import NORMS, Norm, stochastic_round
+from gcbench.codecs.packing import EACH_VALUE, ONE_SPAN, Units, pack, unpack
+from gcbench.codecs.scales import NORMS, Norm, stochastic_round
 from gcbench.comm.collectives import Comm
 from gcbench.compressors.base import (
     Aggregated,

@@ -9,11 +9,9 @@ import torch
 from torch import Tensor
 
 from gcbench.codecs.levels import level_values
-from gcbench.codecs.means import inside, mean_where
-from gcbench.codecs.one_pass import Kinds
-from gcbench.codecs.signs import Sides
+from gcbench.codecs.one_pass import Kinds, Parameters
+from gcbench.codecs.scales import Sides, inside, mean_where
 from gcbench.compressors.base import Properties
-from gcbench.compressors.bucketed import Parameters
 from gcbench.compressors.quantizers import Signs
 
 

@@ -10,10 +10,8 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from gcbench.codecs.low_rank import svd
+from gcbench.codecs.low_rank import Shape, Shapes, svd
 from gcbench.codecs.power_iteration import (
-    Shape,
-    Shapes,
     Stacks,
     add_times,
     orthogonalize,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from gcbench.codecs.one_pass import Kinds
-from gcbench.codecs.quantize import NORMS
+from gcbench.codecs.scales import NORMS
 from gcbench.compressors.base import Properties
 from gcbench.compressors.quantizers import SignedGridQuantizer
 from gcbench.settings.compressor import NormKind

@@ -13,13 +13,11 @@ from torch import Tensor
 from gcbench.codecs.buckets import Buckets, Rows
 from gcbench.codecs.levels import level_values, random_codes
 from gcbench.codecs.noise import Noise
-from gcbench.codecs.one_pass import Kinds
+from gcbench.codecs.one_pass import Kinds, Parameters
 from gcbench.codecs.packing import width_of
-from gcbench.codecs.quantize import grid_codes, grid_values
-from gcbench.codecs.radix import pack_digits, unpack_digits
-from gcbench.codecs.signs import Sides, signs_and_sides
-from gcbench.codecs.words import from_words
-from gcbench.compressors.bucketed import Bucketed, Parameters
+from gcbench.codecs.radix import from_words, pack_digits, unpack_digits
+from gcbench.codecs.scales import Sides, grid_codes, grid_values, signs_and_sides
+from gcbench.compressors.bucketed import Bucketed
 from gcbench.compressors.codec import Message
 from gcbench.settings.compressor import LevelCount, Levels
 

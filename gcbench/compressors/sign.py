@@ -8,11 +8,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gcbench.codecs.means import mean_magnitude, root_mean_square
-from gcbench.codecs.one_pass import Kinds
-from gcbench.codecs.signs import Sides
+from gcbench.codecs.one_pass import Kinds, Parameters
+from gcbench.codecs.scales import Sides, mean_magnitude, root_mean_square
 from gcbench.compressors.base import Properties
-from gcbench.compressors.bucketed import Parameters
 from gcbench.compressors.quantizers import Signs
 from gcbench.settings.compressor import SignScale
 

@@ -1,8 +1,11 @@
-"""Steps of a method outside of a training run."""
+"""Steps of a method outside of a training run, and what its parts say of it."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from gcbench.comm.collectives import Comm
 from gcbench.compressors.base import (
@@ -14,7 +17,10 @@ from gcbench.compressors.base import (
     offsets_of,
     sizes_of,
 )
-from gcbench.compressors.build import dense_steps_of
+from gcbench.compressors.by_kind import ByKind
+from gcbench.compressors.dense import Dense
+from gcbench.compressors.matrices import SmallTensorsWhole, is_convolution
+from gcbench.compressors.wrappers import DenseWarmup
 
 
 def aggregate(
@@ -62,3 +68,64 @@ class Stepper:
             in_place=True,
         ).state
         self.steps += 1
+
+
+def parts_of(compressor: Compressor) -> Iterator[object]:
+    """Yield the compressor and what it wraps, outermost first."""
+    part: object | None = compressor
+    while part is not None:
+        yield part
+        part = getattr(part, "inner", None) or getattr(part, "codec", None)
+
+
+def analytic_ratio(compressor: Compressor) -> float | None:
+    """Return 32 divided by the bits per value that the method's paper counts.
+
+    Scales and tables are left out. None if the bits depend on the codes, or if the paper counts
+    them in another way.
+    """
+    name = "analytic_bits_per_value"
+    bits = next((getattr(part, name) for part in parts_of(compressor) if hasattr(part, name)), None)
+    return 32 / bits if bits else None
+
+
+def is_direction(compressor: Compressor) -> bool:
+    """Return whether a part of the update has no scale, so that its length says nothing."""
+    parts = (getattr(part, "properties", None) for part in parts_of(compressor))
+    return any(properties.direction for properties in parts if properties)
+
+
+def compressed_share(
+    compressor: Compressor, shapes: Collection[Sequence[int]], exchanges: int, whole: int = 0
+) -> float:
+    """Return the share of gradient values that are compressed, averaged over `exchanges`.
+
+    The other values are sent in fp32, as are `whole` gradients in addition to these exchanges,
+    which count in the average.
+    """
+    share = _count_compressed(compressor, shapes) / max(1, sum(map(math.prod, shapes)))
+    if not exchanges + whole:
+        return share
+    coded = max(0, exchanges - dense_steps_of(compressor))
+    return share * coded / (exchanges + whole)
+
+
+def dense_steps_of(compressor: Compressor) -> int:
+    """Return how many exchanges of a warm-up send uncompressed gradients."""
+    return sum(part.dense_steps for part in parts_of(compressor) if isinstance(part, DenseWarmup))
+
+
+def _count_compressed(part: Any, shapes: Collection[Sequence[int]]) -> int:
+    """Return how many values of tensors of these shapes are compressed."""
+    if isinstance(part, ByKind):
+        convolutions = [shape for shape in shapes if is_convolution(shape)]
+        others = [shape for shape in shapes if not is_convolution(shape)]
+        return _count_compressed(part.convolutions, convolutions) + _count_compressed(
+            part.others, others
+        )
+    if isinstance(part, Dense) and part.dtype == "float32":
+        return 0
+    if isinstance(part, SmallTensorsWhole):
+        shapes = [shape for shape in shapes if not part.sets_aside(shape)]
+    inner = getattr(part, "inner", None)
+    return _count_compressed(inner, shapes) if inner is not None else sum(map(math.prod, shapes))

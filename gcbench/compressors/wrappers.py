@@ -1,7 +1,7 @@
 """Wrappers around a method.
 
 They have a fixed order, outermost first: checked gradients, norm clipping, dense warm-up, small
-tensors sent uncompressed (`gcbench.compressors.small`), stacks of matrices
+tensors sent uncompressed (`gcbench.compressors.matrices`), stacks of matrices
 (`gcbench.compressors.matrices`), momentum coding (around the dense warm-up, whose gradients it
 follows), error feedback, sigma clipping, buckets that run through the whole gradient.
 """
@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from gcbench.codecs.means import norm, standard_deviation
+from gcbench.codecs.one_pass import Residual
+from gcbench.codecs.scales import clip, norm
 from gcbench.comm.collectives import Comm
 from gcbench.compressors.base import (
     Aggregated,
@@ -29,9 +30,11 @@ from gcbench.compressors.base import (
     flatten_each,
     merge,
     refuse_other_tensors,
+    sizes_of,
     unflatten,
     zeros_of,
 )
+from gcbench.compressors.codec import Message
 from gcbench.compressors.dense import Dense
 from gcbench.compressors.exchange import GatherExchange
 from gcbench.settings.compressor import Beta
@@ -135,24 +138,33 @@ class ErrorFeedback(Checked):
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         residual = state.per_worker or zeros_of(grads)
         inner_state, keep = state.inner or State(), self.beta - self.alpha
-        if isinstance(self.inner, GatherExchange):
-            out, left = self.inner.aggregate_corrected(
-                grads, residual, self.alpha, inner_state, comm, step, keep
-            )
-            keep = 0
+        given = grads, residual, self.alpha, inner_state, comm, step
+        if isinstance(self.inner, GatherExchange | SigmaClipping):
+            out, left = self.inner.aggregate_corrected(*given, keep)
         elif isinstance(self.inner, Correcting):
-            out, left = self.inner.aggregate_corrected(
-                grads, residual, self.alpha, inner_state, comm, step
-            )
+            out, left = self.inner.aggregate_corrected(*given)
+            left = add_scaled(left, residual, keep) if keep else left
         else:
-            corrected = add_scaled(grads, residual, self.alpha)
-            out = self.inner.aggregate(corrected, inner_state, comm, step)
-            sent = out.sent()
-            refuse_other_tensors(sent, grads)
-            left = add_scaled(corrected, sent, -1)
-        if keep:
-            left = add_scaled(left, residual, keep)
+            out, left = _aggregate_corrected(self.inner, *given, keep)
         return out._replace(state=State(per_worker=left, inner=out.state), goal=None)
+
+
+def _aggregate_corrected(
+    inner: Compressor,
+    grads: Grads,
+    residual: Grads,
+    alpha: float,
+    state: State,
+    comm: Comm,
+    step: Step,
+    keep: float,
+) -> tuple[Aggregated, Grads]:
+    corrected = add_scaled(grads, residual, alpha)
+    out = inner.aggregate(corrected, state, comm, step)
+    sent = out.sent()
+    refuse_other_tensors(sent, grads)
+    left = add_scaled(corrected, sent, -1)
+    return out, add_scaled(left, residual, keep) if keep else left
 
 
 @dataclass(frozen=True)
@@ -180,14 +192,45 @@ class SigmaClipping(Checked):
         )
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
-        clipped = {}
-        for (name, g), x in zip(grads.items(), flatten_each(grads), strict=True):
-            sigma = standard_deviation(x)
-            limit = _per_row(
-                torch.where(sigma == 0, torch.inf, self.clip_sigma * sigma).to(g.dtype), g
-            )
-            clipped[name] = g.clamp(-limit, limit)
+        if message := self._encode_native(grads, step):
+            assert isinstance(self.inner, GatherExchange)
+            out = self.inner.gather(message, grads, state, comm)
+            return out._replace(goal=lambda: Goal(self._clip(grads), out.update))
+        clipped = self._clip(grads)
         return self.inner.aggregate(clipped, state, comm, step).with_goal_of(clipped)
+
+    def aggregate_corrected(
+        self,
+        grads: Grads,
+        residual: Grads,
+        alpha: float,
+        state: State,
+        comm: Comm,
+        step: Step,
+        keep: float = 0,
+    ) -> tuple[Aggregated, Grads]:
+        old = {k: residual[k] for k in grads}
+        left = old if step.in_place else {k: torch.empty_like(g) for k, g in grads.items()}
+        before, after = flatten_each(old), flatten_each(left)
+        if message := self._encode_native(grads, step, Residual(before, after, alpha, keep)):
+            assert isinstance(self.inner, GatherExchange)
+            return self.inner.gather(message, grads, state, comm), left
+        return _aggregate_corrected(self, grads, residual, alpha, state, comm, step, keep)
+
+    def _encode_native(
+        self, grads: Grads, step: Step, residual: Residual | None = None
+    ) -> Message | None:
+        """Return the message of native code that also clips; None: there is none."""
+        inner = self.inner
+        codec = inner.codec_in_native_code(grads) if isinstance(inner, GatherExchange) else None
+        if codec is None:
+            return None
+        sizes, tensors = sizes_of(grads), flatten_each(grads)
+        return codec.encode_with(tensors, sizes, residual, step, self.clip_sigma)
+
+    def _clip(self, grads: Grads) -> Grads:
+        clipped = clip(flatten_each(grads), self.clip_sigma)
+        return {k: x.view_as(g) for (k, g), x in zip(grads.items(), clipped, strict=True)}
 
 
 @dataclass(frozen=True)

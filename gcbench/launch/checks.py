@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from gcbench.comm.ddp import sparse_refusal
 from gcbench.compressors import Compressor, compressed_share
-from gcbench.compressors.build import dense_steps_of, parts_of
 from gcbench.compressors.dion import Dion
 from gcbench.compressors.matrices import shapes_of_parameters
 from gcbench.compressors.onebit_adam import MomentumCoding
+from gcbench.compressors.virtual import dense_steps_of, parts_of
 from gcbench.config import PAPER, Config, ConfigError
 from gcbench.data import Data
 from gcbench.launch.instantiate import (

@@ -8,7 +8,12 @@ from typing import Any, NamedTuple
 
 from gcbench.comm.meter import Kind, Meter, Total
 from gcbench.comm.network import wire_bits
-from gcbench.compressors.build import analytic_ratio, compressed_share, dense_steps_of, is_direction
+from gcbench.compressors.virtual import (
+    analytic_ratio,
+    compressed_share,
+    dense_steps_of,
+    is_direction,
+)
 from gcbench.config import Config
 from gcbench.launch.plan import Plan
 from gcbench.records.result import (

@@ -18,8 +18,8 @@ from gcbench.comm.ddp import Arrived, WholeGradient
 from gcbench.comm.nodes import node_size
 from gcbench.comm.transport import MirrorTransport, transport_of
 from gcbench.compressors import Compressor, Grads, parts_of
-from gcbench.compressors.hierarchical import Hierarchical
 from gcbench.compressors.matrices import Shape, shapes_of_parameters
+from gcbench.compressors.other_exchanges import Hierarchical
 from gcbench.config import ConfigError
 from gcbench.launch.checks import refuse_complex, refuse_sparse
 from gcbench.library.agreement import blank

@@ -19,7 +19,7 @@ from gcbench.comm.fsdp import FlatGradient
 from gcbench.comm.transport import transport_of
 from gcbench.compressors import Compressor, State, parts_of
 from gcbench.compressors.ef21 import EF21
-from gcbench.compressors.sharded import shard_exchange
+from gcbench.compressors.other_exchanges import shard_exchange
 from gcbench.config import ConfigError
 from gcbench.launch.checks import refuse_complex, refuse_sparse
 from gcbench.library.agreement import blank

@@ -14,8 +14,7 @@ from torch import Tensor
 from gcbench.comm.collectives import Comm
 from gcbench.comm.transport import MirrorTransport
 from gcbench.compressors import Compressor, Grads, State, parts_of
-from gcbench.compressors.build import dense_steps_of
-from gcbench.compressors.virtual import aggregate
+from gcbench.compressors.virtual import aggregate, dense_steps_of
 from gcbench.config import ConfigError
 
 ADVICE = "load what this worker saved, with the same model, compressor and number of workers"

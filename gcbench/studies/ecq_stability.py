@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import torch
 
-from gcbench.codecs.quantize import NORMS
+from gcbench.codecs.scales import NORMS
 from gcbench.compressors import State, build
 from gcbench.compressors.qsgd import QSGD
 from gcbench.compressors.virtual import aggregate

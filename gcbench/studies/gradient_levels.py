@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gcbench.codecs.entropy import shannon_bits
+from gcbench.codecs.packing import shannon_bits
 from gcbench.compressors.bingrad import BinGradB, BinGradPB
 from gcbench.compressors.bucketed import Bucketed
 from gcbench.compressors.even_levels import EvenLevels

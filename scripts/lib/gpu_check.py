@@ -21,7 +21,7 @@ from lib.gpu_steps import (
 # Kernels that reduce rows, which may be two loops. Many blocks share a long row, and a second loop
 # reduces their few results; `_signs_and_sums` also reduces columns to words, for which Inductor
 # reads the values again.
-REDUCTIONS = {"max_norm", "_sum", "_mean_of_magnitudes", "_signs_and_sums"}
+REDUCTIONS = {"max_norm", "_sum", "_mean_of_magnitudes", "_signs_and_sums", "_sums_of_shifted"}
 
 # A thread codes up to 96 values at once. Up to this limit, spills stay below the 8 bytes per value
 # that a second loop would move.
@@ -44,13 +44,14 @@ NEED_MORE = {
         "ecqsgd": (60, 7.5),
         "linear": (65, 10.6),
         "loco": (60, 9.2),
-        "onebit": (70, 6.0),
+        "onebit": (60, 6.0),
         "orq": (70, 14.6),
         "qsgd": (60, 5.0),
         "qsgd_by_kind": (60, 5.0),
         "qsgd_levels": (60, 6.8),
         "scaled_sign": (60, 6.0),
-        "sign_norm": (70, 6.0),
+        "sign_norm": (60, 6.0),
+        "terngrad": (60, 8.7),
     },
     "it has eager passes": {
         "maxnorm": (60, 7.4),
@@ -58,7 +59,6 @@ NEED_MORE = {
         "natural": (90, 13.7),
         "onebit_adam": (310, 8.9),
         "signum": (60, 11.6),
-        "terngrad": (600, 8.7),  # clips each tensor by itself
     },
     "a product of matrices for each shape, and steps that make factors orthonormal": {
         "acpsgd": (100, 3.8),

@@ -57,9 +57,9 @@ CANNOT_DO_WITHOUT = {
     "codecs/low_rank.py svd": "torch.linalg.svd reads back whether cuSOLVER converged",
     "compressors/atomo.py _most": "as many atoms travel as were drawn",
     "comm/collectives.py _gather_ragged": "receivers need the lengths of what comes",
-    "codecs/bitstream.py streams": "a message is as long as its longest row",
-    "codecs/elias_sparse.py encode_sparse": "as many codes are written as are not zero",
-    "codecs/entropy.py _counts": "the coder runs on the host",
+    "codecs/elias.py streams": "a message is as long as its longest row",
+    "codecs/elias_codes.py encode_sparse": "as many codes are written as are not zero",
+    "codecs/packing.py _counts": "the coder runs on the host",
     "library/agreement.py choose": "whether the last exchange was kept says what ACP-SGD sends",
 }
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from gcbench.codecs import buckets as module
 from gcbench.codecs.buckets import Buckets, Groups, Rows
 from gcbench.codecs.kernels import BLOCK_VALUES, block_slices
-from gcbench.codecs.quantize import NORMS
+from gcbench.codecs.scales import NORMS
 from gcbench.compressors.bingrad import BinGradB, BinGradPB
 from gcbench.compressors.bucketed import Bucketed
 from gcbench.compressors.even_levels import EvenLevels

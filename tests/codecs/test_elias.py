@@ -14,10 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gcbench.codecs.blocks import Blocks
-from gcbench.codecs.elias import LONGEST_BLOCK, omega
-from gcbench.codecs.elias_dense import decode_dense, dense_code, encode_dense
-from gcbench.codecs.elias_sparse import decode_sparse, encode_sparse, sparse_code
+from gcbench.codecs.elias import LONGEST_BLOCK, Blocks, omega
+from gcbench.codecs.elias_codes import (
+    decode_dense,
+    decode_sparse,
+    dense_code,
+    encode_dense,
+    encode_sparse,
+    sparse_code,
+)
 
 CODES = {"dense": (encode_dense, decode_dense), "sparse": (encode_sparse, decode_sparse)}
 both = pytest.mark.parametrize("kind", CODES)

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gcbench.codecs.entropy import decode_ans, encode_ans, shannon_bits
+from gcbench.codecs.packing import decode_ans, encode_ans, shannon_bits
 
 
 def draw_codes(shares: list[float], rows: int, n: int, seed: int = 0) -> torch.Tensor:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -14,14 +16,17 @@ from backends import needs_compiler
 from torch import Tensor
 
 from gcbench.codecs import native
+from gcbench.codecs.elias import Blocks
+from gcbench.codecs.elias_codes import decode_dense, decode_sparse, encode_dense, encode_sparse
 from gcbench.codecs.kernels import keep_backend, use_backend
 from gcbench.codecs.noise import Noise
+from gcbench.codecs.packing import decode_ans, encode_ans
 from gcbench.comm.collectives import Comm
-from gcbench.compressors import Compressor, State, Step
+from gcbench.compressors import Compressor, State, Step, offsets_of, sizes_of
 from gcbench.compressors.bingrad import BinGradB, BinGradPB
 from gcbench.compressors.bucketed import Bucketed
 from gcbench.compressors.even_levels import EvenLevels
-from gcbench.compressors.exchange import GatherExchange, build_exchange
+from gcbench.compressors.exchange import GatherExchange
 from gcbench.compressors.global_randk import GlobalRandK
 from gcbench.compressors.linear import Linear
 from gcbench.compressors.loco import LoCo, NearestLevel
@@ -29,10 +34,12 @@ from gcbench.compressors.maxnorm import MaxNorm, MultiScale
 from gcbench.compressors.natural import Natural
 from gcbench.compressors.onebit import OneBit
 from gcbench.compressors.orq import ORQ
+from gcbench.compressors.other_exchanges import build_exchange
 from gcbench.compressors.qsgd import QSGD
 from gcbench.compressors.quantizers import GridQuantizer, TableQuantizer
 from gcbench.compressors.sign import ScaledSign
 from gcbench.compressors.virtual import aggregate
+from gcbench.compressors.wrappers import ErrorFeedback, SigmaClipping
 
 # A large tensor, tails, short buckets, fewer rows than a group, and a gap in the draws.
 SIZES = (300_000, 5200, 7, 2997, 64 * 40, 1, 31)
@@ -56,6 +63,21 @@ METHODS: dict[str, list[Bucketed]] = {
         *(ORQ(s, **BUCKETS[s % 4]) for s in (3, 5, 9, 17, 33)),
         *(Linear(s, **BUCKETS[s % 4]) for s in (2, 3, 4, 6, 7, 16, 18, 200)),
     ],
+}
+
+
+class VariableLength(NamedTuple):
+    write: Callable[..., tuple[Tensor, Tensor]]
+    read: Callable[..., Tensor]
+
+
+CODES_OF = {
+    "dense": VariableLength(encode_dense, decode_dense),
+    "sparse": VariableLength(encode_sparse, decode_sparse),
+    "ans": VariableLength(
+        lambda codes, blocks, levels: encode_ans(codes, 2 * levels + 1),
+        lambda words, weights, blocks, levels: decode_ans(words, weights, sum(blocks.segments)),
+    ),
 }
 
 
@@ -157,6 +179,34 @@ def test_a_residual_in_bytes_has_the_bits_of_an_eager_one() -> None:
         assert all(map(same_bits, found[0], found[1])) and all(map(same_bits, *found[1:]))
 
 
+def test_values_that_are_clipped_have_the_bits_of_eager_ones() -> None:
+    """Also those far from zero, with a residual, in place, and in threads."""
+    names = "abcdefg"
+    for workers, method in itertools.product((1, 2), (EvenLevels(level_count=3), OneBit())):
+        for knobs in ({"bucket_size": 512}, {"per_layer": True}):
+            clipping = SigmaClipping(GatherExchange(replace(method, **knobs)), 2.5)
+            found = []
+            for backend, threads in (("eager", 1), ("native", 1), ("native", 3)):
+                use_backend(backend)  # type: ignore[arg-type]
+                parts: list[Tensor] = []
+                for compressor in (clipping, *(ErrorFeedback(clipping, 0.3, b) for b in (0.3, 1))):
+                    x, old = draw(workers, 1), 0.1 * draw(workers, 2)
+                    x[:, :300_000] += 3
+                    grads = dict(zip(names, x.split(SIZES, 1), strict=True))
+                    residual = dict(zip(names, old.split(SIZES, 1), strict=True))
+                    step = Step(2, 1, range(workers), offsets_of(sizes_of(grads)), threads == 3)
+                    torch.set_num_threads(threads)
+                    state = State(per_worker=residual)
+                    out = compressor.aggregate(grads, state, Comm(workers), step)
+                    kept = out.state.per_worker
+                    wanted = out.goal_of(grads)().wanted
+                    parts += [*out.update.values(), *kept.values(), *wanted.values()]
+                torch.set_num_threads(1)
+                found.append(parts)
+            assert all(map(same_bits, found[0], found[1])), clipping
+            assert all(map(same_bits, found[0], found[2])), clipping
+
+
 @pytest.mark.parametrize("workers", [1, 3])
 def test_sums_of_codes_have_the_bits_of_eager_ones(workers: int) -> None:
     names, x = [*map(str, range(len(SIZES)))], draw(workers, 1)
@@ -194,6 +244,28 @@ def test_powers_of_two_have_the_bits_of_eager_ones() -> None:
             found.append([*message, torch.where(added.isfinite(), added, 0), added.isnan()])
     for eager, native_ in zip(found[:4], found[4:], strict=True):
         assert all(map(same_bits, eager, native_))
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse", "ans"])
+def test_codes_of_variable_length_have_the_bits_of_eager_ones(kind: str) -> None:
+    """Of one and three rows, on one and three threads, with blocks that end inside words."""
+    generator = torch.Generator().manual_seed(4)
+    for levels, zeros, size in ((1, 0.9, 512), (7, 0.5, 2048), (127, 0.2, 77), (7, 1.0, 512)):
+        code, blocks = CODES_OF[kind], Blocks((70_000, 5, 513, 1, 2048), size)
+        n = sum(blocks.segments)
+        for rows in (1, 3):
+            codes = torch.randint(0, 2 * levels + 1, (rows, n), generator=generator)
+            is_zero = torch.rand(rows, n, generator=generator) < zeros
+            codes = codes.where(~is_zero, levels).to(torch.uint8)
+            use_backend("eager")
+            expected = code.write(codes, blocks, levels)
+            use_backend("native")
+            for threads in (1, 3):
+                torch.set_num_threads(threads)
+                found = code.write(codes, blocks, levels)
+                assert all(map(torch.equal, found, expected)), (levels, rows)
+                assert torch.equal(code.read(*found, blocks, levels), codes), (levels, rows)
+            torch.set_num_threads(1)
 
 
 def test_threads_change_nothing() -> None:

@@ -11,9 +11,8 @@ from torch import Tensor
 
 from gcbench.codecs import power_iteration
 from gcbench.codecs.kernels import Backend, use_backend
+from gcbench.codecs.low_rank import Shape, Shapes
 from gcbench.codecs.power_iteration import (
-    Shape,
-    Shapes,
     add_times,
     orthogonalize,
     product,

@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gcbench.codecs.radix import word_of
-from gcbench.codecs.words import from_words, rows_of, to_words, words_of
+from gcbench.codecs.radix import from_words, rows_of, to_words, word_of, words_of
 
 BASES = [2, 3, 4, 5, 6, 7, 9, 15, 16, 17, 31, 32, 33, 64, 127, 128, 200, 256]
 

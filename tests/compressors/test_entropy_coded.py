@@ -18,8 +18,7 @@ from method_cases import (
 from torch import Tensor
 
 from gcbench.codecs.elias import omega
-from gcbench.codecs.elias_dense import dense_code
-from gcbench.codecs.elias_sparse import sparse_code
+from gcbench.codecs.elias_codes import dense_code, sparse_code
 from gcbench.comm.collectives import Comm
 from gcbench.compressors import build, merge
 from gcbench.compressors.entropy_coded import CODES, apply_code

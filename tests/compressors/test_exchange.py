@@ -13,18 +13,19 @@ from layout_cases import one_tensor, wire_bits_over_gloo
 from method_cases import aggregate, flat, gradients
 
 from gcbench.check.promises import VECTORS, check_contractive
-from gcbench.codecs.lanes import ONE_SPAN, Units
-from gcbench.codecs.packing import pack_lanes, unpack_lanes
+from gcbench.codecs.packing import ONE_SPAN, Units, pack_lanes, unpack_lanes
 from gcbench.comm.collectives import Comm
 from gcbench.compressors import Grads, Properties, State, Step
-from gcbench.compressors.base import add_scaled, flatten, flatten_each, flatten_sum
+from gcbench.compressors.base import add_scaled, flatten, flatten_each
 from gcbench.compressors.bucketed import Parameters
 from gcbench.compressors.build import build
+from gcbench.compressors.codec import flatten_sum
 from gcbench.compressors.dense import Dense
-from gcbench.compressors.exchange import Exchange, build_exchange, sum_codes
+from gcbench.compressors.exchange import sum_codes
+from gcbench.compressors.other_exchanges import build_exchange, shard_exchange
 from gcbench.compressors.qsgd import QSGD
-from gcbench.compressors.sharded import shard_exchange
 from gcbench.compressors.sign import ScaledSign
+from gcbench.settings.compressor import Exchange
 
 
 def mean_of(grads: Grads) -> torch.Tensor:

@@ -17,8 +17,8 @@ from gcbench.comm.meter import Kind
 from gcbench.compressors import Compressor, Grads, State, build
 from gcbench.compressors.codec import Codec
 from gcbench.compressors.exchange import GatherExchange
-from gcbench.compressors.hierarchical import Hierarchical
 from gcbench.compressors.orq import ORQ
+from gcbench.compressors.other_exchanges import Hierarchical
 from gcbench.compressors.qsgd import QSGD
 from gcbench.compressors.sign import ScaledSign
 

@@ -15,13 +15,13 @@ from gcbench.comm.collectives import Comm
 from gcbench.compressors import Compressor, Grads, State, build, compressed_share
 from gcbench.compressors.acpsgd import ACPSGD
 from gcbench.compressors.atomo import Atomo
-from gcbench.compressors.build import parts_of
 from gcbench.compressors.dion import Dion
 from gcbench.compressors.matrices import StacksOfMatrices, shapes_of_parameters
 from gcbench.compressors.powersgd import PowerSGD
 from gcbench.compressors.qsgd import QSGD
 from gcbench.compressors.random_sparse import RandomBlock, RandomK
 from gcbench.compressors.unbiased_lowrank import UnbiasedLowRank
+from gcbench.compressors.virtual import parts_of
 from gcbench.predict.payload import Payload
 
 OF_MATRICES = [choice for choice in CHOICES if "min_ratio" in keys_of(choice)]

@@ -13,11 +13,11 @@ from layout_cases import traces_in_one_process, traces_over_gloo
 from method_cases import WORKERS, aggregate, build_method, flat
 from torch import Tensor
 
-from gcbench.codecs.quantize import Norm
+from gcbench.codecs.scales import Norm
 from gcbench.comm.collectives import Comm
 from gcbench.compressors import Compressor
-from gcbench.compressors.build import analytic_ratio
 from gcbench.compressors.maxnorm import MaxNorm, MultiScale
+from gcbench.compressors.virtual import analytic_ratio
 
 N = 1000
 

@@ -11,7 +11,7 @@ from method_cases import aggregate, build_method, flat
 from torch import Tensor
 
 from gcbench.compressors import build
-from gcbench.compressors.aligned import Aligned
+from gcbench.compressors.other_exchanges import Aligned
 from gcbench.compressors.qsgd import QSGD
 
 N = 1000  # not a multiple of the bucket sizes

@@ -9,7 +9,7 @@ import torch
 from method_cases import aggregate, build_method
 
 from gcbench.comm.collectives import Comm
-from gcbench.compressors.build import analytic_ratio, compressed_share
+from gcbench.compressors.virtual import analytic_ratio, compressed_share
 from gcbench.models.resnet import resnet18
 
 

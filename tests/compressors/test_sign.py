@@ -7,7 +7,7 @@ import torch
 from method_cases import aggregate, build_method, compose_method, flat, gradients
 from torch import Tensor
 
-from gcbench.codecs.means import mean_magnitude, mean_where
+from gcbench.codecs.scales import mean_magnitude, mean_where
 from gcbench.compressors import State, build
 from gcbench.compressors.onebit import OneBit
 from gcbench.compressors.sign import ScaledSign

@@ -23,12 +23,11 @@ from gcbench.compressors.dense import Dense
 from gcbench.compressors.ef21 import EF21
 from gcbench.compressors.exchange import GatherExchange
 from gcbench.compressors.loco import LoCo
-from gcbench.compressors.matrices import StacksOfMatrices
+from gcbench.compressors.matrices import SmallTensorsWhole, StacksOfMatrices
 from gcbench.compressors.onebit_adam import MomentumCoding
+from gcbench.compressors.other_exchanges import Cast
 from gcbench.compressors.powersgd import PowerSGD
 from gcbench.compressors.qsgd import QSGD
-from gcbench.compressors.sharded import Cast
-from gcbench.compressors.small import SmallTensorsWhole
 from gcbench.compressors.wrappers import (
     BucketsThroughGradient,
     CheckedGradients,

@@ -10,7 +10,7 @@ import torch
 from method_cases import aggregate, build_method
 from torch import Tensor
 
-from gcbench.codecs.quantize import Norm
+from gcbench.codecs.scales import Norm
 from gcbench.comm.collectives import Comm
 from gcbench.compressors import State, build
 from gcbench.compressors.qsgd import QSGD

@@ -12,7 +12,7 @@ import torch
 from method_cases import aggregate, build_method, flat
 from torch import Tensor
 
-from gcbench.codecs.quantize import Norm
+from gcbench.codecs.scales import Norm
 from gcbench.comm.collectives import Comm
 from gcbench.compressors import Compressor, build
 from gcbench.compressors.bingrad import BinGradPB

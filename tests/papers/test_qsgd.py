@@ -11,11 +11,9 @@ from method_cases import build_method, compose_method
 from paper_cases import Shapes, decode_rows, sent_bits, shapes_of, sizes
 from torch import Tensor
 
-from gcbench.codecs.blocks import Blocks
-from gcbench.codecs.elias import LONGEST_BLOCK
-from gcbench.codecs.elias_dense import encode_dense
-from gcbench.codecs.elias_sparse import encode_sparse
-from gcbench.codecs.quantize import Norm, grid_codes, l2_norm
+from gcbench.codecs.elias import LONGEST_BLOCK, Blocks
+from gcbench.codecs.elias_codes import encode_dense, encode_sparse
+from gcbench.codecs.scales import Norm, grid_codes, l2_norm
 from gcbench.compressors.qsgd import QSGD
 
 each_norm = pytest.mark.parametrize("norm", ["linf", "l2"])

@@ -29,16 +29,16 @@ from sentence import config_of
 from torch.utils._triton import has_triton
 
 from gcbench.check.layouts import equal
-from gcbench.codecs.compiled import COMPILER_OPTIONS
+from gcbench.codecs.kernels import COMPILER_OPTIONS
 from gcbench.comm.collectives import Comm
 from gcbench.compressors import Aggregated, Compressor, Grads, Properties, State, Step
 from gcbench.compressors.bingrad import BinGradB, BinGradPB
 from gcbench.compressors.codec import Codec
 from gcbench.compressors.dense import Dense
 from gcbench.compressors.even_levels import EvenLevels
-from gcbench.compressors.exchange import build_exchange
 from gcbench.compressors.linear import Linear
 from gcbench.compressors.orq import ORQ
+from gcbench.compressors.other_exchanges import build_exchange
 from gcbench.compressors.qsgd import QSGD
 from gcbench.config import ConfigError
 

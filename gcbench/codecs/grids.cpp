@@ -1,0 +1,209 @@
+// Codes without buckets: powers of two, and codes on a grid that all workers share.
+
+#include "codes.h"
+
+// Natural compression: values rounded to powers of two, sent as exponents, and signs in 1 bit. Bit k
+// of byte j is the sign of value j + k m, for m bytes (packing.py), so that a core walks eight
+// stretches side by side.
+
+namespace {
+
+constexpr Word FINITE = 255u << 23;  // what the bits of finite magnitudes are below
+
+constexpr Index SPAN = 32 * TILE;  // bytes of signs whose values are coded at once, page by page
+
+// Calls f(k, first, n, byte) for up to TILE values from `first` on, in the k-th stretch; their signs
+// are in the bytes from `byte` on. This covers SPAN bytes.
+template <class F>
+inline void stretches(Index values, Index start, F f) {
+  const Index bytes = (values + 7) / 8;
+  for (int k = 0; k < 8; k++) {
+    const Index end = std::min(std::min(start + SPAN, bytes), values - k * bytes);
+    for (Index byte = start; byte < end; byte += TILE) {
+      f(k, k * bytes + byte, int(std::min(TILE, end - byte)), byte);
+    }
+  }
+}
+
+}  // namespace
+
+extern "C" {
+
+// Run i of the values lies at x[i] and ends before ends[i]; its first one has the number starts[i]
+// among the draws. With `before`, x + alpha before is coded, and `left` becomes what that leaves
+// out; it may be `before`.
+void natural_encode(const float* const* x, const float* const* before, float* const* left,
+                    float alpha, Index values, Index runs, const Index* ends,
+                    const Word* starts, const Word* key, std::uint8_t* exponents, std::uint8_t* signs, int threads) {
+  const Draw of_key{key[0], key[1]};
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+  for (Index start = 0; start < (values + 7) / 8; start += SPAN) {
+    std::uint8_t of_span[SPAN] = {};
+    stretches(values, start, [&](int k, Index from, int n, Index byte) {
+      // A copy, as a byte that is written may be part of anything that is not local.
+      const Draw draw = of_key;
+      Index run = std::upper_bound(ends, ends + runs, from) - ends;
+      for (int done = 0; done < n; run++) {
+        const Index place = from + done - (run ? ends[run - 1] : 0);
+        const int length = int(std::min<Index>(n - done, ends[run] - from - done));
+        const float *g = x[run] + place, *e = before ? before[run] + place : nullptr;
+        const Word index = starts[run] + Word(place);
+        float coded[TILE];
+        Word bits[TILE], sent[TILE];
+        for (int i = 0; e && i < length; i++) coded[i] = __builtin_fmaf(alpha, e[i], g[i]);
+        std::memcpy(bits, e ? coded : g, sizeof(Word) * length);
+        for (int i = 0; i < length; i++) {
+          const Word size = bits[i] & 0x7fffffff;
+          const Word rounded = (size + (draw(index + Word(i)) >> 9)) >> 23;
+          const Word most = rounded < 254 ? rounded : 254;
+          sent[i] = size < FINITE ? most : 255;
+        }
+        std::uint8_t *__restrict to = exponents + from + done, *__restrict of = of_span + byte - start + done;
+        for (int i = 0; i < length; i++) to[i] = std::uint8_t(sent[i]);
+        for (int i = 0; i < length; i++) of[i] |= std::uint8_t(bits[i] >> 31 << k);
+        if (e) {
+          float decoded[TILE], *rest = left[run] + place;
+          for (int i = 0; i < length; i++) sent[i] = sent[i] << 23 | (bits[i] & 1u << 31);
+          std::memcpy(decoded, sent, sizeof(Word) * length);
+          // Adding 0 turns -0 into 0, as where decoded values are added to zeros.
+          for (int i = 0; i < length; i++) rest[i] = coded[i] - (decoded[i] + 0.0f);
+        }
+        done += length;
+      }
+    });
+    std::copy_n(of_span, std::min(SPAN, (values + 7) / 8 - start), signs + start);
+  }
+}
+
+// Adds the values of all workers' messages to `out`, or writes their mean.
+void natural_decode(const std::uint8_t* const* exponents, const std::uint8_t* const* signs,
+                    Index workers, Index values, float* out, Index mean, int threads) {
+  const float divisor = float(workers);
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+  for (Index start = 0; start < (values + 7) / 8; start += SPAN) {
+    stretches(values, start, [&](int k, Index from, int n, Index byte) {
+      float total[TILE] = {}, *to = out + from;
+      if (!mean) std::memcpy(total, to, sizeof(float) * n);
+      for (Index w = 0; w < workers; w++) {
+        const std::uint8_t *e = exponents[w] + from, *s = signs[w] + byte;
+        Word bits[TILE];
+        float decoded[TILE];
+        for (int i = 0; i < n; i++) bits[i] = Word(e[i]) << 23 | Word(s[i]) >> k << 31;
+        std::memcpy(decoded, bits, sizeof(float) * n);
+        for (int i = 0; i < n; i++) total[i] += decoded[i];
+      }
+      for (int i = 0; mean && i < n; i++) total[i] /= divisor;
+      std::memcpy(to, total, sizeof(float) * n);
+    });
+  }
+}
+
+}  // extern "C"
+
+// Codes on a shared grid: drawn, packed into lanes whose words are added, and turned into values, each
+// in one pass. The layout is that of packing.py `pack_lanes`.
+
+namespace {
+
+// Calls f(k, first, count) for the parts of n values that share words from `word` to `end`.
+template <class F>
+inline void each_plane(Index n, Index planes, Index words, Index word, Index end, F f) {
+  for (Index k = 0; k < planes && k * words + word < n; k++) {
+    f(k, k * words + word, std::min(end, n - k * words) - word);
+  }
+}
+
+template <class C>
+void pack(const C* codes, Index n, Index bits, Index words, std::uint64_t* out, int threads) {
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+  for (Index word = 0; word < words; word += TILE) {
+    const Index end = std::min(word + TILE, words);
+    std::fill(out + word, out + end, 0);
+    each_plane(n, 64 / bits, words, word, end, [=](Index k, Index first, Index count) {
+      for (Index i = 0; i < count; i++) {
+        out[word + i] |= std::uint64_t(codes[first + i]) << (bits * k);
+      }
+    });
+  }
+}
+
+}  // namespace
+
+extern "C" {
+
+// maxnorm.py `_write_codes`, for runs of values with consecutive draws. `reach` has one value, or
+// with `each` one for each value.
+void grid_codes(Index runs, const Index* lengths, const Word* starts, const Word* key,
+                const float* x, const float* reach, Index each, Index levels, std::int16_t* codes,
+                int threads) {
+  const Draw draw{key[0], key[1]};
+  const float most = float(levels);
+  for (Index run = 0; run < runs; run++) {
+    const Index n = lengths[run];
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (Index from = 0; from < n; from += 1 << 14) {
+      const Index end = std::min<Index>(n, from + (1 << 14));
+      const auto code = [&](Index i, float unit) {
+        const float place = std::fabs(x[i]) / unit * most, low = std::floor(place);
+        const float noise = float(std::int32_t(draw(starts[run] + Word(i)) >> 8)) * 0x1p-24f;
+        const std::int32_t size = std::int32_t(low) + (noise < place - low);
+        codes[i] = std::int16_t((x[i] < 0 ? -size : size) + std::int32_t(levels));
+      };
+      if (each) {
+        for (Index i = from; i < end; i++) code(i, reach[i] > 0 ? reach[i] : 1);
+      } else {
+        const float unit = *reach > 0 ? *reach : 1;
+        for (Index i = from; i < end; i++) code(i, unit);
+      }
+    }
+    x += n, codes += n, reach += each ? n : 0;
+  }
+}
+
+void pack_lanes(const void* codes, Index bytes, Index n, Index bits, Index words,
+                std::uint64_t* out, int threads) {
+  if (bytes == 1) pack(static_cast<const std::uint8_t*>(codes), n, bits, words, out, threads);
+  else pack(static_cast<const std::int16_t*>(codes), n, bits, words, out, threads);
+}
+
+// Writes (t - most / 2) / half * unit / divisor for the sums t in lanes. Values from `spans`[3 s] on
+// have the units from number `spans`[3 s + 2] on, each for `spans`[3 s + 1] values.
+void lane_values(const std::uint64_t* sums, Index n, Index bits, Index words, Index most,
+                 float half, Index count, const Index* spans, const float* units,
+                 const float* divisors, float* out, int threads) {
+  const std::uint64_t mask = (std::uint64_t(1) << bits) - 1;
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+  for (Index word = 0; word < words; word += TILE) {
+    const Index end = std::min(word + TILE, words);
+    each_plane(n, 64 / bits, words, word, end, [&](Index k, Index first, Index length) {
+      float centered[TILE];
+      for (Index i = 0; i < length; i++) {
+        const std::int32_t sum = std::int32_t(sums[word + i] >> (bits * k) & mask);
+        centered[i] = float(2 * sum - std::int32_t(most)) / 2 / half;
+      }
+      for (Index i = 0; i < length;) {
+        Index s = 0;  // the last span that begins at or before value first + i
+        for (Index to = count; to - s > 1;) {
+          const Index middle = (s + to) / 2;
+          if (spans[3 * middle] <= first + i) s = middle;
+          else to = middle;
+        }
+        const Index in_span = first + i - spans[3 * s], size = spans[3 * s + 1];
+        const Index last = s + 1 < count ? spans[3 * s + 3] - first : length;
+        const float* unit = units + spans[3 * s + 2] + in_span / size;
+        const float* divisor = divisors + spans[3 * s + 2] + in_span / size;
+        float* to = out + first;
+        if (size == 1) {
+          const Index stop = std::min(length, last);
+          for (Index j = 0; i + j < stop; j++) to[i + j] = centered[i + j] * unit[j] / divisor[j];
+          i = stop;
+        } else {
+          const Index stop = std::min({length, last, i + size - in_span % size});
+          for (; i < stop; i++) to[i] = centered[i] * *unit / *divisor;
+        }
+      }
+    });
+  }
+}
+
+}  // extern "C"
