@@ -765,7 +765,7 @@ def test_a_rate_far_from_the_published_one_is_noticed() -> None:
 
 def test_composing_and_checking_import_no_torch() -> None:
     code = (
-        "import sys, gcbench.cli, gcbench.config, gcbench.predict.command, gcbench.report.command; "
+        "import sys, gcbench.cli, gcbench.config, gcbench.predict.command, gcbench.papers.command; "
         "assert 'torch' not in sys.modules, 'torch'"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

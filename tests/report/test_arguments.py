@@ -10,8 +10,8 @@ import pytest
 from results import result_of, write
 
 from gcbench.config import ConfigError
-from gcbench.report.command import report
-from gcbench.report.tables import read_table
+from gcbench.papers.command import report
+from gcbench.papers.tables import read_table
 
 SGD = "powersgd/table4/sgd"
 OUT = Path("outputs")
@@ -151,7 +151,7 @@ def test_a_page_is_written_beside_the_results(here: Path, said) -> None:
 def test_it_starts_without_torch() -> None:
     """Importing torch or wandb would delay every report by seconds."""
     code = (
-        "import sys; import gcbench.cli, gcbench.report.command; "
+        "import sys; import gcbench.cli, gcbench.papers.command, gcbench.report.command; "
         "sys.exit('torch' in sys.modules or 'wandb' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
