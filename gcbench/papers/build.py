@@ -1,18 +1,25 @@
-"""Build a report from a table and the runs of its rows."""
+"""Reports of tables from the runs of their rows, and the lists of tables and of deviations."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from statistics import fmean
+from typing import Any
 
-from gcbench.config import PAPER, conf_directory
+from pydantic import BaseModel, ConfigDict
+
+from gcbench.config import PAPER, budget_names, conf_directory, read_yaml
 from gcbench.config.directory import top_comment
+from gcbench.config.reading import build_checked
+from gcbench.console import TextTable
 from gcbench.identity import flat_differences, format_value
 from gcbench.papers.configs import compose_row
+from gcbench.papers.measured import find_study
 from gcbench.papers.rates import RATE
 from gcbench.papers.remarks import sections
 from gcbench.papers.rows import Row, RowsByBudget, group_runs
-from gcbench.papers.tables import Column, Table
+from gcbench.papers.tables import Column, Table, read_table, table_names
 from gcbench.records.store import RecordedRun
 from gcbench.report.document import EMPTY, OTHER_BUDGET, Cell, Document, Line, Summary, marks_of
 from gcbench.report.measures import TIMES
@@ -26,13 +33,17 @@ def build(
     `groups` are the table's rows, grouped with the same budget and overrides.
     """
     rows = groups[budget]
+    deviations = [
+        f"{', '.join(titles) or 'All rows'}: {setting.text}"
+        for setting, titles in deviations_of(table)
+    ]
     document = Document(
         name=table.name,
         title=table.title,
         under=[f"Source: {table.source}.", *_about_budgets(table, groups, budget, overrides)],
         headings=[table.heading(column, budget) for column in table.columns],
         lines=[_line(table, groups, i, row) for i, row in enumerate(rows)],
-        sections=sections(table, groups, budget),
+        sections=sections(table, groups, budget, deviations),
     )
     if table.reach is None:
         return document
@@ -151,3 +162,77 @@ def _differences(row: Row) -> list[str]:
         f"{key}={format_value(ours)} in place of {format_value(papers)}"
         for key, (ours, papers) in differs.items()
     ]
+
+
+class Setting(BaseModel):
+    """A setting that a paper prints for some rows, and our value if it differs."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    rows: list[str]  # tables, or rows that they run
+    key: str | None = None
+    paper: Any
+    ours: Any = None
+    why: str | None = None
+
+    @property
+    def deviates(self) -> bool:
+        return "ours" in self.model_fields_set
+
+    def covers(self, experiment: str) -> bool:
+        return any(experiment == row or experiment.startswith(f"{row}/") for row in self.rows)
+
+    @property
+    def text(self) -> str:
+        paper = "nothing" if self.paper is None else self.paper
+        setting = f"{self.key}: " if self.key else ""
+        return f"{setting}the paper has {paper}, ours is {self.ours}: {self.why}"
+
+
+def read_settings() -> list[Setting]:
+    """Return all settings. Raises ConfigError if an entry is invalid."""
+    path = conf_directory() / "deviations.yaml"
+    return [build_checked(Setting, node, path) for node in read_yaml(path)]
+
+
+def deviations_of(table: Table) -> list[tuple[Setting, list[str]]]:
+    """Return the deviations of a table, each with its rows' titles, or no titles if all deviate."""
+    deviations = []
+    for setting in read_settings():
+        rows = [row for row in table.rows if row.experiment and setting.covers(row.experiment)]
+        if setting.deviates and rows:
+            titles = [] if len(rows) == len(table.rows) else [row.label for row in rows]
+            deviations.append((setting, list(dict.fromkeys(titles))))
+    return deviations
+
+
+def list_deviations(tables: list[Table]) -> TextTable:
+    """Return a line for each deviation of each table."""
+    lines = [
+        [
+            table.name,
+            ", ".join(titles) or "all",
+            setting.key or "-",
+            str(setting.paper),
+            str(setting.ours),
+            str(setting.why),
+        ]
+        for table in tables
+        for setting, titles in deviations_of(table)
+    ]
+    return TextTable(["table", "rows", "key", "paper", "ours", "why"], lines, left=range(6))
+
+
+def list_tables(runs: Sequence[RecordedRun], folders: Sequence[str | Path]) -> TextTable:
+    """Return one line per table, with how many of its rows have a run that is done, by budget."""
+    by_budget = {name: [run for run in runs if run.budget == name] for name in budget_names()}
+    lines = []
+    for name in table_names():
+        table = read_table(name)
+        if table.study:
+            study = "study" if find_study(table.study, folders) else "study, not run"
+            counts = [study, *([EMPTY] * (len(by_budget) - 1))]
+        else:
+            groups = (group_runs(table, some, budget) for budget, some in by_budget.items())
+            counts = [str(sum(bool(row.done) for row in rows)) for rows in groups]
+        lines.append([name, table.title, str(len(table.rows)), *counts])
+    return TextTable(["table", "title", "rows", *by_budget], lines, left=(0, 1))

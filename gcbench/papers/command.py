@@ -11,7 +11,7 @@ from pydantic import Field
 
 from gcbench.config import PAPER, Arguments, ConfigError, Forms, budget_names, read_arguments
 from gcbench.console import FORMATS, print_table, show_table, with_bar
-from gcbench.papers.build import build, groups_of
+from gcbench.papers.build import build, groups_of, list_deviations, list_tables
 from gcbench.papers.configs import tables_by_identity
 from gcbench.papers.keep import (
     keep_index,
@@ -20,7 +20,6 @@ from gcbench.papers.keep import (
     keep_table,
     without_stopped,
 )
-from gcbench.papers.listing import list_deviations, list_tables
 from gcbench.papers.measured import KeptStudy, find_study, study_document
 from gcbench.papers.rows import RowsByBudget
 from gcbench.papers.tables import Table, read_table, tables_of

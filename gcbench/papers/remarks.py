@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from gcbench.config import PAPER
 from gcbench.identity import format_value
 from gcbench.papers.configs import command_lines, command_of_runs
-from gcbench.papers.listing import deviations_of
 from gcbench.papers.rates import RATE, Rate, group_by_label, overrides_of_run
 from gcbench.papers.rows import Row, RowsByBudget
 from gcbench.papers.tables import Column, Table
@@ -21,7 +20,9 @@ from gcbench.report.measures import DEFINITIONS, SPLIT, TIMES, VALID, is_infinit
 ERRORS = {"relative_error", "vnmse", "cosine"}
 
 
-def sections(table: Table, groups: RowsByBudget, budget: str) -> list[Section]:
+def sections(
+    table: Table, groups: RowsByBudget, budget: str, deviations: Iterable[str]
+) -> list[Section]:
     """Return the sections below a table, without empty ones."""
     rows = [row for name in groups for row in groups[name] if row.spec.experiment]
     every = [
@@ -34,7 +35,7 @@ def sections(table: Table, groups: RowsByBudget, budget: str) -> list[Section]:
             [line for row in rows for line in _others(table, row)],
         ),
         Section("Ran more than once", [line for row in rows for line in _duplicates(row)]),
-        Section("Notes", list(_notes(table, groups[budget], rows))),
+        Section("Notes", list(_notes(table, groups[budget], rows, deviations))),
         Section(
             "Commands that made the rows",
             list(dict.fromkeys(line for row in rows for line in _commands_of(row))),
@@ -150,11 +151,12 @@ def _duplicates(row: Row) -> Iterator[str]:
         )
 
 
-def _notes(table: Table, at_budget: Sequence[Row], rows: Sequence[Row]) -> Iterator[str]:
+def _notes(
+    table: Table, at_budget: Sequence[Row], rows: Sequence[Row], deviations: Iterable[str]
+) -> Iterator[str]:
     yield from table.notes
     yield from (f"{row.spec.label}: {row.spec.note}" for row in at_budget if row.spec.note)
-    for setting, titles in deviations_of(table):
-        yield f"{', '.join(titles) or 'All rows'}: {setting.text}"
+    yield from deviations
     if table.seeds and table.seeds > 1:
         yield f"The paper averages over {table.seeds} seeds; n is the number of our seeds"
     runs = [run for row in at_budget for run in row.runs if run.done]

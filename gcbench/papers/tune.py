@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from itertools import pairwise
+from itertools import pairwise, product
 from math import isclose
 from pathlib import Path
 
@@ -117,10 +117,8 @@ class TunedRow:
     def missing_tries(self) -> list[Try]:
         """Return the tries to be made next; none if the row has had its number of them."""
         first = self._missing(self._near(self.own * rate) for rate in sorted(self.asked.rates))
-        if first:
-            return first
-        beyond = self.beyond()
-        return beyond if len(self.tries) + len(beyond) <= self.asked.tries else []
+        more = first or self.beyond()
+        return more if first or len(self.tries) + len(more) <= self.asked.tries else []
 
     def missing_reports(self) -> tuple[int, ...]:
         """Return the seeds that are to be reported and have not run on the test part."""
@@ -133,10 +131,10 @@ class TunedRow:
 
     def add(self, run: RecordedRun) -> None:
         """Add a run if it has ended, and is a try or a reported run of this row."""
-        config, choices = self.expected.config, self.expected.choices
-        if (run.experiment, run.budget) == (config["experiment"], choices["budget"]):
+        own = self.expected.config["experiment"], self.expected.choices["budget"]
+        if (run.experiment, run.budget) == own and run.status in ENDED:
             differs = flat_differences(run.flat, self.expected.flat)
-            if run.status in ENDED and (not differs or is_swept(differs, self.asked.tuned)):
+            if not differs or is_swept(differs, self.asked.tuned):
                 self.runs.append(run)
 
     def beyond(self) -> list[Try]:
@@ -211,9 +209,8 @@ def find_rows(asked: Tune) -> tuple[list[TunedRow], Estimates]:
         shown = [one.rpartition("=")[2] if one.startswith("+experiment/") else one for one in own]
         row.label = " ".join(shown) or str(row.expected.config["experiment"] or "this run")
     runs = find_runs(sorted({row.expected.config["outputs"] for row in rows})).runs
-    for row in rows:
-        for run in runs:
-            row.add(run)
+    for row, run in product(rows, runs):
+        row.add(run)
     return rows, Estimates(run.result for run in runs)
 
 
@@ -280,9 +277,8 @@ def tries_of(row: TunedRow) -> TextTable:
     """Return a row's tries, value by value, with what was chosen and how it is reported."""
     seeds, lines = sorted({run.seed for run in row.tries}), []
     for rate in row.grid.rates if row.grid else []:
-        cells = {run.seed: run.status for run in rate.runs} | {
-            seed: format_number(score, None) for seed, score in rate.scores.items()
-        }
+        cells = {run.seed: run.status for run in rate.runs}
+        cells |= {seed: format_number(score, None) for seed, score in rate.scores.items()}
         mean = EMPTY if rate.score is None else format_number(rate.score, None)
         mark = "chosen" if rate.lr == row.chosen else ""
         lines.append([f"{rate.lr:g}", *(cells.get(seed, EMPTY) for seed in seeds), mean, mark])

@@ -1,4 +1,4 @@
-"""The time of a step on a network, from what is sent and computed, and the rates at which it pays."""
+"""The time of a step, from what is sent and what is computed, and at which rates a method pays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was recorded: devices measured from the json files of runs, and exchanges of runs on links."""
+"""What was recorded: devices measured from files of runs, and exchanges of runs on other links."""
 
 from __future__ import annotations
 

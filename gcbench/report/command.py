@@ -112,8 +112,8 @@ class Runs(Source):
         """Take what is typed without a key for folders, and raise ConfigError for two places."""
         if self.plain and "results" in self.given:
             raise ConfigError(
-                f"{self.plain[0]} results={','.join(self.results)}: type the folders either alone or "
-                "after results=, not both"
+                f"{self.plain[0]} results={','.join(self.results)}: type the folders either "
+                "alone or after results=, not both"
             )
         if self.source == "wandb" and (self.plain or "results" in self.given):
             raise ConfigError(

@@ -160,7 +160,7 @@ def test_every_subcommand_is_read_and_mistakes_are_seen() -> None:
     text = "`gcbench runs`\n\n    srun -n2 gcbench -m bits=2,4 # two\n    pip install gcbench\n"
     assert commands(text) == ["-m bits=2,4", "runs"]
     for wrong in (
-        "study time_modl",
+        "study svd_cots",
         "report table=powersgd/table44",
         "bits=2,4 rank=3",
         "-m '+experiment/powersgd/table44=glob(*)'",

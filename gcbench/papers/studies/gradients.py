@@ -1,4 +1,4 @@
-"""Gradients of real training for studies, and the bits and the error of every tensor of a network."""
+"""Gradients of real training for studies, and the bits and errors of every tensor of a network."""
 
 from __future__ import annotations
 

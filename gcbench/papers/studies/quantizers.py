@@ -1,4 +1,4 @@
-"""Errors, levels and codes of quantizers: of real gradients, and compared with the bounds of theorems."""
+"""Errors, levels and codes of quantizers: on real gradients, and beside the bounds of theorems."""
 
 from __future__ import annotations
 
