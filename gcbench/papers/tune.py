@@ -277,7 +277,7 @@ def tries_of(row: TunedRow) -> TextTable:
     """Return a row's tries, value by value, with what was chosen and how it is reported."""
     seeds, lines = sorted({run.seed for run in row.tries}), []
     for rate in row.grid.rates if row.grid else []:
-        cells = {run.seed: run.status for run in rate.runs}
+        cells: dict[int, str] = {run.seed: run.status for run in rate.runs}
         cells |= {seed: format_number(score, None) for seed, score in rate.scores.items()}
         mean = EMPTY if rate.score is None else format_number(rate.score, None)
         mark = "chosen" if rate.lr == row.chosen else ""
