@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from gcbench.config import ConfigError, choices_in, compose_overrides, near, resolve
-from gcbench.predict.command import OnClusters, Steps
+from gcbench.predict.arguments import OnClusters, Steps
 from gcbench.predict.devices import (
     OTHER,
     Device,

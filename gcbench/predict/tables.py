@@ -9,7 +9,7 @@ from typing import Any
 
 from gcbench.config import ConfigError
 from gcbench.console import TextTable
-from gcbench.predict.command import (
+from gcbench.predict.arguments import (
     Compare,
     Devices,
     Links,

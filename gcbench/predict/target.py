@@ -10,7 +10,7 @@ from typing import NamedTuple
 from gcbench.config import ConfigError
 from gcbench.console import TextTable
 from gcbench.identity import format_value
-from gcbench.predict.command import Pays
+from gcbench.predict.arguments import Pays
 from gcbench.predict.devices import format_seconds
 from gcbench.predict.model import Method, predict
 from gcbench.predict.scenario import Scenario

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 from rich.console import Console
@@ -28,13 +28,12 @@ from gcbench.report.listing import list_runs, runs_frame
 from gcbench.report.wandb_runs import load_wandb
 from gcbench.settings.marks import OneOf
 
+if TYPE_CHECKING:
+    from gcbench.report.page import RacesOf, TablesOf
+
 log = logging.getLogger("gcbench")
 
 RESULTS = ("outputs",)
-TablesOf = Callable[[str], Mapping[str, set[str]]]
-"""Takes a budget, and returns the tables that have a run in a row, by the run's identity."""
-RacesOf = Callable[[Sequence[RecordedRun]], Iterable[Mapping[str, Any]]]
-"""Takes runs, and returns what maps of who reaches a score first are drawn from."""
 
 
 class Source(Arguments):

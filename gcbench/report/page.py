@@ -6,7 +6,7 @@ import json
 import math
 import re
 from base64 import b64encode
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from importlib.resources import files
 from statistics import median
@@ -24,7 +24,6 @@ from gcbench.predict.subject import has_timed_samples
 from gcbench.records.schema import Result
 from gcbench.records.store import RecordedRun
 from gcbench.records.summary import SHOWN_SCORES
-from gcbench.report.command import RacesOf, TablesOf
 from gcbench.report.figures.bars import target_of
 from gcbench.report.figures.curves import track
 from gcbench.report.figures.series import (
@@ -44,6 +43,10 @@ AXES = ("step", "epoch", "bits", "seconds")
 POINTS = 100  # at most, per curve; longer curves are subsampled
 DIGITS = 5  # significant digits of every number on the page
 LONG_NUMBER = re.compile(r"\d+\.\d{5,}")  # to be shortened in labels
+TablesOf = Callable[[str], Mapping[str, set[str]]]
+"""Takes a budget, and returns the tables that have a run in a row, by the run's identity."""
+RacesOf = Callable[[Sequence[RecordedRun]], Iterable[Mapping[str, Any]]]
+"""Takes runs, and returns what maps of who reaches a score first are drawn from."""
 
 
 def build_page(runs: Sequence[RecordedRun], tables_of: TablesOf, races_of: RacesOf) -> str:

@@ -15,7 +15,8 @@ from results import CONFIG, plain_result
 from gcbench.comm.network import Link, Network
 from gcbench.config import ConfigError, compose_overrides, conf_directory, resolve
 from gcbench.launch.instantiate import make_compressor
-from gcbench.predict.command import predict_steps, read_predict
+from gcbench.predict.arguments import read_predict
+from gcbench.predict.command import predict_steps
 from gcbench.predict.devices import read_link
 from gcbench.predict.payload import Payload
 from gcbench.predict.recorded import compare

@@ -34,7 +34,7 @@ from gcbench.papers.studies.study import make_study
 from gcbench.papers.study_figures import STUDIES
 from gcbench.papers.tables import tables_of
 from gcbench.papers.tune import Tune
-from gcbench.predict.command import read_predict
+from gcbench.predict.arguments import read_predict
 from gcbench.records.store import find_runs
 from gcbench.report.command import Runs
 
