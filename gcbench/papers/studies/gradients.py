@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from gcbench.comm import Comm
+from gcbench.comm.collectives import Comm
 from gcbench.compressors import Compressor, State, Step, flatten, offsets_of
 from gcbench.compressors.bucketed import Bucketed
 from gcbench.compressors.virtual import aggregate
