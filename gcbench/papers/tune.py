@@ -45,7 +45,6 @@ REFUSED = {
     "directory": "every try has a directory of its own; type outputs=",
 }
 TEST = "test"
-Try = tuple[float, int]  # a value and a seed
 
 
 class Tune(Arguments):
@@ -114,8 +113,8 @@ class TunedRow:
         chosen, key = self.chosen, self.asked.tuned
         return [run for run in self.runs if run.flat[SPLIT] == TEST and run.flat[key] == chosen]
 
-    def missing_tries(self) -> list[Try]:
-        """Return the tries to be made next; none if the row has had its number of them."""
+    def missing_tries(self) -> list[tuple[float, int]]:
+        """Return the values and seeds to try next; none if the row has had its number of them."""
         first = self._missing(self._near(self.own * rate) for rate in sorted(self.asked.rates))
         more = first or self.beyond()
         return more if first or len(self.tries) + len(more) <= self.asked.tries else []
@@ -137,7 +136,7 @@ class TunedRow:
             if not differs or is_swept(differs, self.asked.tuned):
                 self.runs.append(run)
 
-    def beyond(self) -> list[Try]:
+    def beyond(self) -> list[tuple[float, int]]:
         """Return the tries that the best value asks for: its other seeds, the next at an edge."""
         if self.grid is None or (best := self.grid.chosen) is None:
             return []
@@ -146,7 +145,7 @@ class TunedRow:
         further = {low: best / steps[0], high: best * steps[-1]}
         return self._missing([best, *(self._near(further[at]) for at in further if at == best)])
 
-    def _missing(self, values: Iterable[float]) -> list[Try]:
+    def _missing(self, values: Iterable[float]) -> list[tuple[float, int]]:
         known = {(run.flat[self.asked.tuned], run.seed) for run in self.tries}
         wanted = [(value, seed) for value in values for seed in self.asked.seeds]
         return [one for one in wanted if one not in known]

@@ -36,14 +36,10 @@ def seconds_on(result: Result, network: str) -> float:
 def messages_of(result: Result) -> list[Message]:
     """Return the collectives of a mean step."""
     steps = result.steps or 1
+    kinds = [(cast(Level, c.level), cast(Collective, c.collective)) for c in result.collectives]
     return [
-        Message(
-            cast(Level, c.level),
-            cast(Collective, c.collective),
-            c.messages / steps,
-            c.sent_bits / steps,
-        )
-        for c in result.collectives
+        Message(*kind, c.messages / steps, c.sent_bits / steps)
+        for kind, c in zip(kinds, result.collectives, strict=True)
         if c.messages and c.workers > 1
     ]
 
