@@ -143,24 +143,24 @@ class Subcommand(NamedTuple):
 
 SUBCOMMANDS = {
     "report": Subcommand(
-        "report.command",
+        "papers.command",
         "report",
         "results beside the papers' numbers: tables, figures, html, list, deviations, diff A B",
     ),
     "runs": Subcommand("report.command", "runs", "everything that ran"),
     "claims": Subcommand(
-        "report.command",
+        "papers.claims_report",
         "claims",
         "verdicts on the papers' claims, and what would decide the rest",
     ),
     "predict": Subcommand(
-        "predict", "predict_steps", "times of steps on clusters, and where compression pays"
+        "predict.command", "predict_steps", "times of steps on clusters, and where compression pays"
     ),
     "bench": Subcommand(
         "cli", "bench", "times of methods against a copy of the same bytes, and between processes"
     ),
     "study": Subcommand(
-        "studies.command", "study", "what the papers need besides training runs; list"
+        "papers.studies.study", "study", "what the papers need besides training runs; list"
     ),
     "methods": Subcommand(
         "check.command", "methods", "all methods: what they promise, and what they send, measured"
@@ -169,7 +169,9 @@ SUBCOMMANDS = {
         "check.command", "check", "whether a method of your own keeps what every method promises"
     ),
     "tune": Subcommand(
-        "tune", "tune", "the best learning rate of each row, with the same number of tries for all"
+        "papers.tune",
+        "tune",
+        "the best learning rate of each row, with the same number of tries for all",
     ),
 }
 

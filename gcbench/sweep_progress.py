@@ -256,7 +256,8 @@ def _mark_same(rows: Sequence[SweepRow]) -> None:
 
 def _compare(directories: Sequence[Path], config: DictConfig) -> None:
     """Print a comparison of the points that ended well, and draw it."""
-    from gcbench.report.points import compare_points, draw_points
+    from gcbench.report.figures.draw import draw_points
+    from gcbench.report.listing import compare_points
 
     distinct = dict.fromkeys(directories)
     runs = [read_run(path) for path in distinct if read_result_or_warn(path / "result.json")]

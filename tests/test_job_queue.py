@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from needed import patience
 
-from gcbench.job_queue import Ended, run_commands
+from gcbench.papers.job_queue import Ended, run_commands
 from gcbench.records import RunFiles
 
 SLEEP = "import time; time.sleep(600)"
@@ -124,7 +124,7 @@ def test_a_run_that_is_stopped_goes_on_when_the_queue_is_typed_again(
 def test_commands_are_as_nice_as_the_queue() -> None:
     """Linux weighs sessions by their own niceness, and every command has a session of its own."""
     script = (
-        "import os; from gcbench.job_queue import run_commands; os.nice(7); "
+        "import os; from gcbench.papers.job_queue import run_commands; os.nice(7); "
         "command = ['sh', '-c', 'sleep 1; cat /proc/self/autogroup']; "
         "print(next(run_commands([command], [{}])).said)"
     )

@@ -16,9 +16,9 @@ from needed import patience
 from results import result_of, write
 
 from gcbench.config import ConfigError
+from gcbench.papers.missing import SEEDS
+from gcbench.papers.tune import TEST, VALID, TunedRow, tune
 from gcbench.records.store import find_runs, read_run
-from gcbench.report.claims_missing import SEEDS
-from gcbench.tune import TEST, VALID, TunedRow, tune
 
 ROW = "powersgd/table4/sgd"  # with optimizer.lr=0.1
 TYPED = "+experiment/powersgd/table4=sgd"
@@ -60,7 +60,7 @@ def tried(monkeypatch: pytest.MonkeyPatch, score: Score, *typed: str) -> list[tu
             order.append((rate, seed)) if split == VALID else None
             row.add(read_run(keep(rate, seed, accuracy, split, status)))
 
-    monkeypatch.setattr("gcbench.tune._run", train)
+    monkeypatch.setattr("gcbench.papers.tune._run", train)
     tune([TYPED, *typed])
     return order
 

@@ -31,10 +31,10 @@ from gcbench.config.links import emulated_link
 from gcbench.config.notices import notices_of, start_notice
 from gcbench.config.reading import (
     Arguments,
+    Forms,
     Option,
     read_arguments,
     read_keys,
-    refuse_unread,
 )
 from gcbench.config.register import register
 from gcbench.config.resolve import resolve, resolve_benchmark
@@ -46,6 +46,7 @@ __all__ = [
     "Arguments",
     "Config",
     "ConfigError",
+    "Forms",
     "IdleKeyError",
     "Option",
     "PAPER",
@@ -68,7 +69,6 @@ __all__ = [
     "read_keys",
     "read_yaml",
     "refuse_empty_sweep",
-    "refuse_unread",
     "register",
     "resolve",
     "resolve_benchmark",

@@ -68,24 +68,39 @@ class Arguments(BaseModel):
         """Return the fields that were typed as key=value."""
         return self.model_fields_set
 
+    def check(self) -> None:
+        """Raise ConfigError if what was typed does not fit together."""
+
 
 A = TypeVar("A", bound=Arguments)
+Forms = Mapping[str, type[Arguments]]  # of a command, by what is typed for each
+NO_FORMS: Forms = {}
 T = TypeVar("T")
 
 
-def read_arguments(kind: type[A], typed: Sequence[str]) -> A:
+def read_arguments(kind: type[A], typed: Sequence[str], forms: Forms = NO_FORMS) -> A:
     """Return the arguments that were typed; --help prints the help and exits.
 
-    Raises ConfigError for a mistake, with one sentence.
+    `forms` are those of a command with several, of which `kind` is one: a key that it does not read
+    is refused with those that do. Raises ConfigError for a mistake, with one sentence.
     """
-    options = vars(_parser(kind).parse_intermixed_args(typed))
+    options = vars(_parser(kind, forms).parse_intermixed_args(typed))
     arguments = options.pop("arguments")
     pairs = [argument for argument in arguments if "=" in argument]
     known = _keys_of(kind)
+    for pair in pairs:
+        readers = [form for form, one in forms.items() if pair.partition("=")[0] in _keys_of(one)]
+        if readers and kind not in map(forms.get, readers):
+            own = next(form for form, one in forms.items() if one is kind)
+            raise ConfigError(
+                f"{pair}: {own} does not read it; leave it out, or type {' or '.join(readers)}"
+            )
     others = [p for p in pairs if kind.takes_other_keys and p.partition("=")[0] not in known]
     values = read_keys(kind, [pair for pair in pairs if pair not in others])
     plain = tuple(argument for argument in arguments if "=" not in argument)
-    return kind.model_construct({*values}, **values, **options, plain=plain, others=tuple(others))
+    made = kind.model_construct({*values}, **values, **options, plain=plain, others=tuple(others))
+    made.check()
+    return made
 
 
 def read_keys(kind: type[Any], typed: Sequence[str]) -> dict[str, Any]:
@@ -198,24 +213,14 @@ def _parts(text: str) -> list[str]:
     return [part.strip(" '\"") for part in re.split(r",(?![^\[]*\])", inner)]
 
 
-def refuse_unread(
-    arguments: Arguments, command: str, form: str, reads: Mapping[str, Collection[str]]
-) -> None:
-    """Raise ConfigError for a typed key that this form of a command does not read.
-
-    `reads` maps every form of the command to the fields that it reads.
-    """
-    keys = {key.field: name for name, key in _keys_of(type(arguments)).items()}
-    for name in arguments.given:
-        if name not in reads[form]:
-            value = getattr(arguments, name)
-            values = value if isinstance(value, tuple) else [value]
-            typed = f"{keys[name]}={','.join(map(format_value, values))}"
-            others = [f"{command} {other}".strip() for other in reads if name in reads[other]]
-            raise ConfigError(
-                f"{typed}: {f'{command} {form}'.strip()} does not read it; leave it out, or type "
-                f"{' or '.join(others)}"
-            )
+def _list_keys(kind: type[Arguments]) -> str:
+    known = _keys_of(kind)
+    width = max(map(len, known), default=0) + 2
+    keys = [
+        f"  {f'{name}=':{width}}{key.about}{f' ({key.shown})' if key.shown else ''}"
+        for name, key in known.items()
+    ]
+    return "\n".join(["keys:", *keys] if keys else [])
 
 
 class _Parser(argparse.ArgumentParser):
@@ -223,17 +228,13 @@ class _Parser(argparse.ArgumentParser):
         raise ConfigError(f"{message}; type {self.prog} --help")
 
 
-def _parser(kind: type[Arguments]) -> _Parser:
-    known = _keys_of(kind)
-    width = max(map(len, known), default=0) + 2
-    keys = [
-        f"  {f'{name}=':{width}}{key.about}{f' ({key.shown})' if key.shown else ''}"
-        for name, key in known.items()
-    ]
+def _parser(kind: type[Arguments], forms: Forms) -> _Parser:
+    others = [f"{form} --help" for form, one in forms.items() if one is not kind]
     parts = [
         " ".join((kind.__doc__ or "").split()),
         kind.examples.strip("\n"),
-        "\n".join(["keys:", *keys] if keys else []),
+        _list_keys(kind),
+        f"keys of other forms: {', '.join(others)}" if others else "",
     ]
     parser = _Parser(
         prog=" ".join(kind.usage.split()[:2]),

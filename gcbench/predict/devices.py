@@ -1,4 +1,4 @@
-"""Devices and their times of computation and coding, from conf/devices or files of your own."""
+"""Devices and links by name, from conf/, by their rate, or from files of your own."""
 
 from __future__ import annotations
 
@@ -10,9 +10,93 @@ import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from gcbench.config import ConfigError, choices_in, conf_directory, read_yaml
+from gcbench.comm.network import Link
+from gcbench.config import ConfigError, choices_in, conf_directory, emulated_link, near, read_yaml
 from gcbench.config.reading import CHECKED, build_checked
 from gcbench.predict.model import CodecSeconds, Compute
+
+
+def format_seconds(value: float) -> str:
+    """Return a time such as 1.5 s, 20 ms or 3 us."""
+    if value >= 999.5:
+        return f"{value:,.0f} s"
+    return _scale(value, {"s": 1, "ms": 1e3, "us": 1e6})
+
+
+def format_rate(bits_per_second: float) -> str:
+    """Return a rate such as 9.5 Gbit/s."""
+    return _scale(
+        bits_per_second,
+        {"Tbit/s": 1e-12, "Gbit/s": 1e-9, "Mbit/s": 1e-6, "kbit/s": 1e-3, "bit/s": 1},
+    )
+
+
+def format_megabytes(bits: float) -> str:
+    """Return bits as a number of megabytes, such as 0.125 or 4,000."""
+    megabytes = bits / 8e6
+    return f"{megabytes:,.0f}" if megabytes >= 999.5 else f"{megabytes:.3g}"
+
+
+def _scale(value: float, factors: dict[str, float]) -> str:
+    """Return three digits in the first unit in which the value is at least 1, else in the last."""
+    texts = {unit: f"{value * factor:.3g}" for unit, factor in factors.items()}
+    unit = next((unit for unit, text in texts.items() if float(text) >= 1), [*texts][-1])
+    return f"{texts[unit]} {unit}"
+
+
+PAYLOAD = 0.95  # the part of an Ethernet link's rate that is left for payload
+LATENCY = "50us"
+
+
+def read_presets() -> dict[str, dict[str, Any]]:
+    """Return conf/links.yaml: bits_per_second, latency_seconds and their source, by name."""
+    presets: dict[str, dict[str, Any]] = read_yaml(conf_directory() / "links.yaml")
+    return presets
+
+
+def read_link(key: str, name: str, latency: str | None = None) -> Link:
+    """Return the link that was typed as key=name (network or inside).
+
+    `latency` replaces the link's own. Raises ConfigError if there is no such link.
+    """
+    presets = read_presets()
+    if name in presets:
+        preset = presets[name]
+        seconds = float(preset["latency_seconds"])
+        if latency is not None:
+            seconds = _ethernet("1gbit", latency).latency_seconds
+        return Link(float(preset["bits_per_second"]), seconds)
+    try:
+        return _ethernet(name, latency or LATENCY)
+    except ConfigError as error:
+        if "latency" in str(error):
+            raise
+        names = near(name, presets) or ", ".join(presets)
+        raise ConfigError(
+            f"{key}={name}: type a rate as in {key}=10gbit, or one of {names}"
+        ) from None
+
+
+def ethernets() -> list[tuple[float, float]]:
+    """Return the rates and the latencies of the Ethernets of conf/links.yaml, the slowest first."""
+    presets = [preset for name, preset in read_presets().items() if name.endswith("gbit")]
+    return [(float(p["bits_per_second"]) / PAYLOAD, float(p["latency_seconds"])) for p in presets]
+
+
+def ethernet_latency(rate: float) -> float:
+    """Return the latency at a rate, interpolated over log rates between known Ethernets."""
+    rates, latencies = zip(*ethernets(), strict=True)
+    return float(np.interp(np.log(rate), np.log(rates), latencies))
+
+
+def _ethernet(rate: str, latency: str) -> Link:
+    try:
+        link = emulated_link({"bandwidth": rate, "latency": latency})
+    except ConfigError as error:
+        raise ConfigError(str(error).replace("network.latency", "latency")) from None
+    assert link is not None
+    return Link(PAYLOAD * link["bits_per_second"], link["latency_seconds"])
+
 
 DEVICE_FILES = (".yaml", ".yml")  # file name extensions of devices of your own
 OTHER = "other"  # the codec of methods without an entry of their own

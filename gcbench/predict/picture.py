@@ -10,8 +10,7 @@ import matplotlib
 from matplotlib.lines import Line2D
 
 from gcbench.drawing import RC, finish, logarithmic, panels, save, style_of_method
-from gcbench.predict.model import Cluster, Prediction
-from gcbench.predict.pays import SLOWEST, MethodVerdict
+from gcbench.predict.model import SLOWEST, Cluster, MethodVerdict, Prediction
 
 REFERENCE: dict[str, Any] = {"color": "#999999", "linewidth": 0.8, "linestyle": ":"}
 

@@ -7,9 +7,15 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from gcbench.config import ConfigError, choices_in, compose_overrides, near, resolve
-from gcbench.predict.command import Predict
-from gcbench.predict.devices import Device, interpolate, read_device
-from gcbench.predict.links import read_link
+from gcbench.predict.arguments import OnClusters, Steps
+from gcbench.predict.devices import (
+    OTHER,
+    Device,
+    format_seconds,
+    interpolate,
+    read_device,
+    read_link,
+)
 from gcbench.predict.model import Cluster, Compute, Method, Prediction, predict
 from gcbench.predict.payload import Shapes
 from gcbench.predict.subject import (
@@ -52,7 +58,7 @@ class ModelOnDevice(NamedTuple):
     compute: Compute
 
 
-def build_scenario(arguments: Predict) -> Scenario:
+def build_scenario(arguments: OnClusters) -> Scenario:
     """Return the scenario that was typed; raise ConfigError if a part of it is not known."""
     device = read_device(arguments.device)
     inside = read_link("inside", arguments.inside)
@@ -100,7 +106,7 @@ def build_scenario(arguments: Predict) -> Scenario:
     )
 
 
-def _choose_methods(arguments: Predict) -> Sequence[str]:
+def _choose_methods(arguments: OnClusters) -> Sequence[str]:
     """Return the choices of conf/compressor that were asked for."""
     known = method_names()
     names = known if arguments.compressor == ("all",) else arguments.compressor
@@ -118,15 +124,15 @@ def _choose_methods(arguments: Predict) -> Sequence[str]:
     return names
 
 
-def find_model(arguments: Predict, device: Device) -> ModelOnDevice:
+def find_model(arguments: OnClusters, device: Device) -> ModelOnDevice:
     """Return the model that was typed, or the one in `shapes=FILE`, with its time on the device."""
+    samples = arguments.samples if isinstance(arguments, Steps) else None
     if arguments.shapes:
         model = read_shapes(arguments.shapes)
         batch = arguments.batch_size or int(max(model.seconds))
         taken = arguments.seconds or interpolate(model.seconds, batch)
         compute = device.compute(model.title, batch, taken)
-        samples = arguments.samples or ASSUMED_SAMPLES
-        return ModelOnDevice(model.title, model.tensors, samples, compute)
+        return ModelOnDevice(model.title, model.tensors, samples or ASSUMED_SAMPLES, compute)
     if arguments.model not in (models := choices_in("model")):
         likely = near(arguments.model, models)
         raise ConfigError(
@@ -144,10 +150,10 @@ def find_model(arguments: Predict, device: Device) -> ModelOnDevice:
     node = resolve(compose_overrides([f"model={arguments.model}", f"dataset={dataset}"]))["model"]
     compute = device.compute(arguments.model, arguments.batch_size, arguments.seconds)
     shapes = shapes_of_model(node, facts)
-    return ModelOnDevice(arguments.model, shapes, arguments.samples or facts.samples, compute)
+    return ModelOnDevice(arguments.model, shapes, samples or facts.samples, compute)
 
 
-def predictions(arguments: Predict, scenario: Scenario) -> list[tuple[str, Prediction]]:
+def predictions(arguments: OnClusters, scenario: Scenario) -> list[tuple[str, Prediction]]:
     """Return (network, step) for every method, network and number of workers."""
     return [
         (network, predict(m, w, cluster, scenario.compute, arguments.overlap))
@@ -155,3 +161,53 @@ def predictions(arguments: Predict, scenario: Scenario) -> list[tuple[str, Predi
         for m in scenario.methods
         for w in arguments.workers
     ]
+
+
+def notes_of(arguments: OnClusters, scenario: Scenario) -> list[str]:
+    """Return what a prediction assumes, leaves out or does not know, one sentence or two each."""
+    notes = [
+        f"Predicted with device {arguments.device}. The bound is a step without exchange and "
+        f"codec: {format_seconds(scenario.compute.seconds)}."
+        + (" With every=H a step is the mean of H." if max(arguments.every) > 1 else "")
+    ]
+    if arguments.others:
+        notes.append(
+            f"Codec seconds are those of device {arguments.device}, which do not depend on the "
+            f"knobs ({', '.join(arguments.others)}); what is sent does."
+        )
+    sent_whole = _sent_whole(arguments, scenario)
+    if small := [method.title for method in sent_whole if method.too_small]:
+        notes.append(
+            f"No fewer bits than fp32: {', '.join(small)}. Tensors of fewer than min_size values "
+            "are sent whole; type min_size=0 to compress them, too."
+        )
+    if others := [method.title for method in sent_whole if not method.too_small]:
+        notes.append(
+            f"No fewer bits than fp32: {', '.join(others)}. With these knobs they send that much "
+            "of such tensors."
+        )
+    if scenario.guessed:
+        notes.append(
+            f"Codec seconds are the device's guess for any method ({OTHER}), and may be far off, "
+            f"of: {', '.join(scenario.guessed)}. Time them: gcbench bench, gcbench predict measure."
+        )
+    if scenario.untimed:
+        notes.append(
+            f"Left out, as device={arguments.device} has no codec seconds of them: "
+            f"{', '.join(scenario.untimed)}. Time them: gcbench bench, gcbench predict measure."
+        )
+    if scenario.left_out:
+        reasons = "; ".join(f"{name} ({why})" for name, why in scenario.left_out.items())
+        notes.append(f"Left out, as they cannot be predicted there: {reasons}")
+    return notes
+
+
+def _sent_whole(arguments: OnClusters, scenario: Scenario) -> list[Method]:
+    """Return the methods that compress nothing of this model between nodes."""
+    workers = max(2, *arguments.workers)
+    sent = {
+        method: sum(m.bits for m in method.messages(workers) if m.level != "inside")
+        for method in scenario.methods
+        if method.family != "none"
+    }
+    return [method for method, bits in sent.items() if bits >= 8 * method.dense_bytes]

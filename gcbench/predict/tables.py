@@ -9,40 +9,60 @@ from typing import Any
 
 from gcbench.config import ConfigError
 from gcbench.console import TextTable
-from gcbench.predict.command import Predict
-from gcbench.predict.compare import compare
-from gcbench.predict.devices import DEVICE_FILES, device_names, read_device
-from gcbench.predict.links import read_presets
-from gcbench.predict.measure import measure_device, write_device
-from gcbench.predict.notes import notes_of
-from gcbench.predict.pays import FASTEST, SLOWEST, MethodVerdict, RateRange, find_verdicts
-from gcbench.predict.scenario import ASSUMED_SAMPLES, Scenario, build_scenario, predictions
+from gcbench.predict.arguments import (
+    Compare,
+    Devices,
+    Links,
+    Measure,
+    OnClusters,
+    Pays,
+    Predict,
+    Steps,
+)
+from gcbench.predict.devices import (
+    DEVICE_FILES,
+    device_names,
+    format_megabytes,
+    format_rate,
+    format_seconds,
+    read_device,
+    read_presets,
+)
+from gcbench.predict.model import FASTEST, SLOWEST, MethodVerdict, RateRange, find_verdicts
+from gcbench.predict.recorded import compare, measure_device, write_device
+from gcbench.predict.scenario import (
+    ASSUMED_SAMPLES,
+    Scenario,
+    build_scenario,
+    notes_of,
+    predictions,
+)
 from gcbench.predict.target import rank_by_target
-from gcbench.predict.units import format_megabytes, format_rate, format_seconds
 
 log = logging.getLogger("gcbench")
 
 
 def answer(arguments: Predict) -> TextTable:
     """Return the table that was asked for; raise ConfigError where nothing can be predicted."""
-    match arguments.command:
-        case "links":
+    match arguments:
+        case Links():
             return _list_links()
-        case "devices":
+        case Devices():
             return _list_devices()
-        case "measure":
+        case Measure():
             return _measure(arguments)
-        case "compare":
+        case Compare():
             return _compare(arguments)
+    assert isinstance(arguments, Steps | Pays)
     try:
         return (
-            _rank_methods(arguments) if arguments.command == "pays" else _predict_steps(arguments)
+            _rank_methods(arguments) if isinstance(arguments, Pays) else _predict_steps(arguments)
         )
     except ValueError as error:  # a method that cannot run on such a cluster
         raise ConfigError(str(error)) from error
 
 
-def _predict_steps(arguments: Predict) -> TextTable:
+def _predict_steps(arguments: Steps) -> TextTable:
     scenario = build_scenario(arguments)
     rows = [
         [
@@ -84,13 +104,13 @@ def _predict_steps(arguments: Predict) -> TextTable:
     )
 
 
-def _assumed_epoch(arguments: Predict) -> list[str]:
+def _assumed_epoch(arguments: Steps) -> list[str]:
     if not arguments.shapes or arguments.samples is not None:
         return []
     return [f"An epoch is assumed to have {ASSUMED_SAMPLES:,} samples; type samples=N."]
 
 
-def _title(arguments: Predict, scenario: Scenario) -> str:
+def _title(arguments: OnClusters, scenario: Scenario) -> str:
     parts = [scenario.title, *scenario.clusters]
     if arguments.workers_per_node > 1:
         parts.append(f"{arguments.workers_per_node} a node on {arguments.inside}")
@@ -99,7 +119,7 @@ def _title(arguments: Predict, scenario: Scenario) -> str:
     return ", ".join(parts)
 
 
-def _rank_methods(arguments: Predict) -> TextTable:
+def _rank_methods(arguments: Pays) -> TextTable:
     workers = arguments.workers
     if 1 in workers:
         several = ",".join(str(number) for number in workers if number > 1) or "2,4,8,16"
@@ -185,8 +205,8 @@ def _range(rates: RateRange) -> str:
     return f"> {low}" if rates.high == FASTEST else f"{low} to {high}"
 
 
-def _measure(arguments: Predict) -> TextTable:
-    if not arguments.paths or "device" not in arguments.given:
+def _measure(arguments: Measure) -> TextTable:
+    if not arguments.paths or arguments.device is None:
         raise ConfigError(
             "measure: type folders with bench.json and result.json in them, and device=FILE.yaml"
         )
@@ -217,12 +237,14 @@ def _sizes(seconds_by_size: dict[int, Any]) -> str:
     return ", ".join(f"{size:,}" for size in seconds_by_size)
 
 
-def _compare(arguments: Predict) -> TextTable:
+def _compare(arguments: Compare) -> TextTable:
     if not arguments.paths:
         raise ConfigError(
             "compare: type run directories, as in gcbench predict compare outputs/RUN network=1gbit"
         )
-    network = _one_network(arguments) if "network" in arguments.given else None
+    network = arguments.network
+    if network and "," in network:
+        raise ConfigError(f"network={network}: runs are compared on one; type one")
     comparisons = [compare(path, network, arguments.latency) for path in arguments.paths]
     rows = [
         [
@@ -236,14 +258,6 @@ def _compare(arguments: Predict) -> TextTable:
     ]
     headings = ["run", "workers", "predicted", "measured", "measured / predicted"]
     return TextTable(headings, rows, title="exchange of a step")
-
-
-def _one_network(arguments: Predict) -> str:
-    if len(arguments.network) > 1:
-        raise ConfigError(
-            f"network={','.join(arguments.network)}: runs are compared on one; type one"
-        )
-    return arguments.network[0]
 
 
 def _list_links() -> TextTable:

@@ -10,10 +10,10 @@ from typing import NamedTuple
 from gcbench.config import ConfigError
 from gcbench.console import TextTable
 from gcbench.identity import format_value
-from gcbench.predict.command import Predict
+from gcbench.predict.arguments import Pays
+from gcbench.predict.devices import format_seconds
 from gcbench.predict.model import Method, predict
 from gcbench.predict.scenario import Scenario
-from gcbench.predict.units import format_seconds
 from gcbench.records.scores import MAIN_SCORES, where_reached
 from gcbench.records.store import RecordedRun, find_runs
 
@@ -94,7 +94,7 @@ def _title(run: RecordedRun) -> str:
     )
 
 
-def nearest_curves(arguments: Predict, scenario: Scenario) -> Curves:
+def nearest_curves(arguments: Pays, scenario: Scenario) -> Curves:
     """Return the curves of the kept model that is nearest to the scenario's.
 
     That is the same model, else one on the same data, else the one with such a score whose size is
@@ -133,7 +133,7 @@ def nearest_curves(arguments: Predict, scenario: Scenario) -> Curves:
 
 
 def rank_by_target(
-    arguments: Predict, scenario: Scenario, title: str, notes: Sequence[str]
+    arguments: Pays, scenario: Scenario, title: str, notes: Sequence[str]
 ) -> TextTable:
     """Return the table of methods by the time to the target, the first on the first link on top."""
     target, curves = arguments.target or 0.0, nearest_curves(arguments, scenario)

@@ -1,16 +1,19 @@
-"""The content of a report, independent of its format: markdown, csv, LaTeX or the terminal."""
+"""The content of a report, and its text as markdown, csv, LaTeX, or on the terminal."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from statistics import fmean, stdev
 from typing import NamedTuple
 
-from gcbench.console import UNFOLDED, TextTable, width_of
+from rich.text import Text
+
+from gcbench import console
+from gcbench.console import PAGE_WIDTH, UNFOLDED, TextTable, escape_latex, escape_markdown, width_of
 from gcbench.records.store import RecordedRun
-from gcbench.report.tables import Column, Table
 
 EMPTY = "-"
 DIRTY = "\N{DAGGER}"  # marks runs from a checkout with uncommitted changes
@@ -61,21 +64,6 @@ class Heading(NamedTuple):
         unit = f" ({self.unit})" if self.unit else ""
         arrow = f" {ARROWS[self.better]}" if self.better else ""
         return f"{self.title}{OTHER_BUDGET if self.budget else ''}{unit}{arrow}"
-
-
-def heading_of(column: Column, table: Table, budget: str | None = None) -> Heading:
-    """Return the heading of a table's column, with the column's budget if it is not `budget`."""
-    published = [(row.published or {}).get(column.key) for row in table.rows]
-    return Heading(
-        column.key,
-        column.title,
-        column.unit,
-        column.better,
-        column.budget if budget and column.budget != budget else None,
-        published=any(value is not None for value in published),
-        digits=_digits_of(published) if column.digits is None else column.digits,
-        deviation=table.spread == "deviation",
-    )
 
 
 class Cell(NamedTuple):
@@ -214,8 +202,97 @@ def _published(value: Published, heading: Heading) -> str:
     return format_number(value, 0 if isinstance(value, int) else heading.digits)
 
 
-def _digits_of(values: Sequence[Published]) -> int | None:
+def digits_of(values: Sequence[Published]) -> int | None:
     """Return the most digits after the decimal point of a published number; None without any."""
     numbers = [value for value in values if isinstance(value, (int, float))]
     digits = (max(0, -int(Decimal(str(value)).as_tuple().exponent)) for value in numbers)
     return max(digits, default=None)
+
+
+def markdown(document: Document) -> str:
+    """Return a page: the title, the table, and the sections below it as lists."""
+    under = [f"{escape_markdown(line)}  " for line in document.under]
+    lines = [f"# {escape_markdown(document.title)}", "", *under, ""]
+    lines.append("\n\n".join(map(console.markdown, text_tables(document, PAGE_WIDTH))))
+    for section in document.sections:
+        lines += ["", f"## {section.title}", ""]
+        lines += [f"- {_mark_code(line)}" for line in section.lines]
+    return "\n".join(lines) + "\n"
+
+
+def _mark_code(line: str) -> str:
+    """Return a line in which the command, and nothing else, is marked as code."""
+    before, program, after = line.replace("\n", " ").partition("gcbench ")
+    arguments, bracket, rest = after.partition(" (")
+    if program and (not before or before.endswith(": ")):
+        ticks = "`" * (1 + max(map(len, re.findall("`+", arguments)), default=0))
+        code = f"{ticks}{program}{arguments}{ticks}"
+        return f"{escape_markdown(before)}{code}{escape_markdown(bracket + rest)}"
+    return escape_markdown(line)
+
+
+def comma_separated(document: Document) -> str:
+    """Return the table as plain numbers, with one column for each statistic of each heading."""
+    from pandas import DataFrame
+
+    records = []
+    for line in document.lines:
+        record: dict[str, object] = {"row": line.title, "group": line.group}
+        record["experiment"] = line.experiment
+        for heading, cell in zip(document.headings, line.cells, strict=True):
+            ours, key = cell.ours, heading.key
+            record |= {
+                key: ours and ours.mean,
+                f"{key}_low": ours and ours.low,
+                f"{key}_high": ours and ours.high,
+                f"{key}_deviation": ours and ours.deviation,
+                f"{key}_n": ours.n if ours else 0,
+                f"{key}_published": cell.published,
+                f"{key}_difference": cell.difference,
+            }
+        records.append({**record, "stand_in_ratio": line.stand_in_ratio, "seeds": line.seeds})
+    return console.comma_separated(DataFrame(records, dtype=object))
+
+
+def latex(document: Document) -> str:
+    r"""Return a table environment, which needs \usepackage{booktabs}."""
+    caption = f"{document.title}. {' '.join(document.under)}"
+    lines = [
+        r"% needs \usepackage{booktabs}",
+        r"\begin{table}",
+        rf"\caption{{{escape_latex(caption)}}}",
+        rf"\label{{tab:{document.name.replace('/', '-')}}}",
+        *map(console.latex, text_tables(document)),
+    ]
+    for section in document.sections:
+        lines.append(rf"\par\footnotesize\textbf{{{escape_latex(section.title)}.}}")
+        lines += [f"{escape_latex(sentence.rstrip('.'))}." for sentence in section.lines]
+    return "\n".join([*lines, r"\end{table}"]) + "\n"
+
+
+def print_document(document: Document) -> None:
+    output = console.console()
+    output.print(Text(document.title, style="bold"))
+    for line in document.under:
+        output.print(Text(line, style="dim"))
+    for table in text_tables(document, output.width):
+        console.print_table(table, output)
+    for section in document.sections:
+        output.print(Text(section.title, style="bold"))
+        for sentence in section.lines:  # not wrapped, so that it can be copied
+            output.print(Text(f"  {sentence}"), soft_wrap=True)
+
+
+WRITERS: dict[str, Callable[[Document], str]] = {
+    "markdown": markdown,
+    "csv": comma_separated,
+    "latex": latex,
+}
+
+
+def show_document(document: Document, form: str) -> None:
+    """Print a report in one of console.FORMATS."""
+    if form == "terminal":
+        print_document(document)
+    else:
+        print(WRITERS[form](document))

@@ -1,49 +1,46 @@
-"""The lists of `gcbench report list` and `gcbench runs`: tables, and everything that ran."""
+"""Lists of what ran: every run, the points of a sweep, and where runs come from."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gcbench.config import budget_names
 from gcbench.console import TextTable
 from gcbench.identity import all_knobs, tell_apart
+from gcbench.records.schema import Environment
 from gcbench.records.store import RecordedRun
+from gcbench.records.summary import advice_on_share, share_in_words
 from gcbench.report.document import (
     DIRTY,
     DIRTY_NOTE,
     EMPTY,
     STALE,
     STALE_NOTE,
+    Heading,
+    Summary,
     format_number,
+    format_summary,
     marks_of,
 )
+from gcbench.report.figures.series import EXECUTED, Drawn, Series, Workload, series_by_workload
 from gcbench.report.measures import MEASURES, main_score, measure
-from gcbench.report.rows import group_runs
-from gcbench.report.study import find_study
-from gcbench.report.tables import read_table, table_names
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+
+COLUMNS = (
+    Heading("accuracy", "accuracy", "%", digits=2),
+    Heading("perplexity", "perplexity"),
+    Heading("distance", "distance"),
+    Heading("loss", "test loss"),
+    Heading("ratio", "ratio", "x fp32", digits=1),
+    Heading("received_ratio", "received", "x fp32 all-reduce", digits=1),
+    Heading("data_mib_per_epoch", "sent", "MiB an epoch"),
+    Heading("step_milliseconds", "step", "ms"),
+)
 MOST = 4  # overrides of a run that are shown; more would make its line hard to read
-
-
-def list_tables(runs: Sequence[RecordedRun], folders: Sequence[str | Path]) -> TextTable:
-    """Return one line per table, with how many of its rows have a run that is done, by budget."""
-    by_budget = {name: [run for run in runs if run.budget == name] for name in budget_names()}
-    lines = []
-    for name in table_names():
-        table = read_table(name)
-        if table.study:
-            study = "study" if find_study(table.study, folders) else "study, not run"
-            counts = [study, *([EMPTY] * (len(by_budget) - 1))]
-        else:
-            groups = (group_runs(table, some, budget) for budget, some in by_budget.items())
-            counts = [str(sum(bool(row.done) for row in rows)) for rows in groups]
-        lines.append([name, table.title, str(len(table.rows)), *counts])
-    return TextTable(["table", "title", "rows", *by_budget], lines, left=(0, 1))
 
 
 def list_runs(runs: Sequence[RecordedRun]) -> TextTable:
@@ -114,6 +111,43 @@ def _text(value: float | None) -> str:
     return EMPTY if value is None else format_number(value, None)
 
 
+def compare_points(runs: Sequence[RecordedRun]) -> Iterator[TextTable]:
+    """Yield one table per workload of the runs, with one row per configuration over its seeds.
+
+    A row is named by its method and the knobs in which it differs from the others.
+    """
+    for workload, drawn in series_by_workload(runs, EXECUTED).items():
+        if drawn.series:
+            yield _table(workload, drawn)
+
+
+def _table(workload: Workload, drawn: Drawn) -> TextTable:
+    shown = [heading for heading in COLUMNS if any(s.values(heading.key) for s in drawn.series)]
+    return TextTable(
+        ["point", *(heading.text for heading in shown)],
+        [[series.label, *(_cell(series, heading) for heading in shown)] for series in drawn.series],
+        title=workload.title,
+        notes=[*drawn.notes, *_barely_compressed(drawn.series)],
+    )
+
+
+def _barely_compressed(series: Sequence[Series]) -> Iterator[str]:
+    """Yield a note for each reason why points sent most of the gradient as it was."""
+    by_reason: dict[str, list[str]] = {}
+    for one in series:
+        result = one.runs[0].result
+        share = result.compressed_share
+        if share is not None and (advice := advice_on_share(share, result.config)):
+            by_reason.setdefault(f"{share_in_words(share)} {advice}", []).append(one.label)
+    for reason, labels in by_reason.items():
+        yield f"{', '.join(labels)}: compressed {reason}."
+
+
+def _cell(series: Series, heading: Heading) -> str:
+    values = series.values(heading.key)
+    return format_summary(Summary.of(values), heading) if values else EMPTY
+
+
 def runs_frame(runs: Sequence[RecordedRun]) -> DataFrame:
     """Return a row for every run: what it was, how it ended, all measures, and all knobs.
 
@@ -144,3 +178,60 @@ def knobs_of(run: RecordedRun) -> dict[str, Any]:
     """Return a run's knobs by command-line key, including those of how it was executed."""
     knobs = all_knobs(run.config).items()
     return {key: value for key, value in knobs if not key.endswith("._target_")}
+
+
+def older_than(runs: Sequence[RecordedRun]) -> list[str]:
+    """Return how many runs are older than each change of their numbers."""
+    counts = Counter(f"{one.commit}: {one.text}" for run in runs for one in run.outdated_by)
+    return [
+        f"{STALE} {count} of {len(runs)} runs {'are' if count > 1 else 'is'} older than {change}"
+        for change, count in counts.items()
+    ]
+
+
+def made_by(environments: Sequence[Environment], mark: str = "") -> list[str]:
+    """Return versions, commits, machines and days, one line each.
+
+    `mark` precedes the line on checkouts with uncommitted changes.
+    """
+    if not environments:
+        return []
+    days = sorted({one.finished[:10] for one in environments})
+    lines = [
+        _several("gcbench", [_version(one, "gcbench") for one in environments]),
+        _several("commit", [_commit(one) for one in environments]),
+        _several("torch", [_version(one, "torch") for one in environments]),
+        _several("machine", [machine_of(one) for one in environments]),
+        f"finished: {' to '.join(dict.fromkeys([days[0], days[-1]]))}",
+    ]
+    return lines + dirty_of(environments, mark)
+
+
+def dirty_of(environments: Sequence[Environment], mark: str) -> list[str]:
+    """Return how many come from a checkout with uncommitted changes, in one line or none."""
+    dirty = sum(bool(one.git and one.git.dirty) for one in environments)
+    return [f"{mark}{dirty} of {len(environments)} runs come {DIRTY_NOTE}"] if dirty else []
+
+
+def _several(label: str, values: Sequence[str]) -> str:
+    different = list(dict.fromkeys(values))
+    count = f"{len(different)} different: " if len(different) > 1 else ""
+    return f"{label}: {count}{'; '.join(different)}"
+
+
+def _version(environment: Environment, package: str) -> str:
+    return str(environment.versions.get(package, "unknown"))
+
+
+def _commit(environment: Environment) -> str:
+    commit = environment.git and environment.git.commit
+    return commit[:7] if commit else "unknown"
+
+
+def machine_of(environment: Environment) -> str:
+    machine = environment.machine
+    if machine is None:
+        return "unknown"
+    if environment.device == "cuda" and machine.gpus:
+        return machine.gpus[0]
+    return f"{machine.cpu or 'CPU'}, {machine.cores} cores"

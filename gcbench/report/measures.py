@@ -10,6 +10,8 @@ from gcbench.records.scores import MAIN_SCORES
 from gcbench.records.store import RecordedRun
 
 COMMUNICATION = ("encode", "exchange", "wait", "decode")
+SPLIT = "dataset.split"  # the part of the data on which a run is tested
+VALID = "valid"
 ROUNDING = 1e-6  # relative errors below this are those of fp32
 
 

@@ -6,7 +6,7 @@ import json
 import math
 import re
 from base64 import b64encode
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from importlib.resources import files
 from statistics import median
@@ -16,41 +16,40 @@ import numpy as np
 
 from gcbench.comm.network import Link
 from gcbench.config import ConfigError
-from gcbench.console import with_bar
 from gcbench.identity import digest, format_value
-from gcbench.predict.devices import Device, device_names, read_device
-from gcbench.predict.links import ethernets, read_presets
-from gcbench.predict.measure import COMPUTATION
+from gcbench.predict.devices import Device, device_names, ethernets, read_device, read_presets
 from gcbench.predict.model import codec_seconds, exchange_seconds
-from gcbench.predict.recorded import INSTANT, messages_of, network_of
+from gcbench.predict.recorded import COMPUTATION, INSTANT, messages_of, network_of
 from gcbench.predict.subject import has_timed_samples
 from gcbench.records.schema import Result
 from gcbench.records.store import RecordedRun
 from gcbench.records.summary import SHOWN_SCORES
-from gcbench.report.configs import compose_row
-from gcbench.report.figures.axes import LABELS, label_of
-from gcbench.report.figures.reach import target_of
+from gcbench.report.figures.bars import target_of
+from gcbench.report.figures.curves import track
 from gcbench.report.figures.series import (
+    LABELS,
     Drawn,
     Series,
     Workload,
     group_configurations,
+    label_of,
     name_configurations,
 )
-from gcbench.report.figures.tracks import track
 from gcbench.report.listing import knobs_of
 from gcbench.report.measures import LOWER, MEASURES, measure, seconds
-from gcbench.report.reach_data import races
-from gcbench.report.tables import Table, read_table, table_names
 
 CURVES = (*SHOWN_SCORES, "train_loss", "relative_error")
 AXES = ("step", "epoch", "bits", "seconds")
 POINTS = 100  # at most, per curve; longer curves are subsampled
 DIGITS = 5  # significant digits of every number on the page
 LONG_NUMBER = re.compile(r"\d+\.\d{5,}")  # to be shortened in labels
+TablesOf = Callable[[str], Mapping[str, set[str]]]
+"""Takes a budget, and returns the tables that have a run in a row, by the run's identity."""
+RacesOf = Callable[[Sequence[RecordedRun]], Iterable[Mapping[str, Any]]]
+"""Takes runs, and returns what maps of who reaches a score first are drawn from."""
 
 
-def build_page(runs: Sequence[RecordedRun]) -> str:
+def build_page(runs: Sequence[RecordedRun], tables_of: TablesOf, races_of: RacesOf) -> str:
     """Return the page as HTML; the same runs give the same text.
 
     Texts of runs may come from untrusted files. They are in a block of JSON that the script turns
@@ -64,7 +63,7 @@ def build_page(runs: Sequence[RecordedRun]) -> str:
         "policy": f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}",
         "style": style,
         "script": script,
-        "data": _as_json(collect(runs)),
+        "data": _as_json(collect(runs, tables_of, races_of)),
     }
     page = folder.joinpath("page.html").read_text(encoding="utf-8")
     return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], page)
@@ -81,7 +80,7 @@ def _as_json(value: Any) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def collect(runs: Sequence[RecordedRun]) -> dict[str, Any]:
+def collect(runs: Sequence[RecordedRun], tables_of: TablesOf, races_of: RacesOf) -> dict[str, Any]:
     """Return what the page shows: settings with their methods, and the links to choose from."""
     devices = [read_device(name) for name in device_names()]
     return {
@@ -100,32 +99,23 @@ def collect(runs: Sequence[RecordedRun]) -> dict[str, Any]:
             for name, preset in read_presets().items()
         ],
         "ethernets": ethernets(),
-        "races": list(races(runs)),
+        "races": list(races_of(runs)),
         "devices": {device.name: device.title for device in devices},
-        "settings": list(_settings(runs, devices)),
+        "settings": list(_settings(runs, tables_of, devices)),
     }
 
 
-def _settings(runs: Iterable[RecordedRun], devices: Sequence[Device]) -> Iterator[dict[str, Any]]:
+def _settings(
+    runs: Iterable[RecordedRun], tables_of: TablesOf, devices: Sequence[Device]
+) -> Iterator[dict[str, Any]]:
     """Yield one setting per budget and workload, within which scores can be compared."""
     by_budget: dict[str, list[RecordedRun]] = {}
     for run in runs:
         by_budget.setdefault(run.budget, []).append(run)
-    every_table = [read_table(name) for name in table_names()]
     for budget, members in sorted(by_budget.items()):
-        tables = _tables_by_identity(every_table, budget)
+        tables = tables_of(budget)
         for workload, configurations in group_configurations(members).items():
             yield _setting(workload, budget, configurations, tables, devices)
-
-
-def _tables_by_identity(every_table: Sequence[Table], budget: str) -> dict[str, set[str]]:
-    """Return by identity the tables that have such a row; several tables may share one run."""
-    tables: dict[str, set[str]] = {}
-    for table in with_bar(every_table, f"budget={budget}"):
-        for row in table.rows:
-            if row.experiment is not None:
-                tables.setdefault(compose_row(row, budget).identity, set()).add(table.name)
-    return tables
 
 
 def _setting(

@@ -8,19 +8,13 @@ from statistics import median
 
 from gcbench.config import PAPER
 from gcbench.identity import Config
-from gcbench.report.claims import BUDGETS, Claim
-from gcbench.report.claims_answers import AnsweredClaim, waiting
-from gcbench.report.claims_evidence import EXACT, Evidence, budget_of
-from gcbench.report.claims_missing import (
-    SEEDS,
-    MissingRuns,
-    lacking_seeds,
-    missing_runs,
-    planned_seeds,
-)
-from gcbench.report.configs import compose, data_folder, experiment_override
+from gcbench.papers.answers import AnsweredClaim, waiting
+from gcbench.papers.claims import BUDGETS, Claim
+from gcbench.papers.configs import compose, data_folder, experiment_override
+from gcbench.papers.evidence import EXACT, Evidence, budget_of
+from gcbench.papers.missing import SEEDS, MissingRuns, lacking_seeds, missing_runs, planned_seeds
+from gcbench.papers.tables import Table, TableRow
 from gcbench.report.measures import TIMES
-from gcbench.report.tables import Table, TableRow
 
 Costs = Callable[[Config], float | None]  # core-seconds of a run; None if not known
 

@@ -28,11 +28,11 @@ from statistics import median
 from gcbench.bench.timing import Row, turns
 from gcbench.comm.network import Link
 from gcbench.console import TextTable, markdown
-from gcbench.predict.links import read_link
+from gcbench.papers.studies.study import compressor, model_shapes
+from gcbench.predict.devices import read_link
 from gcbench.predict.model import Cluster, CodecSeconds, Compute, Method, predict
 from gcbench.predict.payload import Payload
 from gcbench.records.environment import describe_environment
-from gcbench.studies.study import compressor, model_shapes
 from lib.turns import BASELINE, keep_measured, step_times, use_codecs
 
 # 2.2 million values, and a batch that takes 0.07 s to compute, or twice that if two hosts share a

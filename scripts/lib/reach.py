@@ -29,14 +29,14 @@ from typing import Any
 from gcbench.bench.timing import turns
 from gcbench.comm.network import Link
 from gcbench.console import TextTable, markdown
-from gcbench.predict.links import read_link
+from gcbench.papers.build import groups_of
+from gcbench.papers.reach import Contender, Race, race_of
+from gcbench.papers.tables import read_table
+from gcbench.predict.devices import read_link
 from gcbench.predict.model import Cluster, CodecSeconds, Compute, Method, predict
 from gcbench.predict.target import first_of
 from gcbench.records.environment import describe_environment, now
 from gcbench.records.store import find_runs
-from gcbench.report.build import groups_of
-from gcbench.report.reach import Contender, Race, race_of
-from gcbench.report.tables import read_table
 from lib.turns import BASELINE, keep_measured, step_times, use_codecs
 
 # Links, hosts, windows of a worker's batch, and the target: none as in the map, whose workers share

@@ -29,7 +29,7 @@ from gcbench.bench.timing import ratio_in_turn, turns
 from gcbench.comm.network import Link, Network
 from gcbench.config import resolve_overrides
 from gcbench.console import TextTable, markdown
-from gcbench.predict.links import read_link
+from gcbench.predict.devices import read_link
 from gcbench.records.environment import describe_environment
 from lib.turns import (
     BASELINE,

@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from gcbench.data.libsvm import libsvm
-from gcbench.report.tables import read_table
+from gcbench.papers.tables import read_table
 
 ROWS = "".join(f"{2 * (row % 2) - 1} 1:{row} 3:7\n" for row in range(10))
 CONF = Path(__file__).parents[2] / "conf" / "dataset"

@@ -12,7 +12,7 @@ import torch
 from gcbench.config import ConfigError
 from gcbench.data.wikitext2 import wikitext2
 from gcbench.launch.instantiate import make
-from gcbench.report.tables import read_table
+from gcbench.papers.tables import read_table
 
 
 @pytest.fixture

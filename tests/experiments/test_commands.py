@@ -6,10 +6,10 @@ from copy import deepcopy
 
 from results import plain_result
 
+from gcbench.papers.build import build, groups_of
+from gcbench.papers.configs import compose
+from gcbench.papers.tables import read_table
 from gcbench.records.store import RecordedRun
-from gcbench.report.build import build, groups_of
-from gcbench.report.configs import compose
-from gcbench.report.tables import read_table
 
 SGD = "powersgd/table3_cifar10/sgd"
 BF16 = "trainer.precision=bf16"

@@ -8,18 +8,17 @@ from typing import Any
 import pytest
 
 from gcbench.config.rows import experiments
-from gcbench.report import deviations
-from gcbench.report.build import build, groups_of
-from gcbench.report.configs import compose, read_key
-from gcbench.report.deviations import Setting, list_deviations
-from gcbench.report.tables import read_table
+from gcbench.papers import build as reports
+from gcbench.papers.build import Setting, build, groups_of, list_deviations
+from gcbench.papers.configs import compose, read_key
+from gcbench.papers.tables import read_table
 
 BATCH: dict[str, Any] = {"rows": ["orq/table5"], "key": "trainer.batch_size"}
 
 
 def find_contradictions() -> Iterator[str]:
     """Yield a sentence for each stated setting that the rows contradict or that is incomplete."""
-    for setting in deviations.read_settings():
+    for setting in reports.read_settings():
         rows = [experiment for experiment in experiments() if setting.covers(experiment)]
         if not rows:
             yield f"{', '.join(setting.rows)}: there are no such rows"
@@ -51,7 +50,7 @@ def test_what_is_stated_is_what_the_rows_resolve_to() -> None:
 def test_what_contradicts_the_rows_is_named(
     monkeypatch: pytest.MonkeyPatch, setting: dict[str, Any], sentence: str | None
 ) -> None:
-    monkeypatch.setattr(deviations, "read_settings", lambda: [Setting(**setting)])
+    monkeypatch.setattr(reports, "read_settings", lambda: [Setting(**setting)])
     found = list(find_contradictions())
     assert found == [] if sentence is None else sentence in found[0]
 

@@ -13,9 +13,9 @@ from gcbench.config import ConfigError, compose_methods, conf_directory
 from gcbench.config.checks import FACTS
 from gcbench.config.rows import experiments, node_of, runs_in
 from gcbench.identity import ABSENT
-from gcbench.report.claims import read_claims
-from gcbench.report.configs import compose, compose_row, read_key
-from gcbench.report.tables import TableRow, read_table, table_names
+from gcbench.papers.claims import read_claims
+from gcbench.papers.configs import compose, compose_row, read_key
+from gcbench.papers.tables import TableRow, read_table, table_names
 
 CONF = conf_directory()
 NAMES = experiments()

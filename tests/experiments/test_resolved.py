@@ -11,9 +11,9 @@ import pytest
 import gcbench
 from gcbench.config import rows
 from gcbench.identity import clear_folders
-from gcbench.report import configs, resolved
-from gcbench.report.command import report
-from gcbench.report.resolved import COMPOSING
+from gcbench.papers import configs
+from gcbench.papers.command import report
+from gcbench.papers.configs import COMPOSING
 
 OUTPUTS = Path(__file__).parents[2] / "outputs"
 ROW = ("powersgd/table4/sgd", "cpu")
@@ -21,7 +21,7 @@ ROW = ("powersgd/table4/sgd", "cpu")
 
 def forget() -> None:
     """Leave the process as one that has just begun, with the user's cache as it is."""
-    for cached in (configs._compose_once, resolved._read, resolved._folder):
+    for cached in (configs._compose_once, configs._read, configs._folder):
         cached.cache_clear()
 
 
@@ -67,14 +67,14 @@ def test_a_change_of_conf_or_of_the_code_composes_anew(
     """A comment changes nothing, and neither does what a table prints beside what its rows run."""
     file, table = tmp_path / "one.yaml", tmp_path / "table" / "paper" / "table1.yaml"
     table.parent.mkdir(parents=True)
-    for room in (resolved, rows):
+    for room in (configs, rows):
         monkeypatch.setattr(room, "conf_directory", lambda: tmp_path)
 
     def hash_of(text: str, row: str) -> str:
         file.write_text(f"# @package _global_\n{text}")
         table.write_text(f"rows:\n  - {{{row}}}\n")
         rows.runs_in.cache_clear()
-        return resolved.hash_sources()
+        return configs.hash_sources()
 
     row = "name: a, runs: {bits: 4}"
     before = hash_of("lr: 0.1\n", row)
@@ -83,7 +83,7 @@ def test_a_change_of_conf_or_of_the_code_composes_anew(
     assert hash_of("lr: 0.1\n", f"{row}, title: QSGD, published: {{accuracy: 90}}") == before
     assert hash_of("lr: 0.2\n", row) != before
     assert hash_of("lr: 0.1\n", "name: a, runs: {bits: 2}") != before
-    monkeypatch.setattr(resolved, "COMPOSING", ("config", "settings"))
+    monkeypatch.setattr(configs, "COMPOSING", ("config", "settings"))
     assert hash_of("lr: 0.1\n", row) != before
 
 
@@ -118,7 +118,7 @@ def test_a_cache_that_others_can_write_to_is_not_used(
 
 
 def test_only_a_few_folders_are_kept(cache: Path) -> None:
-    for number in range(resolved.KEPT + 2):
+    for number in range(configs.KEPT + 2):
         (cache / str(number)).mkdir(parents=True)
     configs.compose(*ROW)
-    assert len(list(cache.iterdir())) == resolved.KEPT and list(cache.glob("*/*.jsonl"))
+    assert len(list(cache.iterdir())) == configs.KEPT and list(cache.glob("*/*.jsonl"))

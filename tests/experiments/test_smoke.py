@@ -16,8 +16,8 @@ from needed import skip
 from gcbench.config import Config
 from gcbench.config.rows import experiments
 from gcbench.launch.start import start
+from gcbench.papers.configs import compose
 from gcbench.records import RunFiles
-from gcbench.report.configs import compose
 
 FOLDERS = {
     "an4": "an4",

@@ -8,7 +8,7 @@ import pytest
 from needed import patience
 from sentence import run
 
-from gcbench.predict.compare import compare
+from gcbench.predict.recorded import compare
 
 OVERRIDES = (
     "trainer.max_steps=6",

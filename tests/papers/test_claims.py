@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gcbench.report.claims import read_claims
+from gcbench.papers.claims import read_claims
 
 TESTS = Path(__file__).parents[1]
 PAPERS = sorted(path for path in Path(__file__).parent.glob("test_*.py") if path != Path(__file__))

@@ -15,11 +15,11 @@ from results import CONFIG, plain_result
 from gcbench.comm.network import Link, Network
 from gcbench.config import ConfigError, compose_overrides, conf_directory, resolve
 from gcbench.launch.instantiate import make_compressor
-from gcbench.predict import predict_steps
-from gcbench.predict.command import read_predict
-from gcbench.predict.compare import compare
-from gcbench.predict.links import read_link
+from gcbench.predict.arguments import read_predict
+from gcbench.predict.command import predict_steps
+from gcbench.predict.devices import read_link
 from gcbench.predict.payload import Payload
+from gcbench.predict.recorded import compare
 from gcbench.predict.scenario import build_scenario, predictions
 from gcbench.records.result import count_bits
 
@@ -69,9 +69,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["every=1,8", "overlap=true"], "backward pass; type overlap=false, or every=1"),
         (["pays", "workers=1"], "workers=1: one worker exchanges nothing; type workers=2,4,8,16"),
         (["pays", "workers=1,2"], "workers=1,2: one worker exchanges nothing; type workers=2"),
-        (["links", "foo=bar"], "foo=bar: gcbench predict links has no such key; leave it out"),
+        (["links", "foo=bar"], "foo=bar: no such key; type format="),
         (["devices", "model=nosuch"], "model=nosuch: gcbench predict devices does not read it;"),
-        (["compare", "RUN", "rank=2"], "rank=2: gcbench predict compare has no such key"),
+        (["compare", "RUN", "rank=2"], "rank=2: no such key; type format=, network=, latency="),
         (["compare", "RUN", "inside=pcie"], "leave it out, or type gcbench predict or gcbench"),
         (["measure", ".", "device=m.yaml", "workers=4"], "workers=4: gcbench predict measure"),
         (["picture=p"], "picture=p: gcbench predict does not read it; leave it out, or"),

@@ -8,18 +8,20 @@ import pytest
 
 from gcbench.comm.network import Link, Network
 from gcbench.config import ConfigError
-from gcbench.predict.devices import Device, interpolate
+from gcbench.predict.devices import Device, format_rate, format_seconds, interpolate
 from gcbench.predict.model import (
+    FASTEST,
+    SLOWEST,
     Cluster,
     CodecSeconds,
     Compute,
     Message,
     Method,
     exposed_seconds,
+    find_paying,
+    find_verdicts,
     predict,
 )
-from gcbench.predict.pays import FASTEST, SLOWEST, find_paying, find_verdicts
-from gcbench.predict.units import format_rate, format_seconds
 
 SLOW = Link(1e9, 1e-4)
 CLUSTER = Cluster(SLOW, Link(1e12))

@@ -9,8 +9,8 @@ import pytest
 from results import CONFIG, plain_result
 
 from gcbench.config import ConfigError
-from gcbench.predict import predict_steps
-from gcbench.predict.command import read_predict
+from gcbench.predict.arguments import read_predict
+from gcbench.predict.command import predict_steps
 from gcbench.predict.scenario import build_scenario, predictions
 from gcbench.records.store import RecordedRun, write_kept
 

@@ -19,11 +19,11 @@ from results import plain_result
 from sentence import config_of, run
 from wandb_file import WandbRun, read_offline
 
+from gcbench.papers.command import report
 from gcbench.records import RunFiles, start_logger
 from gcbench.records.result import Begun
 from gcbench.records.summary import where_logged
 from gcbench.records.wandb_logger import WandbLogger
-from gcbench.report.command import report
 from gcbench.report.wandb_runs import load_wandb
 
 DASHBOARDS = runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "dashboards"))

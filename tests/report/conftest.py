@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from gcbench.report import tables
-from gcbench.report.command import claims, report, runs
+from gcbench.papers import tables
+from gcbench.papers.claims_report import claims
+from gcbench.papers.command import report
+from gcbench.report.command import runs
 
 TABLE = """
 title: "A small table: 100 % of it"

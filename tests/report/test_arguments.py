@@ -8,8 +8,8 @@ import pytest
 from results import result_of, write
 
 from gcbench.config import ConfigError
-from gcbench.report.command import report
-from gcbench.report.tables import read_table
+from gcbench.papers.command import report
+from gcbench.papers.tables import read_table
 
 SGD = "powersgd/table4/sgd"
 OUT = Path("outputs")

@@ -6,25 +6,23 @@ import csv
 import inspect
 import io
 import json
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 from results import result_of, write
 
 from gcbench.config import ConfigError, conf_directory
+from gcbench.papers import claims
+from gcbench.papers.claims import Claim, read_claims, read_relations
+from gcbench.papers.evidence import Evidence, _early_loss, measure_row
+from gcbench.papers.missing import MissingRuns, describe_cost, missing_runs
+from gcbench.papers.rates import Grid, Rate
+from gcbench.papers.rows import Row
+from gcbench.papers.studies.study import class_of, study_names
+from gcbench.papers.tables import TableRow
+from gcbench.papers.verdicts import Verdict, combine
 from gcbench.records.schema import Result
 from gcbench.records.store import RecordedRun, find_runs
-from gcbench.report import claims
-from gcbench.report.claims import Claim, read_claims
-from gcbench.report.claims_evidence import Evidence, _early_loss, measure_row
-from gcbench.report.claims_missing import MissingRuns, describe_cost, missing_runs
-from gcbench.report.claims_relations import read_relations
-from gcbench.report.rates import Grid, Rate
-from gcbench.report.rows import Row
-from gcbench.report.tables import TableRow
-from gcbench.report.verdicts import Verdict, combine
-from gcbench.studies.study import study_names
 
 SGD, RANK = "powersgd/table4/sgd", "powersgd/table4/rank_7"
 OUT = Path("outputs")
@@ -102,8 +100,8 @@ def test_what_a_claim_asks_for_is_there(claim: Claim) -> None:
         if study.name.startswith("links/"):
             continue
         assert study.name in study_names()
-        module = import_module(f"gcbench.studies.{study.name}")
-        assert f'"{study.column}"' in inspect.getsource(module)
+        module = inspect.getmodule(class_of(study.name))
+        assert module and f'"{study.column}"' in inspect.getsource(module)
         tables = [
             conf_directory() / "table" / f"{table}.yaml"
             for table in study.of

@@ -13,25 +13,23 @@ from results import result_of
 
 from gcbench.config import ConfigError
 from gcbench.drawing import FAMILIES, style_of_method
+from gcbench.papers.figures import draw, series_of_rows
+from gcbench.papers.rows import group_runs
+from gcbench.papers.tables import read_table
 from gcbench.records.schema import Collective, Network, Result
 from gcbench.records.store import RecordedRun
-from gcbench.report.figures.axes import label_of
-from gcbench.report.figures.bars import PHASES, draw_breakdown
+from gcbench.report.figures.bars import PHASES, draw_breakdown, draw_time_to_score, target_of
 from gcbench.report.figures.curves import draw_curves
-from gcbench.report.figures.draw import draw
-from gcbench.report.figures.reach import draw_time_to_score, target_of
-from gcbench.report.figures.scaling import draw_scaling
+from gcbench.report.figures.draw import draw_scaling
 from gcbench.report.figures.series import (
     Drawn,
     Series,
+    label_of,
     series_by_task,
     series_by_workload,
-    series_of_rows,
     workload_of,
 )
 from gcbench.report.figures.tradeoff import Panel, draw_accuracy_ratio, draw_tradeoff, front
-from gcbench.report.rows import group_runs
-from gcbench.report.tables import read_table
 
 SGD, RANK_7 = "powersgd/table4/sgd", "powersgd/table4/rank_7"
 MIB = 2**23

@@ -1,4 +1,4 @@
-"""Figures of studies, from rows with the keys that gcbench/studies/ writes."""
+"""Figures of studies, from rows with the keys that papers/studies/ write."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from gcbench.config import ConfigError
-from gcbench.report.figures.draw import figures_of_table
-from gcbench.report.figures.studies import (
+from gcbench.papers.figures import figures_of_table
+from gcbench.papers.study_figures import (
     draw_decode_scaling,
     draw_ecq_stability,
     draw_histograms,
@@ -18,7 +18,7 @@ from gcbench.report.figures.studies import (
     draw_predicted_throughput,
     draw_quantizer_bounds,
 )
-from gcbench.report.tables import Table, TableFigure, TableRow
+from gcbench.papers.tables import Table, TableFigure, TableRow
 
 SETTINGS = {"model": "resnet20", "dataset": "cifar10", "clip_sigma": 2.5}
 

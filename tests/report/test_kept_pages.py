@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from gcbench.config import PAPER
+from gcbench.papers import tables
+from gcbench.papers.build import groups_of
 from gcbench.records.store import find_runs
-from gcbench.report import tables
-from gcbench.report.build import groups_of
 
 ROOT = Path(__file__).parents[2]
 TABLES = tables.table_directory()

@@ -8,12 +8,12 @@ import pytest
 from lib.missing import Missing, MissingRun, budget_of, find_missing
 from results import result_of, write
 
+from gcbench.papers import claims
+from gcbench.papers.answers import answer_claim
+from gcbench.papers.claims import read_claims
+from gcbench.papers.evidence import Evidence
+from gcbench.papers.tables import TableRow, read_table
 from gcbench.records.store import find_runs
-from gcbench.report import claims
-from gcbench.report.claims import read_claims
-from gcbench.report.claims_answers import answer_claim
-from gcbench.report.claims_evidence import Evidence
-from gcbench.report.tables import TableRow, read_table
 
 OUT = Path("outputs")
 SGD, RANK, RANK_2 = (f"powersgd/table4/{name}" for name in ("sgd", "rank_7", "rank_2"))

@@ -16,11 +16,11 @@ from results import result_of
 import gcbench
 from gcbench.comm.network import Network
 from gcbench.config import ConfigError
-from gcbench.predict.devices import read_device
-from gcbench.predict.links import read_link
+from gcbench.papers.command import races, report
+from gcbench.papers.configs import tables_by_identity
+from gcbench.predict.devices import read_device, read_link
 from gcbench.records.schema import Result
 from gcbench.records.store import RecordedRun, find_runs, write_kept
-from gcbench.report.command import report
 from gcbench.report.figures.series import Workload
 from gcbench.report.page import _predicted_coding, _predicted_computation, build_page, collect
 
@@ -215,7 +215,10 @@ def test_scores_of_validation_are_called_so() -> None:
         RecordedRun(Result.parse(result_of(SGD, override, accuracy=90)), override, list)
         for override in ("dataset.split=test", "dataset.split=valid")
     ]
-    labels = {s["title"].rpartition(", ")[2]: s["labels"] for s in collect(runs)["settings"]}
+    labels = {
+        s["title"].rpartition(", ")[2]: s["labels"]
+        for s in collect(runs, lambda _: {}, lambda _: [])["settings"]
+    }
     assert labels.pop("split=valid")["accuracy"] == "Validation accuracy (%)"
     (tested,) = labels.values()
     assert tested["accuracy"] == "Test accuracy (%)"
@@ -226,7 +229,7 @@ def test_the_page_is_one_file_that_names_no_other(frame: DataFrame) -> None:
     assert EVIL not in text and text.count("</script>") == 2
     loads = re.compile(r"\b(?:src|href)=|@import|url\(")
     assert loads.findall(text.replace("src=x", "")) == []
-    assert build_page(find_runs(["outputs"]).runs) == text
+    assert build_page(find_runs(["outputs"]).runs, tables_by_identity, races) == text
 
 
 @pytest.mark.parametrize(
@@ -234,7 +237,10 @@ def test_the_page_is_one_file_that_names_no_other(frame: DataFrame) -> None:
     [
         (["html", "results=."], "results=.: no runs there; type where there are some"),
         (["html", "now"], "html now: html takes keys only"),
-        (["html", "budget=cpu"], "budget=cpu: no such key"),
+        (
+            ["html", "budget=cpu"],
+            "budget=cpu: gcbench report html does not read it; leave it out, or type gcbench",
+        ),
     ],
 )
 def test_mistakes_are_told(arguments: list[str], sentence: str) -> None:

@@ -15,12 +15,12 @@ from results import result_of
 
 from gcbench.comm.network import Link
 from gcbench.config import conf_directory, read_yaml
+from gcbench.papers.build import groups_of
+from gcbench.papers.reach import RATES, WORKERS, Race, link_at, race_of
+from gcbench.papers.reach_map import measured_links
+from gcbench.papers.tables import read_table
 from gcbench.records.schema import Result
 from gcbench.records.store import RecordedRun, write_kept
-from gcbench.report.build import groups_of
-from gcbench.report.figures.firsts import measured_links
-from gcbench.report.reach import RATES, WORKERS, Race, link_at, race_of
-from gcbench.report.tables import read_table
 
 TABLE = """
 title: Time to a perplexity

@@ -9,9 +9,9 @@ from statistics import fmean
 import pytest
 from scipy import stats
 
-from gcbench.report.claims_relations import Judged, Value, find_margins, judge, read_relations
+from gcbench.papers.claims import read_relations
+from gcbench.papers.verdicts import Judged, Value, Verdict, find_margins, judge
 from gcbench.report.significance import Noise, holm
-from gcbench.report.verdicts import Verdict
 
 
 def seeds(*numbers: float) -> Value:

@@ -9,9 +9,10 @@ import pytest
 from results import result_of
 
 from gcbench.config import ConfigError
-from gcbench.report.build import build, groups_of
-from gcbench.report.command import report, runs
-from gcbench.report.tables import read_table
+from gcbench.papers.build import build, groups_of
+from gcbench.papers.command import report
+from gcbench.papers.tables import read_table
+from gcbench.report.command import runs
 from gcbench.report.wandb_runs import load_wandb
 
 SGD = "powersgd/table4/sgd"

@@ -28,13 +28,15 @@ from gcbench.config import (
     resolve_overrides,
 )
 from gcbench.config.rows import row_names
-from gcbench.predict.command import read_predict
+from gcbench.papers.claims_report import Claims
+from gcbench.papers.command import read_report
+from gcbench.papers.studies.study import make_study
+from gcbench.papers.study_figures import STUDIES
+from gcbench.papers.tables import tables_of
+from gcbench.papers.tune import Tune
+from gcbench.predict.arguments import read_predict
 from gcbench.records.store import find_runs
-from gcbench.report.arguments import Claims, Page, Report, Runs, read_source
-from gcbench.report.figures.studies import STUDIES
-from gcbench.report.tables import tables_of
-from gcbench.studies.study import make_study
-from gcbench.tune import Tune
+from gcbench.report.command import Runs
 
 ROOT = Path(__file__).parents[2]
 # The changelog is history; the commands in claims.md are those of tables, which other tests cover.
@@ -100,12 +102,9 @@ def _first(override: Override) -> str:
 
 
 def _report(arguments: Sequence[str]) -> None:
-    if arguments[:1] == ["html"]:
-        read_source(Page, arguments[1:])
-        return
-    asked = read_source(Report, arguments)
-    assert asked.plain[:1] in ((), ("list",), ("diff",), ("deviations",))
-    for name in filter(None, (asked.table, asked.figure)):
+    asked = read_report(arguments)
+    assert asked.plain[:1] in ((), ("html",), ("list",), ("diff",), ("deviations",))
+    for name in filter(None, (getattr(asked, key, None) for key in ("table", "figure"))):
         if name not in ("which_method", "runs", "all", *STUDIES):
             tables_of(name)
 
@@ -133,8 +132,8 @@ def _tune(arguments: Sequence[str]) -> None:
 
 READERS: dict[str, Callable[[Sequence[str]], object]] = {
     "report": _report,
-    "runs": lambda arguments: read_source(Runs, arguments),
-    "claims": lambda arguments: read_source(Claims, arguments),
+    "runs": lambda arguments: read_arguments(Runs, arguments),
+    "claims": lambda arguments: read_arguments(Claims, arguments),
     "predict": _predict,
     "bench": _bench,
     "study": _study,
@@ -161,7 +160,7 @@ def test_every_subcommand_is_read_and_mistakes_are_seen() -> None:
     text = "`gcbench runs`\n\n    srun -n2 gcbench -m bits=2,4 # two\n    pip install gcbench\n"
     assert commands(text) == ["-m bits=2,4", "runs"]
     for wrong in (
-        "study time_modl",
+        "study svd_cots",
         "report table=powersgd/table44",
         "bits=2,4 rank=3",
         "-m '+experiment/powersgd/table44=glob(*)'",

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from gcbench.config import ConfigError
+from gcbench.papers import tables
 from gcbench.records.schema import Git
 from gcbench.records.store import find_runs
-from gcbench.report import tables
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "evidence"
 TABLE = """

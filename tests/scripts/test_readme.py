@@ -18,12 +18,12 @@ from needed import patience
 
 from gcbench.config import budget_names, compose_overrides, resolve
 from gcbench.console import PAGE_WIDTH
+from gcbench.papers.command import report
+from gcbench.papers.configs import compose_row
+from gcbench.papers.reach import race_of
+from gcbench.papers.rows import group_runs
+from gcbench.papers.tables import read_table
 from gcbench.records.store import find_runs
-from gcbench.report.command import report
-from gcbench.report.configs import compose_row
-from gcbench.report.reach import race_of
-from gcbench.report.rows import group_runs
-from gcbench.report.tables import read_table
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = runpy.run_path(str(ROOT / "scripts/readme"))

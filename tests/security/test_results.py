@@ -23,11 +23,13 @@ from sentence import config_of
 from gcbench.config import ConfigError
 from gcbench.console import TextTable, show_table
 from gcbench.launch.same import read_result_or_warn
-from gcbench.predict import predict_steps
+from gcbench.papers.claims_report import claims
+from gcbench.papers.command import report
+from gcbench.predict.command import predict_steps
 from gcbench.records.reading import LARGEST, printable
 from gcbench.records.schema import PHASES
 from gcbench.records.store import find_runs
-from gcbench.report.command import claims, report, runs
+from gcbench.report.command import runs
 
 SGD = "powersgd/table4/sgd"
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"

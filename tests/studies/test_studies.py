@@ -10,17 +10,17 @@ import pytest
 import torch
 
 from gcbench.config import ConfigError
-from gcbench.studies.communication_times import CommunicationTimes
-from gcbench.studies.decode_scaling import DecodeScaling
-from gcbench.studies.ecq_stability import EcqStability
-from gcbench.studies.gradient_levels import GradientLevels
-from gcbench.studies.layers import Layers
-from gcbench.studies.multi_scale_error import MultiScaleError
-from gcbench.studies.quantizer_bounds import QuantizerBounds
-from gcbench.studies.study import Study
-from gcbench.studies.svd_cost import SvdCost
-from gcbench.studies.warm_start import WarmStart, _late
-from gcbench.studies.zero_codes import ZeroCodes
+from gcbench.papers.studies.clusters import CommunicationTimes, DecodeScaling
+from gcbench.papers.studies.ecq_stability import EcqStability
+from gcbench.papers.studies.gradients import Layers
+from gcbench.papers.studies.low_rank import SvdCost, WarmStart, _late
+from gcbench.papers.studies.quantizers import (
+    GradientLevels,
+    MultiScaleError,
+    QuantizerBounds,
+    ZeroCodes,
+)
+from gcbench.papers.studies.study import Study
 
 Rows = Mapping[str, dict[str, Any]]
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from gcbench.predict.model import Message
-from gcbench.studies.throughput_model import rows_of, through_servers
-from gcbench.studies.time_model import TimeModel
+from gcbench.papers.studies.clusters import config_of, method_of, rows_of, through_servers
+from gcbench.papers.tables import read_table
+from gcbench.predict.devices import read_device, read_link
+from gcbench.predict.model import Cluster, Message, predict
 
 
 def test_servers_are_pushed_to_and_pulled_from() -> None:
@@ -28,9 +29,13 @@ def test_ecq_sgd_on_512_gpus() -> None:
 
 @pytest.mark.slow
 def test_powersgds_times_agree_by_construction() -> None:
-    """The device and link are derived from SGD and Signum on 16 workers with NCCL."""
-    times = TimeModel(tables=("powersgd/figure3",)).rows()
-    printed = [row for row in times if row["printed"] and "Rank" not in row["row"]]
-    assert len(printed) == 2
-    for row in printed:
-        assert row["step_milliseconds"] == pytest.approx(row["printed"], rel=0.05)
+    """The device and link are derived from SGD and Signum on 16 workers with NCCL (table 3)."""
+    device, printed = "powersgd_cluster", {"SGD": 0.312, "Signum": 0.301}
+    cluster = Cluster(read_link("network", "powersgd_nccl"), read_link("inside", "pcie3"), 2)
+    rows = {row.label: row for row in read_table("powersgd/figure3").rows}
+    for name, seconds in printed.items():
+        row = rows[f"NCCL: {name}, 16 workers"]
+        batch = config_of(row)["trainer"]["batch_size"]
+        compute = read_device(device).compute("resnet18", batch)
+        step = predict(method_of(row, device), 16, cluster, compute)
+        assert step.step_seconds == pytest.approx(seconds, rel=0.05)

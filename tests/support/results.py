@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+from gcbench.papers.configs import compose
 from gcbench.records import RunFiles
 from gcbench.records.files import replace_file
 from gcbench.records.result import Begun, count_bits, make_result, summarize_tests
 from gcbench.records.schema import PHASES, SCHEMA_VERSION, Git, Result, Status
-from gcbench.report.configs import compose
 
 PARAMETERS = 1000
 # A commit of after all changes of numbers, so that no result is stale.

@@ -1,108 +1,41 @@
-"""Figures as files: those of a table, of a study, or of everything that ran."""
+"""Figures of everything that ran, and pictures as files."""
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-import matplotlib
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
-from gcbench.config import PAPER, ConfigError, near
-from gcbench.drawing import RC, save
+from gcbench.config import PAPER
+from gcbench.drawing import RC, finish, logarithmic, panels, save, style_of_method, tick_counts
 from gcbench.records.store import RecordedRun
-from gcbench.report.figures.axes import LABELS
-from gcbench.report.figures.bars import draw_breakdown
+from gcbench.report.figures.bars import draw_breakdown, draw_time_to_score, target_of
 from gcbench.report.figures.curves import draw_curves
-from gcbench.report.figures.firsts import draw_firsts, measured_links
-from gcbench.report.figures.reach import draw_time_to_score, target_of
-from gcbench.report.figures.scaling import draw_scaling
-from gcbench.report.figures.series import Drawn, series_by_task, series_by_workload, series_of_rows
-from gcbench.report.figures.studies import STUDIES, TABLE_STUDIES
-from gcbench.report.figures.tradeoff import Panel, draw_accuracy_ratio, draw_tradeoff, score_of
-from gcbench.report.reach import map_of, race_of
-from gcbench.report.reach_data import as_json
-from gcbench.report.rows import Row, group_runs
-from gcbench.report.study import StudyResult, find_study
-from gcbench.report.tables import Table, read_table, tables_of
+from gcbench.report.figures.series import (
+    EXECUTED,
+    Drawn,
+    Series,
+    caveats,
+    series_by_task,
+    series_by_workload,
+    untimed,
+)
+from gcbench.report.figures.tradeoff import draw_accuracy_ratio, score_of
 
-WHICH, RUNS, ALL = "which_method", "runs", "all"
+WHICH, RUNS = "which_method", "runs"
 AXES = ("epoch", "bits", "seconds")
 # Pairs of a file name and a figure, which is None if no run has the data that it shows, or the
 # text of a JSON file.
 Pictures = Iterator[tuple[str, Figure | str | None]]
 
 
-@matplotlib.rc_context(RC)
-def draw(
-    asked: str,
-    runs: Sequence[RecordedRun],
-    folder: Path,
-    budget: str = PAPER,
-    overrides: tuple[str, ...] = (),
-    results: Sequence[str] = (),
-) -> list[str]:
-    """Draw what `figure=asked` asks for, and return the path of every file that was written.
-
-    The files are svg and png below `folder`. For a figure without data, the list has a line that
-    says how to get the data. `asked` is a table (orq/figure2), a paper, a study (ecq_stability),
-    which_method, runs (everything that ran), or all. Raises ConfigError if it is none of these,
-    or if `overrides` are given for figures that show no runs of a table's rows.
-    """
-    at_budget = [run for run in runs if run.budget == budget]
-    special = {
-        WHICH: (lambda: figures_of_methods(at_budget, budget), WANTS_TWO),
-        RUNS: (lambda: figures_of_runs_with_data(at_budget), WANTS_CURVES),
-    }
-    finished = sorted({run.budget for run in runs if run.done})
-    tables = [] if asked in (*special, *STUDIES) else [read_table(name) for name in _tables(asked)]
-    if overrides and all(table.study for table in tables):
-        raise ConfigError(
-            f"with={overrides[0]}: figure={asked} shows no runs of a table's rows; leave it out"
-        )
-    lines = [
-        line
-        for name, (make, wants) in special.items()
-        if asked in (name, ALL)
-        for line in _write(
-            make(),
-            folder,
-            budget,
-            wants if budget in finished else _describe_unfinished(budget, finished),
-        )
-    ]
-    for name in STUDIES:
-        if asked in (name, ALL):
-            lines += _write(
-                figures_of_study(name, results),
-                folder,
-                PAPER,
-                f"there is no such study yet; type gcbench study {name}",
-            )
-    for table in tables:
-        lines += _write(
-            figures_of_table(table, runs, budget, overrides, results),
-            folder,
-            PAPER if table.study else budget,
-            f"no run of budget={budget} has what it shows; gcbench report table={table.name} says "
-            "what to run",
-        )
-    return lines
-
-
-def _tables(asked: str) -> list[str]:
-    try:
-        return tables_of(asked)
-    except ConfigError as error:
-        known = [WHICH, RUNS, *STUDIES]
-        raise ConfigError(
-            f"figure={asked}: type a table, a paper, all, "
-            f"or {near(asked, known) or ', '.join(known)}"
-        ) from error
-
-
-def _write(pictures: Pictures, folder: Path, budget: str, absent: str) -> list[str]:
+def write_pictures(pictures: Pictures, folder: Path, budget: str, absent: str) -> list[str]:
     lines = []
     for name, figure in pictures:
         suffix = "" if budget == PAPER else f"-{budget}"
@@ -123,7 +56,7 @@ WANTS_TWO = (
 WANTS_CURVES = "no figure; it needs finished runs with curves"
 
 
-def _describe_unfinished(budget: str, finished: Sequence[str]) -> str:
+def describe_unfinished(budget: str, finished: Sequence[str]) -> str:
     """Return the sentence for a budget without finished runs, with the budgets that have some."""
     typed = f"; type budget={', '.join(finished)}" if finished else ""
     return f"no figure; there is no finished run of budget={budget}{typed}"
@@ -147,86 +80,18 @@ def figures_of_runs(runs: Sequence[RecordedRun]) -> Pictures:
     """Yield the figures of every workload, and those over the number of workers."""
     for workload, drawn in series_by_workload(runs).items():
         place = f"{RUNS}/{workload.name}"
-        yield from _curves(
+        yield from figures_of_curves(
             place, drawn, [score_of(drawn.series) or "loss", "train_loss", "relative_error"], AXES
         )
         yield f"{place}/breakdown", draw_breakdown(drawn)
         yield f"{place}/accuracy_ratio", draw_accuracy_ratio({workload.title: drawn})
         if score := score_of(drawn.series):
-            yield f"{place}/time_to_{score}", _time_to_score(drawn, score)
+            yield f"{place}/time_to_{score}", time_to_score(drawn, score)
     for name, drawn in series_by_task(runs).items():
         yield f"{RUNS}/scaling-{name}", draw_scaling(drawn)
 
 
-def figures_of_table(
-    table: Table,
-    runs: Sequence[RecordedRun],
-    budget: str,
-    overrides: tuple[str, ...],
-    results: Sequence[str],
-) -> Pictures:
-    """Yield a table's figures: of the kind that its file asks for, by default those of its score.
-
-    The latter are its trade-off with the compression ratio, its curves, and the time to reach it.
-    Raises ConfigError if the kind does not fit the table, or it shows what no run has.
-    """
-    asked = table.figure
-    if table.study:
-        if asked.kind:
-            yield from _figure_of_study_table(table, asked.kind, results)
-        return
-    rows = group_runs(table, runs, budget, overrides)
-    if table.reach:
-        yield from _map(table, rows, results)
-        return
-    drawn = series_of_rows(rows, asked.by_group)
-    for name in (*asked.x, *asked.y, *filter(None, [asked.caption])):
-        if name not in LABELS:
-            raise ConfigError(
-                f"{table.name}: figure: nothing is called {name}; type "
-                f"{near(name, LABELS) or ', '.join(LABELS)}"
-            )
-    match asked.kind:
-        case "curves":
-            yield from _curves(table.name, drawn, asked.y, asked.x, asked.by_group, asked.optimum)
-        case "breakdown":
-            yield f"{table.name}/breakdown", draw_breakdown(drawn, asked.by_group, asked.caption)
-        case "scaling":
-            yield f"{table.name}/scaling", draw_scaling(drawn)
-        case "histograms":
-            raise ConfigError(f"{table.name}: figure.kind=histograms is for tables of a study")
-        case None:
-            yield from _of_scores(table, drawn, asked.by_group)
-
-
-def _map(table: Table, rows: Sequence[Row], results: Sequence[str]) -> Pictures:
-    race = race_of(table, rows)
-    cells = {target: map_of(race, target) for target in race.targets} if race else {}
-    yield f"{table.name}/map", draw_firsts(race, cells, measured_links(results)) if race else None
-    if race:
-        yield f"{table.name}/map", json.dumps(as_json(race, cells)) + "\n"
-
-
-def _of_scores(table: Table, drawn: Drawn, by_group: bool) -> Pictures:
-    score = score_of(drawn.series) or (str(table.chooser.measure) if table.chooser else None)
-    if score is None:
-        return
-    groups = dict.fromkeys(s.group for s in drawn.series) if by_group else [""]
-    parts = {
-        group: drawn._replace(series=[s for s in drawn.series if group in ("", s.group)])
-        for group in groups
-    }
-    yield f"{table.name}/{score}-over-ratio", draw_accuracy_ratio(parts)
-    if links := [column for column in table.columns if column.network]:
-        yield (
-            f"{table.name}/{score}-over-exchange",
-            draw_tradeoff({c.title: Panel(drawn, str(c.measure), c.settings) for c in links}),
-        )
-    yield from _curves(table.name, drawn, [score, "train_loss"], AXES)
-    yield f"{table.name}/time-to-{score}", _time_to_score(drawn, score)
-
-
-def _curves(
+def figures_of_curves(
     place: str,
     drawn: Drawn,
     what: Sequence[str],
@@ -239,28 +104,116 @@ def _curves(
             yield f"{place}/{y}-over-{x}", draw_curves(drawn, y, x, by_group, optimum)
 
 
-def _time_to_score(drawn: Drawn, score: str) -> Figure | None:
+def time_to_score(drawn: Drawn, score: str) -> Figure | None:
     goal = target_of(drawn, score)
     return None if goal is None else draw_time_to_score(drawn, score, goal)
 
 
-def _study(name: str, results: Sequence[str]) -> StudyResult | None:
-    kept = find_study(name, results)
-    return kept.study if kept else None
+COUNT = re.compile(r"[,;]?\s*\d+ (workers?|GPUs?|nodes?)\s*[,;]?\s*")  # within a row's title
 
 
-def figures_of_study(name: str, results: Sequence[str]) -> Pictures:
-    """Yield the figure of a study by itself, without a table."""
-    study = _study(name, results)
-    yield f"studies/{name}", STUDIES[name](study) if study else None
+def method_of(series: Series) -> str:
+    """Return the name of a method: the row's title without its number of workers."""
+    return COUNT.sub("", series.short).strip(" ,") or series.short
 
 
-def _figure_of_study_table(table: Table, kind: str, results: Sequence[str]) -> Pictures:
-    name = str(table.study)
-    if name not in TABLE_STUDIES:
-        raise ConfigError(
-            f"{table.name}: study {name} has no figure of a table's rows, as "
-            f"{' and '.join(TABLE_STUDIES)} have; leave out figure: in its file"
+def draw_scaling(drawn: Drawn) -> Figure | None:
+    """Draw throughput over the number of workers, relative to full precision on one worker.
+
+    Each group of rows has a panel, with two logarithmic axes. Return None if no group has a run
+    of one worker.
+    """
+    timed = [s for s in drawn.series if s.values("images_per_second")]
+    groups = {
+        group: [s for s in timed if s.group == group]
+        for group in dict.fromkeys(s.group for s in timed)
+    }
+    bases = {
+        group: base for group, members in groups.items() if (base := _base(members)) is not None
+    }
+    if not bases:
+        return None
+    figure, axes = panels(list(bases))
+    for ax, (group, base) in zip(axes, bases.items(), strict=True):
+        _panel(ax, groups[group], base, timed)
+    methods = {method_of(s): s for s in timed if s.group in bases}
+    handles = [
+        Line2D([], [], label=name, **style_of_method(s.family, _nth(s, timed)))
+        for name, s in methods.items()
+    ]
+    ideal = Line2D([], [], color="#999999", linewidth=0.8, linestyle=":", label="linear")
+    return finish(
+        figure,
+        [*handles, ideal],
+        [
+            *drawn.notes,
+            *untimed(s for s in drawn.series if s not in timed),
+            *_alone(groups, bases),
+            *caveats(timed),
+        ],
+        drawn.title,
+    )
+
+
+def workers_of(series: Series) -> int:
+    return series.runs[0].result.workers or 0
+
+
+def _base(series: Sequence[Series]) -> float | None:
+    """Return the samples per second of one worker: in full precision, or else the most."""
+    alone = [s for s in series if workers_of(s) == 1]
+    exact = [s for s in alone if s.family == "none"]
+    return max(
+        (float(np.mean(s.values("images_per_second"))) for s in exact or alone), default=None
+    )
+
+
+def _panel(ax: Axes, series: Sequence[Series], base: float, every: Sequence[Series]) -> None:
+    methods = dict.fromkeys(method_of(s) for s in series)
+    for method in methods:
+        members = sorted((s for s in series if method_of(s) == method), key=workers_of)
+        workers = [workers_of(s) for s in members]
+        rates = [np.array(s.values("images_per_second")) / base for s in members]
+        means = np.array([rate.mean() for rate in rates])
+        error = [means - [rate.min() for rate in rates], [rate.max() for rate in rates] - means]
+        ax.errorbar(
+            workers,
+            means,
+            yerr=error,
+            **style_of_method(members[0].family, _nth(members[0], every)),
+            capsize=2,
+            label=method,
         )
-    study = _study(name, results)
-    yield f"{table.name}/{kind}", TABLE_STUDIES[name](table, study) if study else None
+    counts = sorted({workers_of(s) for s in series})
+    ax.plot(counts, counts, color="#999999", linewidth=0.8, linestyle=":", label="linear")
+    ax.set(xlabel="Workers", ylabel="Speed-up over one worker (x)")
+    logarithmic(ax, "x", "y")
+    tick_counts(ax, counts)
+
+
+def _nth(series: Series, among: Sequence[Series]) -> int:
+    """Return the index of the series' method within its family."""
+    methods = list(dict.fromkeys(method_of(s) for s in among if s.family == series.family))
+    return methods.index(method_of(series))
+
+
+def _alone(groups: dict[str, list[Series]], bases: dict[str, float]) -> list[str]:
+    without = [group or "the rows" for group in groups if group not in bases]
+    return [f"No run of one worker, and so no speed-up: {', '.join(without)}."] if without else []
+
+
+@rc_context(RC)
+def draw_points(runs: Sequence[RecordedRun], folder: Path, suffix: str) -> list[Path]:
+    """Draw the score over the compression ratio, and return the files.
+
+    There is one picture per workload that has several points. If all of them have the same ratio,
+    the score is drawn over epochs.
+    """
+    files: list[Path] = []
+    for workload, drawn in series_by_workload(runs, EXECUTED).items():
+        score = score_of(drawn.series)
+        if score and len(drawn.series) > 1:
+            by_ratio = draw_accuracy_ratio({workload.title: drawn})
+            if figure := by_ratio or draw_curves(drawn, score, "epoch"):
+                files += save(figure, folder / f"{workload.name}-{suffix}")
+    return files

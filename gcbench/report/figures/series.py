@@ -1,4 +1,4 @@
-"""The series of a figure: the runs of a table's row, or of a configuration that ran."""
+"""The series of a figure, each the runs of one configuration, and the names of axes."""
 
 from __future__ import annotations
 
@@ -10,11 +10,8 @@ from typing import Any, NamedTuple
 from gcbench.console import name_first
 from gcbench.identity import Flat, digest, tell_apart
 from gcbench.records.store import RecordedRun, newest
-from gcbench.report.measures import TIMES, measure_by_seed
-from gcbench.report.rates import SPLIT
-from gcbench.report.rows import Row
+from gcbench.report.measures import MEASURES, SPLIT, TIMES, VALID, measure_by_seed
 
-TITLED = 2  # workloads that a title names; of more it says the number
 NAMED = 5  # series that a note names before it only counts the others
 
 
@@ -54,27 +51,6 @@ class Drawn(NamedTuple):
     title: str = ""  # what ran, where the panels' titles do not say it
 
 
-def series_of_rows(rows: Sequence[Row], by_group: bool = False) -> Drawn:
-    """Return the series of a table's rows, in the table's order.
-
-    With `by_group`, rows with the same title look the same in the panels of all groups.
-    """
-    looks: dict[str, dict[str, int]] = {}  # by family: the index of each title
-    series = []
-    for row in rows:
-        if row.done:
-            family, label = row.done[0].result.choices["compressor"], row.spec.label
-            numbers = looks.setdefault(family, {})
-            nth = numbers.setdefault(row.spec.title if by_group else label, len(numbers))
-            timed = row.fewer_workers is None
-            series.append(
-                Series(label, family, row.done, nth, row.spec.group or "", row.spec.title, timed)
-            )
-    ran = list(dict.fromkeys(workload_of(run).title for s in series for run in s.runs))
-    title = "; ".join(ran) if len(ran) <= TITLED else f"{len(ran)} workloads"
-    return Drawn(series, _absent(rows), title)
-
-
 def untimed(series: Iterable[Series]) -> list[str]:
     """Return a note on the series that a figure of times leaves out."""
     labels = [s.label for s in series]
@@ -95,13 +71,7 @@ def caveats(timed: Sequence[Series]) -> list[str]:
     return notes + (["Some runs had an emulated network."] if emulated else [])
 
 
-def _absent(rows: Sequence[Row]) -> list[str]:
-    missing = [row.spec.label for row in rows if row.spec.experiment and not row.runs]
-    note = [f"Missing: {name_first(missing, NAMED)}."] if missing else []
-    return note + _not_drawn((row.spec.label, run) for row in rows for run in row.runs)
-
-
-def _not_drawn(labeled: Iterable[tuple[str, RecordedRun]]) -> list[str]:
+def not_drawn(labeled: Iterable[tuple[str, RecordedRun]]) -> list[str]:
     """Return a note on the runs that did not finish."""
     ended = [f"{label} ({run.status}, seed {run.seed})" for label, run in labeled if not run.done]
     return [f"Not drawn: {', '.join(ended)}."] if ended else []
@@ -147,6 +117,7 @@ def workload_of(run: RecordedRun) -> Workload:
 
 FlatOf = Callable[[RecordedRun], Flat]  # returns the settings that tell runs apart
 FLAT: FlatOf = attrgetter("flat")
+EXECUTED: FlatOf = attrgetter("executed")  # a sweep may vary only what changes times
 
 
 def series_by_workload(
@@ -224,4 +195,34 @@ def _draw_done(series: Sequence[Series]) -> Drawn:
         if done := [run for run in one.runs if run.done]:
             nth = sum(other.family == one.family for other in drawn)
             drawn.append(Series(one.label, one.family, done, nth))
-    return Drawn(drawn, _not_drawn((one.label, run) for one in series for run in one.runs))
+    return Drawn(drawn, not_drawn((one.label, run) for one in series for run in one.runs))
+
+
+LABELS = {
+    **{name: measure.label for name, measure in MEASURES.items()},
+    "train_loss": "Training loss",
+    "epoch": "Epoch",
+    "step": "Steps",
+    "bits": "Sent by a worker (MiB)",
+    "seconds": "Training time (s)",
+}
+LOSSES = {"loss", "train_loss"}
+
+
+def label_of(name: str, series: Iterable[Series]) -> str:
+    """Return the axis label of the measure `name` for these series.
+
+    The loss of runs with an accuracy or a perplexity is a cross-entropy, in nats. The label says
+    so, and also if all or some runs were scored on validation data.
+    """
+    runs = [run for one in series for run in one.runs]
+    tests = [run.result.test or {} for run in runs]
+    entropy = (
+        name in LOSSES and tests and all({"accuracy", "perplexity"} & set(test) for test in tests)
+    )
+    label = LABELS[name] + (" (nats)" if entropy else "")
+    parts = {workload_of(run).split for run in runs}
+    if VALID in parts:
+        word = "test or validation" if len(parts) > 1 else "validation"
+        label = label.replace("Test ", f"{word.capitalize()} ").replace(" test ", f" {word} ")
+    return label

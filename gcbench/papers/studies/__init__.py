@@ -1,0 +1,1 @@
+"""Measurements for the papers' figures, tables and claims that no training run provides."""
