@@ -26,7 +26,6 @@ from gcbench.config.errors import (
     RunFailed,
 )
 from gcbench.config.help import method_keys
-from gcbench.config.links import emulated_link
 from gcbench.config.notices import notices_of, start_notice
 from gcbench.config.reading import (
     Arguments,
@@ -57,7 +56,6 @@ __all__ = [
     "compose_methods",
     "compose_overrides",
     "conf_directory",
-    "emulated_link",
     "help_of",
     "method_keys",
     "method_node",

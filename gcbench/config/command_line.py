@@ -12,10 +12,11 @@ from gcbench.config.errors import COMPOSITION_ERRORS, Config, ConfigError
 from gcbench.config.resolve import resolve
 from gcbench.config.run_name import run_directory
 from gcbench.config.sentences import sentence_of
+from gcbench.settings.config import RunConfig
 from gcbench.settings.fields import format_value
 
 
-def resolve_overrides(overrides: Sequence[str]) -> tuple[Config, str]:
+def resolve_overrides(overrides: Sequence[str]) -> tuple[RunConfig, str]:
     """Return the checked configuration of a command line, and the directory of its run.
 
     Raises ConfigError in place of all errors of Hydra and OmegaConf.
@@ -32,8 +33,7 @@ def resolve_method(overrides: Sequence[str], config_dir: str | None = None) -> C
 
     Files in `config_dir` count like those in conf/.
     """
-    node: Config = resolve(compose_overrides(overrides, config_dir))["compressor"]
-    return node
+    return resolve(compose_overrides(overrides, config_dir)).compressor
 
 
 def to_overrides(keys: Mapping[str, Any]) -> list[str]:

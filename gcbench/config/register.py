@@ -14,6 +14,7 @@ from gcbench.config.checks import WITH_KEYS_BY_CHOICE
 from gcbench.config.help import list_choices, list_keys, list_method_knobs
 from gcbench.config.run_name import bench_name, run_directory, sweep_subdirectory
 from gcbench.settings.config import SCHEMAS
+from gcbench.settings.run import BenchSettings, RunSettings
 
 
 def register() -> None:
@@ -37,6 +38,8 @@ def register() -> None:
 
 @cache
 def _store_schemas() -> None:
+    for name, keys in {"run_keys": RunSettings(), "bench_keys": BenchSettings()}.items():
+        ConfigStore.instance().store(name=name, node=keys.model_dump())
     for group, schema in SCHEMAS.items():
         if group not in WITH_KEYS_BY_CHOICE:
             ConfigStore.instance().store(group=group, name="schema", node=schema().model_dump())

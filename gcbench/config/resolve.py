@@ -18,7 +18,6 @@ from gcbench.config.checks import (
 from gcbench.config.errors import Config, ConfigError
 from gcbench.config.fill import fill_compressor
 from gcbench.config.help import keys_by_choice
-from gcbench.config.links import emulated_link
 from gcbench.config.names import refuse_name
 from gcbench.config.sentences import unknown_key, value_for_group
 from gcbench.config.typed import (
@@ -30,28 +29,28 @@ from gcbench.config.typed import (
     typed_knobs,
 )
 from gcbench.settings.compressor import MethodSettings
-from gcbench.settings.config import SCHEMAS
+from gcbench.settings.config import SCHEMAS, BenchConfig, RunConfig
 from gcbench.settings.fields import Settings, hints_of, refusal
 from gcbench.settings.run import BenchSettings, RunSettings
 
 
-def resolve(composed: DictConfig) -> Config:
-    """Return the checked configuration as plain values, with the `choices` of its groups.
+def resolve(composed: DictConfig) -> RunConfig:
+    """Return the checked configuration of a run, from what Hydra composed.
 
-    `composed` is the configuration that Hydra composed. Raises ConfigError for a mistake.
+    Raises ConfigError for a mistake.
     """
-    config = _settle_and_check(composed, MethodSettings, RunSettings)
-    config["knobs"] = typed_knobs(composed, config)
-    check_division(config["trainer"])
-    check_nesterov(config["optimizer"])
-    emulated_link(config["network"])  # refuses what is not a rate or a time
-    check_kinds(config, config["choices"])
+    values = _settle_and_check(composed, MethodSettings, RunSettings)
+    check_kinds(values)
+    config = RunConfig.of({**values, "knobs": typed_knobs(composed, values)})
+    check_division(config.trainer)
+    check_nesterov(config.optimizer)
     return config
 
 
-def resolve_benchmark(composed: DictConfig) -> Config:
+def resolve_benchmark(composed: DictConfig) -> BenchConfig:
     """Return the checked configuration of `gcbench bench`."""
-    return _settle_and_check(composed, MethodSettings, RunSettings, BenchSettings)
+    checked = _settle_and_check(composed, MethodSettings, BenchSettings)
+    return BenchConfig.of(checked)
 
 
 def _settle_and_check(composed: DictConfig, *keys: type[Settings]) -> Config:

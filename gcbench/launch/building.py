@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from gcbench.config import Config
 from gcbench.data import Data
 from gcbench.launch.connections import Connections
 from gcbench.launch.instantiate import make, make_compressor, make_model
@@ -23,6 +22,7 @@ from gcbench.records.environment import describe_machine
 from gcbench.records.files import RunFiles
 from gcbench.records.gradients import GradientFiles
 from gcbench.seeds import mix
+from gcbench.settings.config import RunConfig
 from gcbench.settings.trainer import TrainerSettings
 from gcbench.train.pipeline import make_pipeline, overlap_obstacle
 from gcbench.train.replica import Replica
@@ -33,7 +33,7 @@ MODEL_SAMPLES = 5000  # samples for a model that is initialized from data
 
 
 def build_run(
-    config: Config,
+    config: RunConfig,
     plan: Plan,
     connections: Connections,
     data: Data,
@@ -41,22 +41,22 @@ def build_run(
     received: Sequence[str] = (),
 ) -> Run:
     """Return this process's part of the run before its first step."""
-    trainer = TrainerSettings.of(config["trainer"])
+    trainer = config.trainer
     comm, side_comm, control, device = connections
     replica = _make_replica(config, connections, data, trainer)
     steps_per_epoch = data.steps_per_epoch(plan.workers, trainer.batch_size)
     steps = total_steps(trainer.max_steps, trainer.epochs, steps_per_epoch)
 
     def make_scheduled(stepped: nn.Module) -> tuple[Optimizer, Schedule]:
-        optimizer = make_optimizer(config["optimizer"], stepped)
+        optimizer = make_optimizer(config.optimizer, stepped)
         lengths = plan.workers, steps_per_epoch, steps
-        return optimizer, make_schedule(config["schedule"], optimizer, *lengths)
+        return optimizer, make_schedule(config.schedule, optimizer, *lengths)
 
-    estimator: Estimator = make(config["estimator"], "estimator")
+    estimator: Estimator = make(config.estimator, "estimator")
     optimizers = estimator.build_optimizers(replica, make_scheduled)
     clock = Clock(device)
     comm.clock = clock
-    compressor = make_compressor(config["compressor"], quiet=True)  # the parent has warned
+    compressor = make_compressor(config.compressor, quiet=True)  # the parent has warned
     may_overlap = overlap_obstacle(compressor, estimator, plan.every_worker_alone) is None
     return Run(
         data=data,
@@ -72,7 +72,7 @@ def build_run(
         clock=clock,
         recordings=GradientFiles(RunFiles(directory).gradients, _in_short(config)),
         settings=trainer,
-        seed=config["seed"],
+        seed=config.seed,
         process=comm.local.start // len(comm.local),
         steps_per_epoch=steps_per_epoch,
         total_steps=steps,
@@ -81,11 +81,11 @@ def build_run(
     )
 
 
-def _conditions(config: Config, plan: Plan) -> dict[str, Any]:
+def _conditions(config: RunConfig, plan: Plan) -> dict[str, Any]:
     """Return what times depend on and a run that continues may change, by name."""
-    trainer, machine = TrainerSettings.of(config["trainer"]), describe_machine()
+    trainer, machine = config.trainer, describe_machine()
     return {
-        "network": config["network"],
+        "network": config.network.as_dict() if config.network else {},
         "link": os.environ.get("GCBENCH_LINK"),
         "device": plan.device,
         "backend": plan.backend,
@@ -102,13 +102,13 @@ def _conditions(config: Config, plan: Plan) -> dict[str, Any]:
 
 
 def _make_replica(
-    config: Config, connections: Connections, data: Data, trainer: TrainerSettings
+    config: RunConfig, connections: Connections, data: Data, trainer: TrainerSettings
 ) -> Replica:
     """Return the model of this process, with the initial weights that all workers share."""
-    torch.manual_seed(mix(config["seed"]) >> 1)
-    model = make_model(config["model"], data.shape, data.outputs)
+    torch.manual_seed(mix(config.seed) >> 1)
+    model = make_model(config.model, data.shape, data.outputs)
     if isinstance(model, InitializedFromData):
-        model.initialize_from(_first_inputs(data, config["seed"]).cpu())
+        model.initialize_from(_first_inputs(data, config.seed).cpu())
         # Processors that round differently would compute different weights from the same inputs.
         connections.control.broadcast(list(model.parameters()))
     return Replica(model, data.task, connections.comm.local, connections.device, trainer)
@@ -120,9 +120,7 @@ def _first_inputs(data: Data, seed: int) -> Tensor:
     return data.batch(epoch=0, step=0, worker=0, workers=1, batch_size=samples, seed=seed)[0]
 
 
-def _in_short(config: Config) -> dict[str, Any]:
-    choices = {
-        k: v for k, v in config["choices"].items() if k not in ("trainer", "logger", "resume")
-    }
-    trainer = {k: config["trainer"][k] for k in ("gpus", "batch_size")}
-    return {**choices, **trainer, "seed": config["seed"]}
+def _in_short(config: RunConfig) -> dict[str, Any]:
+    choices = {k: v for k, v in config.choices.items() if k not in ("trainer", "logger", "resume")}
+    trainer = {"gpus": config.trainer.gpus, "batch_size": config.trainer.batch_size}
+    return {**choices, **trainer, "seed": config.seed}

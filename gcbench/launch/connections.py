@@ -22,12 +22,11 @@ from gcbench.comm import (
     NcclTransport,
     ProcessGroupControl,
 )
-from gcbench.config import Config, emulated_link
 from gcbench.launch.meeting import join
 from gcbench.launch.plan import Plan
 from gcbench.launch.same_code import refuse_different_code
 from gcbench.launch.same_config import refuse_different_configs
-from gcbench.settings.trainer import TrainerSettings
+from gcbench.settings.config import RunConfig
 from gcbench.train.pipeline import exchanges_in_background
 
 
@@ -41,21 +40,21 @@ class Connections(NamedTuple):
 
 
 @contextmanager
-def join_workers(config: Config, plan: Plan, directory: Path) -> Iterator[Connections]:
+def join_workers(config: RunConfig, plan: Plan, directory: Path) -> Iterator[Connections]:
     """Connect this process with the other processes of the run, for the length of the context."""
     local_rank = int(os.environ.get("LOCAL_RANK", 0)) if plan.processes > 1 else 0
     device = torch.device("cpu")
     if plan.device == "cuda":
         device = torch.device("cuda", local_rank % max(1, torch.cuda.device_count()))
         torch.cuda.set_device(device)
-    asynchronous = exchanges_in_background(TrainerSettings.of(config["trainer"]))
-    checksum = config["trainer"]["checksum"]
+    asynchronous = exchanges_in_background(config.trainer)
+    checksum = config.trainer.checksum
     if plan.processes == 1:
         comm = Comm(plan.workers, checksum=checksum)
         side_comm = Comm(plan.workers, checksum=checksum) if asynchronous else None
         yield Connections(comm, side_comm, LocalControl(), device)
         return
-    timeout = timedelta(seconds=config["trainer"]["timeout_seconds"])
+    timeout = timedelta(seconds=config.trainer.timeout_seconds)
     # NCCL's timeout ends the process. It is twice as long, so that the timeout of the processes'
     # agreement over gloo, which can report more, comes first.
     nccl = plan.backend == "nccl"
@@ -71,11 +70,12 @@ def join_workers(config: Config, plan: Plan, directory: Path) -> Iterator[Connec
         refuse_different_configs(config, directory, control)
         refuse_different_code(config, control)
         on_host = plan.local_processes * plan.workers // plan.processes
-        link = emulated_link(config["network"])
+        network = config.network
+        link = network and Link(network.bits_per_second, network.latency_seconds)
 
         def make_comm(group: Any) -> Comm:
             direct = NcclTransport(group, timeout) if nccl else GlooTransport(group, timeout)
-            transport = EmulatedTransport(direct, Link(**link)) if link else direct
+            transport = EmulatedTransport(direct, link) if link else direct
             return Comm(plan.workers, transport, workers_per_host=on_host, checksum=checksum)
 
         yield Connections(

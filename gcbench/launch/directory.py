@@ -22,7 +22,7 @@ from gcbench.launch.same import ran_on_another_link
 from gcbench.records import RunFiles
 from gcbench.records.files import ENDED
 from gcbench.records.schema import Result
-from gcbench.settings.trainer import TrainerSettings
+from gcbench.settings.config import RunConfig
 from gcbench.train.checkpoints import last_step
 from gcbench.train.schedules import total_steps
 
@@ -30,16 +30,16 @@ from gcbench.train.schedules import total_steps
 MAY_CHANGE = BOOKKEEPING | EXECUTION | {"gpus"}
 
 
-def refuse_other_run(config: Config, files: RunFiles) -> None:
+def refuse_other_run(config: RunConfig, files: RunFiles) -> None:
     """Raise ConfigError if the directory holds a run with another configuration."""
     result = result_in(files)
     if result is not None and result.status in ENDED:
         _refuse_other_result(config, files, result)
-    elif config["resume"]["mode"] == "auto" and last_step(files.checkpoints):
+    elif config.resume.mode == "auto" and last_step(files.checkpoints):
         _refuse_other_start(config, files, "resume=never")
 
 
-def _refuse_other_start(config: Config, files: RunFiles, anew: str) -> None:
+def _refuse_other_start(config: RunConfig, files: RunFiles, anew: str) -> None:
     """Raise ConfigError if the run that was begun last had another configuration."""
     before = files.read_start()
     if before is None:
@@ -63,10 +63,10 @@ def result_in(files: RunFiles) -> Result | None:
         raise ConfigError(str(error)) from error
 
 
-def _refuse_other_result(config: Config, files: RunFiles, result: Result) -> None:
+def _refuse_other_result(config: RunConfig, files: RunFiles, result: Result) -> None:
     extended = extends(config, result)
     directory, before = files.directory, result.config
-    differs = differences(before, config, BOOKKEEPING)
+    differs = differences(before, config.as_dict(), BOOKKEEPING)
     if extended:
         differs = _differences(before, config, MAY_CHANGE | LENGTH)
     if differs and result.extended and not _differences(before, config, BOOKKEEPING | LENGTH):
@@ -88,16 +88,16 @@ def _refuse_other_result(config: Config, files: RunFiles, result: Result) -> Non
             f"{directory} holds a run that was finished {_on(ran_on)}, and this one would be "
             f"{_on(os.environ.get('GCBENCH_LINK'))}; type another name=, or rerun=true"
         )
-    if extended and fits_one_length(config["schedule"]):
+    if extended and fits_one_length(config.schedule):
         raise ConfigError(
             f"{directory} holds a run that cannot be extended: "
-            f"schedule._target_={config['schedule']['_target_']} was made for its {result.steps} "
+            f"schedule._target_={config.schedule['_target_']} was made for its {result.steps} "
             "steps; type another directory=, or rerun=true to start anew there"
         )
     if extended and last_step(files.checkpoints) > (result.steps or 0):
         _refuse_other_start(config, files, "rerun=true")  # an extension that was killed
     if extended and last_step(files.checkpoints) < (result.steps or 0):
-        length = differences(before, config, BOOKKEEPING)
+        length = differences(before, config.as_dict(), BOOKKEEPING)
         raise ConfigError(
             f"{directory} holds a run that cannot be extended ({format_differences(length)}): the "
             "state at its end was not kept, as trainer.keep_weights=true does; type another "
@@ -109,29 +109,29 @@ def _on(link: str | None) -> str:
     return f"on netlab's link of {link}" if link else "without netlab"
 
 
-def extends(config: Config, result: Result) -> bool:
+def extends(config: RunConfig, result: Result) -> bool:
     """Return whether `config` asks for more steps than a finished run has taken.
 
     Such a run continues from its last step.
     """
-    if result.status != "done" or config["resume"]["mode"] != "auto":
+    if result.status != "done" or config.resume.mode != "auto":
         return False
-    trainer = TrainerSettings.of(config["trainer"])
+    trainer = config.trainer
     assert result.steps is not None and result.steps_per_epoch is not None  # as the run is done
     return total_steps(trainer.max_steps, trainer.epochs, result.steps_per_epoch) > result.steps
 
 
-def _differences(before: Config, now: Config, trainer_keys: Collection[str]) -> Differences:
+def _differences(before: Config, now: RunConfig, trainer_keys: Collection[str]) -> Differences:
     """Return the differences, except in the emulated network, which affects times only."""
-    return differences({**before, "network": {}}, {**now, "network": {}}, trainer_keys)
+    return differences({**before, "network": {}}, {**now.as_dict(), "network": {}}, trainer_keys)
 
 
-def _describe(differs: Differences, was: dict[str, str], config: Config) -> str:
+def _describe(differs: Differences, was: dict[str, str], config: RunConfig) -> str:
     """Return the differences as a phrase for an error.
 
     Keys that differ only because the model, data set or compressor does are left out.
     """
-    asked = config["choices"]
+    asked = config.choices
     other = {
         group: (was[group], asked[group]) for group in CHOICE_GROUPS if was[group] != asked[group]
     }

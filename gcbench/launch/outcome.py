@@ -10,7 +10,6 @@ from gcbench.comm import Meter
 from gcbench.comm.meter import Kind, Total
 from gcbench.comm.network import wire_bits
 from gcbench.compressors.build import analytic_ratio, compressed_share, dense_steps_of, is_direction
-from gcbench.config import Config
 from gcbench.launch.plan import Plan
 from gcbench.records.result import (
     Begun,
@@ -30,6 +29,7 @@ from gcbench.records.schema import (
     Result,
     Status,
 )
+from gcbench.settings.config import RunConfig
 from gcbench.train.run import Progress, Run, Sample
 
 
@@ -43,7 +43,7 @@ class Ending(NamedTuple):
 
 
 def make_outcome(
-    config: Config, plan: Plan, run: Run, progress: Progress, begun: Begun, ending: Ending
+    config: RunConfig, plan: Plan, run: Run, progress: Progress, begun: Begun, ending: Ending
 ) -> Result:
     """Return the result of a run; every process must call this."""
     meter = Meter.of_workers(plan.workers)
@@ -95,10 +95,10 @@ def make_outcome(
     )
 
 
-def _describe_network(config: Config) -> Network:
+def _describe_network(config: RunConfig) -> Network:
     """Return the emulated link, or the name of the real one."""
-    network = config["network"]
-    return Network(emulated=bool(network), **network, link=os.environ.get("GCBENCH_LINK"))
+    emulated = config.network.as_dict() if config.network else {}
+    return Network(emulated=bool(emulated), **emulated, link=os.environ.get("GCBENCH_LINK"))
 
 
 def _dense_wire_bits(dense: int, resharded: Sequence[Resharded], workers: int, steps: int) -> float:

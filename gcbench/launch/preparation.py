@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from gcbench.config import Config, ConfigError
+from gcbench.config import ConfigError
 from gcbench.data import Data
 from gcbench.identity import format_value
 from gcbench.launch import slurm
@@ -19,21 +19,21 @@ from gcbench.records.environment import slurm_job
 from gcbench.records.gradients import recording_path
 from gcbench.records.result import Begun
 from gcbench.records.schema import Extended, Resharded
-from gcbench.settings.trainer import TrainerSettings
+from gcbench.settings.config import RunConfig
 from gcbench.train.checkpoints import Checkpoints, last_step
 from gcbench.train.writing import CheckpointError
 
 log = logging.getLogger("gcbench")
 
 
-def prepare_directory(config: Config, data: Data, files: RunFiles, anew: bool) -> Begun:
+def prepare_directory(config: RunConfig, data: Data, files: RunFiles, anew: bool) -> Begun:
     """Continue from a checkpoint, or begin anew with an empty record; return the start.
 
     To begin anew, the files of an earlier run are renamed and its checkpoints are removed.
     """
     checkpoints = files.checkpoints
     before, extended, resharded = None, None, list[Resharded]()
-    resumes = was_begun_by_this_job(files) or (config["resume"]["mode"] == "auto" and not anew)
+    resumes = was_begun_by_this_job(files) or (config.resume.mode == "auto" and not anew)
     if checkpoints.exists() and not checkpoints.is_dir():
         raise ConfigError(f"{checkpoints} is not a folder; move it away, as checkpoints go there")
     forget_notes(files.directory)
@@ -59,8 +59,8 @@ def prepare_directory(config: Config, data: Data, files: RunFiles, anew: bool) -
         _clear(checkpoints)
         files.set_aside()
     begun = Begun.here(before, extended, resharded)
-    kept = config
-    if before and not extended and _workers(before["config"]) == _workers(config):
+    kept = config.as_dict()
+    if before and not extended and _workers(before) == config.trainer.gpus:
         kept = before["config"]
     start = begun.as_json(kept)
     if start != before:
@@ -93,29 +93,32 @@ def _clear(checkpoints: Path) -> None:
             ) from error
 
 
-def _resharded(config: Config, before: dict[str, Any] | None, checkpoints: Path) -> list[Resharded]:
+def _resharded(
+    config: RunConfig, before: dict[str, Any] | None, checkpoints: Path
+) -> list[Resharded]:
     """Return all changes of the number of workers when the run was continued, including now."""
     if before is None:
         return []
     changes = [Resharded.model_validate(where) for where in before.get("resharded", [])]
-    step, workers = last_step(checkpoints), _workers(before["config"])
+    step, workers = last_step(checkpoints), _workers(before)
     if changes and changes[-1].from_step == step:  # that start has left no checkpoint since
         workers = changes.pop().workers
-    if workers != _workers(config):
+    if workers != config.trainer.gpus:
         changes.append(Resharded(from_step=step, workers=workers))
     return changes
 
 
-def _workers(config: Config) -> int:
-    return TrainerSettings.of(config["trainer"]).gpus
+def _workers(before: dict[str, Any]) -> int:
+    workers: int = before["config"]["trainer"]["gpus"]
+    return workers
 
 
-def _warn_of_passed_steps(config: Config, files: RunFiles) -> None:
+def _warn_of_passed_steps(config: RunConfig, files: RunFiles) -> None:
     """Warn of gradients that would be recorded only if the run began anew."""
     begin = last_step(files.checkpoints)
     passed = [
         step
-        for step in TrainerSettings.of(config["trainer"]).record_gradients or []
+        for step in config.trainer.record_gradients or []
         if step < begin and not recording_path(files.gradients, step).exists()
     ]
     if passed:
@@ -127,8 +130,8 @@ def _warn_of_passed_steps(config: Config, files: RunFiles) -> None:
         )
 
 
-def _check_latest(config: Config, data: Data, checkpoints: Path) -> None:
-    trainer = TrainerSettings.of(config["trainer"])
+def _check_latest(config: RunConfig, data: Data, checkpoints: Path) -> None:
+    trainer = config.trainer
     steps_per_epoch = data.steps_per_epoch(trainer.gpus, trainer.batch_size)
     try:
         Checkpoints.of(config, checkpoints).check(config, steps_per_epoch)

@@ -17,18 +17,19 @@ import torch
 
 import gcbench
 from gcbench.comm import Control
-from gcbench.config import Config, ConfigError
+from gcbench.config import ConfigError
 from gcbench.console import name_first
 from gcbench.identity import Flat
 from gcbench.launch.instantiate import import_targets
 from gcbench.launch.same_config import describe_differences
 from gcbench.records.environment import version_of
+from gcbench.settings.config import RunConfig
 
 NAMED = 2  # differences that an error names
 LIBRARIES = {"site-packages", "dist-packages"}  # folders of installed packages
 
 
-def refuse_different_code(config: Config, control: Control) -> None:
+def refuse_different_code(config: RunConfig, control: Control) -> None:
     """Raise ConfigError in all processes, naming packages and files, if their code differs.
 
     It compares the versions of PyTorch and gcbench, the sources of gcbench, and the user's modules.
@@ -52,9 +53,9 @@ def _sources() -> dict[str, str]:
     return {f"the source of gcbench/{file.relative_to(package)}": _digest(file) for file in files}
 
 
-def _modules(config: Config) -> dict[str, str]:
+def _modules(config: RunConfig) -> dict[str, str]:
     """Return the digest of every imported module that is neither installed nor Python's own."""
-    import_targets(config)
+    import_targets(config.as_dict())
     digests = {}
     for name, file in _imported():
         with suppress(OSError):  # it was not imported from a file of its own

@@ -10,22 +10,23 @@ from pathlib import Path
 from typing import Any
 
 from gcbench.comm import Control
-from gcbench.config import Config, ConfigError
+from gcbench.config import ConfigError
 from gcbench.identity import Flat, iterate_leaves, relevant_config, value_of
+from gcbench.settings.config import RunConfig
 
 # Keys that may differ between processes, as long as these have the same directory, whose name
 # contains a hash of them.
 ITS_OWN = {"trainer.launcher", "trainer.threads"}
-PLACES = ("name", "outputs", "directory")
 DIRECTORY = "the run's directory"
 
 
-def refuse_different_configs(config: Config, directory: Path, control: Control) -> None:
+def refuse_different_configs(config: RunConfig, directory: Path, control: Control) -> None:
     """Raise ConfigError in all processes, naming the keys, if their configurations differ.
 
     Every process must call this before any other exchange.
     """
-    compared = {**relevant_config(config, ()), **{key: config.get(key) for key in PLACES}}
+    places = {"name": config.name, "outputs": config.outputs, "directory": config.directory}
+    compared = {**relevant_config(config.as_dict(), ()), **places}
     # A machine may have the shared folder under another path.
     here = {**dict(iterate_leaves(compared)), DIRECTORY: directory.name}
     differing = describe_differences(control.gather(here))

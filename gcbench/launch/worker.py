@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from gcbench.config import Config
 from gcbench.console import console
 from gcbench.launch.building import build_run
 from gcbench.launch.codecs import choose_codecs
@@ -24,6 +23,7 @@ from gcbench.launch.plan import Plan
 from gcbench.launch.watch import Place, watch
 from gcbench.records import ProgressDisplay, RunFiles, print_summary, start_logger
 from gcbench.records.result import Begun
+from gcbench.settings.config import RunConfig
 from gcbench.train.checkpoints import Checkpoints
 from gcbench.train.loop import train
 from gcbench.train.run import Progress, Run
@@ -33,7 +33,7 @@ log = logging.getLogger("gcbench")
 
 
 def work(
-    config: Config,
+    config: RunConfig,
     plan: Plan,
     directory: Path,
     begun: Begun,

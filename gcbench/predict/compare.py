@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gcbench.comm.network import Link
-from gcbench.config import ConfigError, emulated_link
-from gcbench.predict.links import read_link
+from gcbench.config import ConfigError
+from gcbench.predict.links import emulated_link, read_link
 from gcbench.predict.measure import phase_seconds
 from gcbench.predict.model import Cluster, exchange_seconds
 from gcbench.predict.recorded import messages_of, network_of
@@ -75,7 +75,8 @@ def _link(measured: Network | None, network: str | None, latency: str | None, pa
                 f"latency={latency}: the run's emulated link has its own latency; to replace it, "
                 "type network=1gbit too"
             )
-        return Link(**(emulated_link(measured.model_dump()) or {}))
+        emulated = measured.model_dump()
+        return emulated_link(emulated["bandwidth"], emulated["latency"])
     if measured and measured.link:
         return read_link("network", measured.link, latency)
     raise ConfigError(f"{path}: its result names no link; type network=1gbit")

@@ -59,7 +59,7 @@ def compose_experiment(experiment: str, budget: str, overrides: tuple[str, ...])
     tree = deepcopy(_tree(experiment, overrides))
     tree.budget = _budget_node(budget)
     tree.hydra.runtime.choices["budget"] = budget
-    config: Config = json.loads(json.dumps(resolve(tree)))
+    config: Config = json.loads(json.dumps(resolve(tree).as_dict()))
     return config
 
 

@@ -70,8 +70,8 @@ def test_a_list_takes_no_steps(
 def test_methods_that_are_composed_together_are_those_of_runs() -> None:
     for choice, (node, knobs) in compose_methods(["qsgd", "powersgd", "unbiased_lowrank"]).items():
         config = resolve(compose_overrides([f"compressor={choice}"]))
-        assert node == config["compressor"]
-        assert set(knobs) <= set(config) and not {
+        assert node == config.compressor
+        assert set(knobs) <= set(config.as_dict()) and not {
             "compressor",
             "recommended",
             "seed",

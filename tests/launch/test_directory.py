@@ -96,8 +96,8 @@ def test_a_sweep_takes_no_result_of_another_run(tmp_path: Path) -> None:
         "trainer.threads=1",
         "model.widths=[16]",
         *SHORT,
+        f"outputs={tmp_path}",
     )
-    asked["outputs"] = str(tmp_path)
     assert find_same_run(asked, tmp_path / "mine-s1-12345678") == there
     assert find_same_run(config, tmp_path / "mine-s1-12345678") is None
 

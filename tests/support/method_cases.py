@@ -224,9 +224,9 @@ ONLY = {
 
 @cache
 def compose_method(choice: str, *overrides: str) -> Config:
-    """Return the checked configuration, as the command line makes it."""
+    """Return the checked configuration, as the command line makes it, as plain values."""
     register()
-    return resolve(compose_overrides([f"compressor={choice}", *overrides]))
+    return resolve(compose_overrides([f"compressor={choice}", *overrides])).as_dict()
 
 
 def _kept(name: str, compute: Callable[[], Config]) -> Config:

@@ -67,7 +67,7 @@ def test_the_loss_of_the_log_is_the_mean_of_all_workers_and_steps(tmp_path: Path
 def begin(tmp_path: Path, *overrides: str) -> tuple[Run, Progress]:
     """Return a run of virtual workers after its first step."""
     config = config_of(*SMALL, "trainer.launcher=virtual", *overrides)
-    workers = config["trainer"]["gpus"]
+    workers = config.trainer.gpus
     joined = Connections(Comm(workers), None, LocalControl(), torch.device("cpu"))
     plan, data = make_plan(config, Machine.detect()), make_data(config)
     run = build_run(config, plan, joined, data, tmp_path)
