@@ -280,13 +280,18 @@ def train_as_people_do(
 
 
 def remove(process: Process, between: bool) -> dict[str, list[Tensor]]:
-    """Return gradients of a batch: plain, compressed, after remove(), and with another method."""
+    """Return gradients of a batch: plain, compressed, after remove(), and with another method.
+
+    `errors` are those of this process's shards, as the handle measured them, and as expected.
+    """
     ours = Sharded(between)
     plain = shard(net(), ours.mesh)
     cross_entropy(plain(batch(process.rank, 0)[0]), batch(process.rank, 0)[1]).backward()
     seen = {"plain": gradients(plain)}
-    first = ours.compress("scaled_sign")
+    first = ours.compress("scaled_sign", error_every=1)
     seen["sign"] = ours.backward(process.rank, 0)
+    x, y = (torch.cat(seen[name]) for name in ("plain", "sign"))
+    seen["errors"] = [torch.tensor(first.error()), (y - x).norm() / x.norm()]
     first.remove()
     seen["removed"] = ours.backward(process.rank, 0)
     ours.compress("none")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -171,9 +172,12 @@ def train_as_people_do(process: Process, name: str, knobs: dict[str, Any]) -> di
     again, resumed, other = start()
     for number in range(10):
         step(again, other, number)
+    # As most scripts do, one process writes the checkpoint.
     file = io.BytesIO()
-    torch.save([again.state_dict(), resumed.state_dict(), other.state_dict()], file)
-    file.seek(0)
+    torch.save([again.state_dict(), resumed.state_dict(gather_to=1), other.state_dict()], file)
+    checkpoint = [file.getvalue()]
+    dist.broadcast_object_list(checkpoint, src=1)
+    file = io.BytesIO(checkpoint[0])
     again, resumed, other = start()
     for part, saved in zip((again, resumed, other), torch.load(file), strict=True):
         part.load_state_dict(saved)
@@ -186,7 +190,22 @@ def train_as_people_do(process: Process, name: str, knobs: dict[str, Any]) -> di
         "bits": compression.bits_sent,
         "resumed bits": resumed.bits_sent,
         "handle": repr(compression),
+        "memory": compression.memory,
+        "ratio": compression.ratio,
     }
+
+
+def measure_error(process: Process, name: str, knobs: dict[str, Any]) -> tuple[float, float]:
+    """Return the error that a handle measured, and that of gradients beside plain DDP's."""
+    inputs, targets = batch(process.rank, 0)
+    plain, ddp = (DistributedDataParallel(Net()) for _ in range(2))
+    ddp.load_state_dict(plain.state_dict())
+    compression = gcbench.compress(ddp, name, error_every=1, **knobs)
+    assert math.isnan(compression.error()) and math.isnan(compression.ratio)
+    for model in (plain, ddp):
+        cross_entropy(model(inputs), targets).backward()
+    x, y = (torch.cat([p.grad.flatten() for p in m.parameters()]) for m in (plain, ddp))  # type: ignore[union-attr]
+    return compression.error(), float((y - x).norm() / x.norm())
 
 
 def accumulate(process: Process, micro_batches: int) -> tuple[list[Tensor], int]:
@@ -511,7 +530,8 @@ def refused_states(process: Process) -> list[str]:
         gcbench.compress(DistributedDataParallel(module), "powersgd", rank=1)
         for module in (nn.Linear(12, 4), nn.ModuleDict({"net": Net()}))
     ]
-    for state in (*(other.state_dict() for other in (compressions[1], *others)), {"model": {}}):
+    of_another = (other.state_dict() for other in (compressions[1], *others))
+    for state in (*of_another, {"model": {}}, {"processes": [compressions[0].state_dict()]}):
         try:
             compressions[0].load_state_dict(state)
         except ValueError as error:
