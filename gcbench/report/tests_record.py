@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gcbench.records.reading import read_json
-from gcbench.records.schema import Record, Time
+from gcbench.records.configuration import Record
+from gcbench.records.schema import Time
 
 FILE = "tests.json"
 
