@@ -13,8 +13,8 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from gcbench.config import ConfigError
+from gcbench.records.metrics import MAIN_SCORES
 from gcbench.records.schema import BITS_PER_MIB, Result
-from gcbench.records.scores import MAIN_SCORES
 from gcbench.settings.config import RunConfig
 
 WORST = 1e30  # finite, as from two infinite objectives Optuna's TPE computes NaN

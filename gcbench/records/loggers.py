@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from gcbench.identity import format_value
 from gcbench.records.files import RunFiles, append_text, clear_errors, replace_file
-from gcbench.records.metric_keys import STEP, prefix_event, totals
+from gcbench.records.metrics import STEP, prefix_event, totals
 from gcbench.records.schema import Logged, Result
 from gcbench.records.store import Metrics
 from gcbench.records.wandb_logger import start_wandb

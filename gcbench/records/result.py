@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from gcbench.identity import identify
 from gcbench.reasons import safe_text
 from gcbench.records.environment import checked_out, describe_environment, now, slurm_job
+from gcbench.records.metrics import BETTER_HIGH, MAIN_SCORES, where_reached
 from gcbench.records.schema import (
     BITS_PER_MIB,
     Bits,
@@ -22,7 +23,6 @@ from gcbench.records.schema import (
     Status,
     Target,
 )
-from gcbench.records.scores import BETTER_HIGH, MAIN_SCORES, where_reached
 from gcbench.settings.config import RunConfig
 
 # Keys of a line of metrics.jsonl that say when it was written and what was spent until then.

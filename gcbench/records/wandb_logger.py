@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from gcbench.identity import format_value, label_run
 from gcbench.reasons import in_one_line
-from gcbench.records.metric_keys import BITS, EPOCH, EVENTS, SECONDS, prefix_event, totals
+from gcbench.records.metrics import BITS, EPOCH, EVENTS, SECONDS, prefix_event, totals
 from gcbench.records.schema import Logged, Result
 from gcbench.records.wandb_service import (
     PATIENCE_SECONDS,

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from gcbench.records.reading import read_json
 from gcbench.records.configuration import Record
+from gcbench.records.reading import read_json
 from gcbench.records.schema import Time
 
 FILE = "tests.json"

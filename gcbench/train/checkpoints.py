@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from gcbench.identity import fingerprint
-from gcbench.records.tensors import write_tensors
+from gcbench.records.gradients import write_tensors
 from gcbench.settings.config import RunConfig
 from gcbench.train.resharding import (
     merge_workers,

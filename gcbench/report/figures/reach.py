@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from gcbench.drawing import finish, panels, style_of_method
-from gcbench.records.scores import where_reached
+from gcbench.records.metrics import where_reached
 from gcbench.report.figures.axes import LABELS, label_of
 from gcbench.report.figures.bars import BAR, headings_of, name_rows
 from gcbench.report.figures.series import Drawn, Series

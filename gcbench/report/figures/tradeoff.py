@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from gcbench.drawing import finish, logarithmic, panels, style_of_method
-from gcbench.records.scores import MAIN_SCORES
+from gcbench.records.metrics import MAIN_SCORES
 from gcbench.report.figures.axes import LABELS, label_of
 from gcbench.report.figures.labels import place_labels
 from gcbench.report.figures.series import Drawn, Series
