@@ -18,14 +18,19 @@ from gcbench.data import Data
 from gcbench.deadline import within
 from gcbench.launch import slurm
 from gcbench.launch.checks import check
-from gcbench.launch.directory import extends, refuse_other_run, result_in
+from gcbench.launch.directory import (
+    extends,
+    prepare_directory,
+    refuse_other_run,
+    result_in,
+    was_begun_by_this_job,
+)
 from gcbench.launch.failure import Failure, failure_of, first_failure
 from gcbench.launch.instantiate import make_data
 from gcbench.launch.local import Interrupted, WorkerFailed, collect_signals, run_processes
 from gcbench.launch.lock import Lock, lock_directory
 from gcbench.launch.meeting import security_notice
 from gcbench.launch.plan import JOINING, Machine, Plan, make_plan
-from gcbench.launch.preparation import prepare_directory, was_begun_by_this_job
 from gcbench.launch.same import find_same_run
 from gcbench.launch.worker import work
 from gcbench.records import RunFiles, print_summary

@@ -27,8 +27,8 @@ from gcbench.comm import (
     ProcessGroupControl,
 )
 from gcbench.data import Data
-from gcbench.launch.building import build_run
-from gcbench.launch.connections import Connections
+from gcbench.launch.worker import build_run
+from gcbench.launch.meeting import Connections
 from gcbench.launch.instantiate import make_model
 from gcbench.launch.plan import Machine, make_plan
 from gcbench.settings.config import RunConfig

@@ -14,8 +14,7 @@ from gloo_pool import Process
 
 import gcbench
 from gcbench.config import ConfigError
-from gcbench.launch.same_code import refuse_different_code
-from gcbench.launch.same_config import refuse_different_configs
+from gcbench.launch.agreement import refuse_different_code, refuse_different_configs
 from gcbench.settings.config import RunConfig
 
 

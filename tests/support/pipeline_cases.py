@@ -12,10 +12,10 @@ import torch.distributed as dist
 from gloo_pool import Process
 
 from gcbench.comm import Comm, GlooTransport
-from gcbench.launch.building import build_run
-from gcbench.launch.connections import Connections
 from gcbench.launch.instantiate import make_data
+from gcbench.launch.meeting import Connections
 from gcbench.launch.plan import Machine, make_plan
+from gcbench.launch.worker import build_run
 from gcbench.settings.config import RunConfig
 from gcbench.train.pipeline import exchanges_in_background
 from gcbench.train.run import Progress, Run, Sample

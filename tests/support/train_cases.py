@@ -10,10 +10,10 @@ from typing import Any, cast
 import torch
 from gloo_pool import Process
 
-from gcbench.launch.building import build_run
-from gcbench.launch.connections import Connections
 from gcbench.launch.instantiate import make_data
+from gcbench.launch.meeting import Connections
 from gcbench.launch.plan import Machine, make_plan
+from gcbench.launch.worker import build_run
 from gcbench.settings.config import RunConfig
 from gcbench.train.checkpoints import Checkpoints
 from gcbench.train.drift import ReplicasDrifted, refuse_drift

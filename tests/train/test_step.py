@@ -12,10 +12,10 @@ from sentence import SMALL, config_of, run
 
 from gcbench.comm import Comm, LocalControl
 from gcbench.compressors import Goal, flatten
-from gcbench.launch.building import build_run
-from gcbench.launch.connections import Connections
 from gcbench.launch.instantiate import make_data
+from gcbench.launch.meeting import Connections
 from gcbench.launch.plan import Machine, make_plan
+from gcbench.launch.worker import build_run
 from gcbench.train.run import Progress, Run
 from gcbench.train.step import sample, train_step
 
