@@ -38,7 +38,7 @@ from gcbench.config import (
     sentence_of,
     start_notice,
 )
-from gcbench.config.rows import store_rows
+from gcbench.config.choices import store_rows
 from gcbench.console import outlive_terminal
 from gcbench.launch import slurm
 from gcbench.reasons import escape, safe_text

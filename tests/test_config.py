@@ -31,7 +31,7 @@ from gcbench.config import (
     to_overrides,
 )
 from gcbench.config.help import list_choices
-from gcbench.config.notices import budget_notice, learning_rate_notice
+from gcbench.config.naming import budget_notice, learning_rate_notice
 from gcbench.config.sentences import unknown_key
 from gcbench.identity import fingerprint, identify
 from gcbench.settings.config import SCHEMAS, RunConfig

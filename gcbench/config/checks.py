@@ -11,9 +11,9 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from gcbench.config.choices import row_names, table_directory, tables_in
 from gcbench.config.directory import conf_directory
 from gcbench.config.errors import Config, ConfigError, IdleKeyError
-from gcbench.config.rows import row_names, table_directory, tables_in
 from gcbench.identity import all_knobs, format_value
 from gcbench.settings.config import SCHEMAS, needs_of_keys
 from gcbench.settings.fields import NonNegative, Settings, hints_of, is_float, refusal
@@ -190,3 +190,27 @@ def check_kinds(config: Config) -> None:
         f"model={choices['model']} reads {' or '.join(reads)}, "
         f"dataset={choices['dataset']} holds {kind}; type {fitting[reads[0]]} or {models[kind]}"
     )
+
+
+LONGEST = 150  # bytes; a file system allows 255 for a name, to which knobs, seed and hash are added
+NAME_HINT = (
+    "type a name of printable characters that has no slash, starts with no dot or dash and takes "
+    f"no more than {LONGEST} bytes, as in name=first-try"
+)
+
+
+def is_folder_name(name: str) -> bool:
+    """Return whether a name can be a folder, and is not read as an option when it is typed."""
+    return (
+        bool(name)
+        and name.isprintable()
+        and not set(name) & set("/\\")
+        and name[0] not in ".-"
+        and len(name.encode()) <= LONGEST
+    )
+
+
+def refuse_name(name: Any) -> None:
+    """Raise ConfigError for a name that no folder can have."""
+    if isinstance(name, str) and not is_folder_name(name):
+        raise ConfigError(f"name={name!r}: {NAME_HINT}")

@@ -1,6 +1,9 @@
-"""The errors that end a command in one sentence, and the type of a configuration."""
+"""The errors that end a command in one sentence, which says what was meant."""
 
 from __future__ import annotations
+
+from collections.abc import Collection
+from difflib import get_close_matches
 
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
@@ -26,3 +29,10 @@ class RunFailed(RuntimeError):
 
 class RunDiverged(RunFailed):
     """A run has ended with a loss or parameters that are not finite."""
+
+
+def near(typed: str, known: Collection[str], ending: str = "") -> str:
+    """Return the names like `typed`, joined by "or"; an empty text if there are none."""
+    return " or ".join(
+        name + ending for name in get_close_matches(typed, list(known), n=3, cutoff=0.5)
+    )

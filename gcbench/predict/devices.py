@@ -11,7 +11,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from gcbench.config import ConfigError, choices_in, conf_directory, read_yaml
-from gcbench.config.reading import CHECKED, build_checked
+from gcbench.config.directory import CHECKED, build_checked
 from gcbench.predict.model import CodecSeconds, Compute
 
 DEVICE_FILES = (".yaml", ".yml")  # file name extensions of devices of your own

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from itertools import groupby
 
 from gcbench.config import Config
-from gcbench.config.rows import row_names
+from gcbench.config.choices import row_names
 from gcbench.identity import EXECUTION, as_overrides, flat_differences
 from gcbench.records.store import RecordedRun
 from gcbench.report.configs import Composition, compose

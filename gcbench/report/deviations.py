@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from gcbench.config import conf_directory, read_yaml
-from gcbench.config.reading import build_checked
+from gcbench.config.directory import build_checked
 from gcbench.console import TextTable
 from gcbench.report.tables import Table
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import gcbench
 from gcbench.config import conf_directory
-from gcbench.config.rows import runs_in, table_directory
+from gcbench.config.choices import runs_in, table_directory
 from gcbench.identity import Config
 from gcbench.private import cache_folder, private_folder
 

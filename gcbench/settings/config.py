@@ -9,12 +9,12 @@ from pydantic import ConfigDict
 from typing_extensions import Self
 
 from gcbench.settings.compressor import MethodSettings
-from gcbench.settings.dataset import DatasetSettings
 from gcbench.settings.fields import Settings, hints_of, marks_in
 from gcbench.settings.marks import ELSEWHERE, Needs, Neutral, Role
 from gcbench.settings.optimizer import EstimatorSettings, OptimizerSettings, ScheduleSettings
 from gcbench.settings.run import (
     BenchSettings,
+    DatasetSettings,
     LoggerSettings,
     NetworkSettings,
     ResumeSettings,

@@ -1,4 +1,4 @@
-"""The keys of conf/config.yaml, of conf/bench.yaml, and of the groups that say where results go."""
+"""The keys of conf/config.yaml, conf/bench.yaml, conf/dataset, and of groups of few keys."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from gcbench.settings.fields import Count, Settings, Text, example
-from gcbench.settings.marks import ELSEWHERE
+from gcbench.settings.fields import Count, Natural, Settings, Text, example
+from gcbench.settings.marks import ELSEWHERE, Needs, Neutral
 
 
 class RunSettings(Settings):
@@ -139,3 +139,27 @@ class BenchSettings(Settings):
     """name of the folder; null: the compressor's"""
     outputs: Annotated[Text, example("outputs")] = "outputs"
     """folder in which benchmarks have theirs"""
+
+
+CropPadding = Natural
+CropFill = Literal["zeros", "reflect"]
+Flip = Literal["random", "alternating"]
+
+AUGMENTED = Needs("dataset.augment", (True,))
+
+
+class DatasetSettings(Settings):
+    """Keys of conf/dataset; each file has the subset that its data set takes, besides others."""
+
+    root: Annotated[Text, ELSEWHERE]
+    """folder with the files of data sets"""
+    download: Annotated[bool, ELSEWHERE]
+    """true: files are fetched when they are missing"""
+    augment: bool
+    """true: random crops and flips of training images"""
+    crop_padding: Annotated[CropPadding, AUGMENTED, Neutral(4)]
+    """pixels by which a crop may lie off center"""
+    crop_fill: Annotated[CropFill, AUGMENTED, Neutral("zeros")]
+    """values outside an image: black, or the image mirrored at its border"""
+    flip: Annotated[Flip, AUGMENTED, Neutral("random")]
+    """half of the time at random, or in every other epoch (Jordan, arXiv:2404.00498)"""

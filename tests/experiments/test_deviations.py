@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gcbench.config.rows import experiments
+from gcbench.config.choices import experiments
 from gcbench.report import deviations
 from gcbench.report.build import build, groups_of
 from gcbench.report.configs import compose, read_key

@@ -11,7 +11,7 @@ import yaml
 
 from gcbench.config import ConfigError, compose_methods, conf_directory
 from gcbench.config.checks import FACTS
-from gcbench.config.rows import experiments, node_of, runs_in
+from gcbench.config.choices import experiments, node_of, runs_in
 from gcbench.identity import ABSENT
 from gcbench.report.claims import read_claims
 from gcbench.report.configs import compose, compose_row, read_key

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import gcbench
-from gcbench.config import rows
+from gcbench.config import choices
 from gcbench.identity import clear_folders
 from gcbench.report import configs, resolved
 from gcbench.report.command import report
@@ -73,7 +73,7 @@ def test_a_change_of_conf_or_of_the_code_composes_anew(
     def hash_of(text: str, row: str) -> str:
         file.write_text(f"# @package _global_\n{text}")
         table.write_text(f"rows:\n  - {{{row}}}\n")
-        rows.runs_in.cache_clear()
+        choices.runs_in.cache_clear()
         return resolved.hash_sources()
 
     row = "name: a, runs: {bits: 4}"

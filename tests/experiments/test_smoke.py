@@ -14,7 +14,7 @@ import pytest
 from needed import skip
 
 from gcbench.config import Config
-from gcbench.config.rows import experiments
+from gcbench.config.choices import experiments
 from gcbench.launch.start import start
 from gcbench.records import RunFiles
 from gcbench.report.configs import compose

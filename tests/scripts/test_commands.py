@@ -27,7 +27,7 @@ from gcbench.config import (
     resolve_benchmark,
     resolve_overrides,
 )
-from gcbench.config.rows import row_names
+from gcbench.config.choices import row_names
 from gcbench.predict.command import read_predict
 from gcbench.records.store import find_runs
 from gcbench.report.arguments import Claims, Page, Report, Runs, read_source

@@ -31,7 +31,7 @@ from gcbench.check.subject import SETTINGS
 from gcbench.compressors import Compressor
 from gcbench.compressors.virtual import aggregate
 from gcbench.config import Config, compose_overrides, conf_directory, register, resolve
-from gcbench.config.fill import fill_compressor
+from gcbench.config.resolve import fill_compressor
 from gcbench.launch.instantiate import make
 from gcbench.private import private_folder
 
