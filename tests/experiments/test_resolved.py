@@ -67,7 +67,7 @@ def test_a_change_of_conf_or_of_the_code_composes_anew(
     """A comment changes nothing, and neither does what a table prints beside what its rows run."""
     file, table = tmp_path / "one.yaml", tmp_path / "table" / "paper" / "table1.yaml"
     table.parent.mkdir(parents=True)
-    for room in (resolved, rows):
+    for room in (resolved, choices):
         monkeypatch.setattr(room, "conf_directory", lambda: tmp_path)
 
     def hash_of(text: str, row: str) -> str:
