@@ -91,13 +91,14 @@ class RunConfig(RunSettings, Resolved):
 
     @classmethod
     def of(cls, node: Mapping[str, Any]) -> Self:
-        groups = ("trainer", "network", "logger", "resume")
-        typed = {group: SCHEMAS[group].of(node[group]) for group in groups if node[group]}
-        return super().of({**node, "network": None, **typed})
+        """Return what was checked when a run was resolved, or what a result has kept of it."""
+        groups = node.keys() & {"trainer", "network", "logger", "resume"}
+        typed = {group: SCHEMAS[group].of(node[group]) if node[group] else None for group in groups}
+        return super().of({**node, **typed})
 
     def as_dict(self) -> Node:
-        network = self.network.as_dict() if self.network else {}
-        return {**super().as_dict(), "network": network}
+        plain = super().as_dict()
+        return {k: {} if (k, v) == ("network", None) else v for k, v in plain.items()}
 
 
 class BenchConfig(BenchSettings, Resolved):
