@@ -68,11 +68,10 @@ class Settings(BaseModel):
 
     def as_dict(self) -> dict[str, Any]:
         """Return the values from which it was made, as a result keeps them."""
-        given = {*self.model_fields_set, *(self.model_extra or ())}
+        given = {name: value for name, value in self if name in self.model_fields_set}
         return {
             name: value.as_dict() if isinstance(value, Settings) else value
-            for name, value in self
-            if name in given
+            for name, value in {**(self.model_extra or {}), **given}.items()
         }
 
 

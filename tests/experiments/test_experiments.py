@@ -16,6 +16,7 @@ from gcbench.identity import ABSENT
 from gcbench.report.claims import read_claims
 from gcbench.report.configs import compose, compose_row, read_key
 from gcbench.report.tables import TableRow, read_table, table_names
+from gcbench.settings.run import RunSettings
 
 CONF = conf_directory()
 NAMES = experiments()
@@ -23,7 +24,8 @@ FOLDERS = sorted({name.rpartition("/")[0] for name in NAMES})
 PAPERS = sorted({name.partition("/")[0] for name in NAMES})
 TABLES = {name: read_table(name) for name in table_names()}
 ROWS = {str(row.path): row for table in TABLES.values() for row in table.rows if row.experiment}
-SHARED = set(yaml.safe_load((CONF / "config.yaml").read_text(encoding="utf-8")))
+SHARED = {*yaml.safe_load((CONF / "config.yaml").read_text(encoding="utf-8"))}
+SHARED |= {*RunSettings.model_fields}
 
 
 @pytest.fixture(scope="module")
