@@ -35,6 +35,7 @@ from gcbench.config.naming import budget_notice, learning_rate_notice
 from gcbench.config.sentences import unknown_key
 from gcbench.identity import fingerprint, identify
 from gcbench.settings.config import SCHEMAS, RunConfig
+from gcbench.settings.run import RunSettings
 
 GROUPS = (
     "model",
@@ -774,11 +775,24 @@ def test_composing_and_checking_import_no_torch() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+def test_a_configuration_has_the_values_that_a_result_keeps() -> None:
+    """A kept configuration, of which an older gcbench may lack keys, gets none when it is read."""
+    own = values_of("network=emulated", "compressor=powersgd", "rank=3")
+    assert own["rank"] == 3 and own["network"] == {"bandwidth": "1gbit", "latency": "50us"}
+    assert values_of()["network"] == {}
+    older = {**own, "network": {}, "trainer": {"gpus": 2}, "logger": {"kind": "none"}}
+    for kept in (own, values_of("schedule._target_=torch.optim.lr_scheduler.LinearLR"), older):
+        config = RunConfig.of(kept)
+        assert config.as_dict() == kept and identify(config.as_dict()) == identify(kept)
+    assert config.trainer.epochs == 20 and config.method["rank"] == 3 and config.network is None
+
+
 def test_defaults_are_those_of_the_models() -> None:
     """A run has the defaults that a program gets which makes TrainerSettings itself."""
     config = values_of("schedule=constant")
     for group in ("trainer", "schedule", "logger", "resume"):
         assert config[group] == SCHEMAS[group]().model_dump()
+    assert {"outputs": "outputs", **config} | RunSettings().model_dump() == config
 
 
 def test_a_misspelled_key_in_a_file_is_named(tmp_path: Path) -> None:

@@ -313,7 +313,7 @@ def test_processes_agree_that_some_parameters_are_skipped(tmp_path: Path) -> Non
 
 def test_runs_with_overlap_continue_those_without_but_have_names_of_their_own() -> None:
     plain, overlapped, late = (
-        config("qsgd", *overrides)
+        config("qsgd", *overrides).as_dict()
         for overrides in ((), BUCKETS, ("trainer.double_buffering=true",))
     )
     assert fingerprint(plain) == fingerprint(overlapped) != fingerprint(late)
