@@ -767,14 +767,6 @@ def test_a_rate_far_from_the_published_one_is_noticed() -> None:
     assert "optimizer.lr=5e-05" in str(learning_rate_notice(config_of("compressor=signum")))
 
 
-def test_composing_and_checking_import_no_torch() -> None:
-    code = (
-        "import sys, gcbench.cli, gcbench.config, gcbench.predict.command, gcbench.report.command; "
-        "assert 'torch' not in sys.modules, 'torch'"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
 def test_a_configuration_has_the_values_that_a_result_keeps() -> None:
     """A kept configuration, of which an older gcbench may lack keys, gets none when it is read."""
     own = values_of("network=emulated", "compressor=powersgd", "rank=3")

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 import gcbench
-from gcbench.comm import Control
+from gcbench.comm.control import Control
 from gcbench.config import ConfigError
 from gcbench.console import name_first
 from gcbench.identity import Flat, iterate_leaves, relevant_config, value_of

@@ -18,19 +18,14 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gcbench.bench.network import gloo_group, hook_state
 from gcbench.bench.timing import Row, mean_seconds
-from gcbench.comm import (
-    Comm,
-    Control,
-    GlooTransport,
-    LocalControl,
-    MirrorTransport,
-    ProcessGroupControl,
-)
+from gcbench.comm.collectives import Comm
+from gcbench.comm.control import Control, LocalControl
+from gcbench.comm.transport import GlooTransport, MirrorTransport
 from gcbench.data import Data
-from gcbench.launch.worker import build_run
-from gcbench.launch.meeting import Connections
 from gcbench.launch.instantiate import make_model
+from gcbench.launch.meeting import Connections
 from gcbench.launch.plan import Machine, make_plan
+from gcbench.launch.worker import build_run
 from gcbench.settings.config import RunConfig
 from gcbench.train.pipeline import exchanges_in_background
 from gcbench.train.precision import autocast_bf16
@@ -65,7 +60,7 @@ class GcbenchSteps:
     """A method as `gcbench` runs it; if `mirrored`, other processes are mirrors of this one."""
 
     def __init__(
-        self, config: RunConfig, data: Data, control: ProcessGroupControl, mirrored: bool = False
+        self, config: RunConfig, data: Data, control: Control, mirrored: bool = False
     ) -> None:
         workers = config.trainer.gpus
         virtual = config.trainer.launcher == "virtual"

@@ -10,7 +10,7 @@ import torch
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 
 from gcbench.bench.timing import Row
-from gcbench.comm import LocalControl
+from gcbench.comm.control import LocalControl
 from gcbench.config import resolve_overrides
 from gcbench.data import ArrayData, Data, TokenData
 from gcbench.settings.config import RunConfig
@@ -48,7 +48,7 @@ def _alone(overrides: str, device: torch.device) -> tuple[RunConfig, Data, Torch
     return config, data, TorchSteps(config, data, device=device, alone=True)
 
 
-def _draw_data(model: RunConfig, batch_size: int, device: torch.device) -> Data:
+def _draw_data(model: dict[str, Any], batch_size: int, device: torch.device) -> Data:
     """Return words, or images of CIFAR's shape, for an epoch of eight batches."""
     vocabulary: Any = model.get("vocabulary")
     if vocabulary:

@@ -11,8 +11,9 @@ from comm_cases import WORKERS
 from gloo_pool import pool
 from sentence import run
 
-from gcbench.comm import Comm, Nodes
 from gcbench.comm.checksum import disagreement
+from gcbench.comm.collectives import Comm
+from gcbench.comm.nodes import Nodes
 from gcbench.comm.transport import MirrorTransport
 
 

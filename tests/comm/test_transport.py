@@ -12,7 +12,7 @@ import torch.distributed as dist
 from comm_cases import Outcome
 from gloo_pool import pool
 
-from gcbench.comm import GlooTransport, NcclTransport, transport_of
+from gcbench.comm.transport import GlooTransport, NcclTransport, transport_of
 
 Outcomes = dict[str, list[dict[str, Outcome]]]
 

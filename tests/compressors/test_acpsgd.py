@@ -9,7 +9,7 @@ import torch
 from method_cases import aggregate, build_method, gradients
 from torch import Tensor
 
-from gcbench.comm import Comm
+from gcbench.comm.collectives import Comm
 from gcbench.compressors import State
 from gcbench.compressors.acpsgd import ACPSGD
 

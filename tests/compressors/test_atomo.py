@@ -7,7 +7,7 @@ import torch
 from method_cases import aggregate, flat, gradients
 from torch import Tensor
 
-from gcbench.comm import Comm
+from gcbench.comm.collectives import Comm
 from gcbench.compressors.atomo import Atomo, authors_shape
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from method_cases import aggregate, flat, gradients
 
-from gcbench.comm import Comm
+from gcbench.comm.collectives import Comm
 from gcbench.compressors.dense import Dense
 
 

@@ -12,7 +12,7 @@ from method_cases import SHAPES, aggregate, build_method, flat, gradients
 from torch import Tensor
 
 from gcbench.codecs.noise import Noise
-from gcbench.comm import Comm
+from gcbench.comm.collectives import Comm
 from gcbench.comm.meter import Kind
 from gcbench.compressors import Compressor, Grads, State, build
 from gcbench.compressors.codec import Codec

@@ -11,7 +11,7 @@ import torch
 from method_cases import CHOICES, aggregate, build_unchecked, keys_of
 from torch import Tensor, nn
 
-from gcbench.comm import Comm
+from gcbench.comm.collectives import Comm
 from gcbench.compressors import Compressor, Grads, State, build, compressed_share
 from gcbench.compressors.acpsgd import ACPSGD
 from gcbench.compressors.atomo import Atomo

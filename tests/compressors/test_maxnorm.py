@@ -14,7 +14,7 @@ from method_cases import WORKERS, aggregate, build_method, flat
 from torch import Tensor
 
 from gcbench.codecs.quantize import Norm
-from gcbench.comm import Comm
+from gcbench.comm.collectives import Comm
 from gcbench.compressors import Compressor
 from gcbench.compressors.build import analytic_ratio
 from gcbench.compressors.maxnorm import MaxNorm, MultiScale

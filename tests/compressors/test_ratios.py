@@ -8,7 +8,7 @@ import pytest
 import torch
 from method_cases import aggregate, build_method
 
-from gcbench.comm import Comm
+from gcbench.comm.collectives import Comm
 from gcbench.compressors.build import analytic_ratio, compressed_share
 from gcbench.models.resnet import resnet18
 

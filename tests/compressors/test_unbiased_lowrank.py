@@ -7,7 +7,7 @@ import torch
 from method_cases import aggregate, flat
 from torch import Tensor
 
-from gcbench.comm import Comm
+from gcbench.comm.collectives import Comm
 from gcbench.compressors import State
 from gcbench.compressors.unbiased_lowrank import UnbiasedLowRank
 

@@ -6,7 +6,6 @@ import json
 import logging
 import os
 import runpy
-import subprocess
 import sys
 from collections.abc import Callable
 from importlib.metadata import version
@@ -75,17 +74,6 @@ def test_help_names_every_subcommand(typed: Typed) -> None:
         and "$GCBENCH_DATA" in stdout
         and "${" not in stdout
     )
-
-
-def test_help_imports_no_torch(tmp_path: Path) -> None:
-    code = (
-        "import sys; sys.argv = ['gcbench', '--help']; from gcbench.cli import main; main(); "
-        "sys.exit('torch' in sys.modules)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True
-    )
-    assert done.returncode == 0 and "Subcommands" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ import torch
 import torch.distributed as dist
 from gloo_pool import Process
 
-from gcbench.comm import Comm, GlooTransport
+from gcbench.comm.collectives import Comm
+from gcbench.comm.transport import GlooTransport
 from gcbench.launch.instantiate import make_data
 from gcbench.launch.meeting import Connections
 from gcbench.launch.plan import Machine, make_plan

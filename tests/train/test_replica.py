@@ -10,7 +10,7 @@ import torch
 from sentence import run
 from torch import Tensor, nn
 
-from gcbench.comm import LocalControl
+from gcbench.comm.control import LocalControl
 from gcbench.data import ArrayData, TokenData
 from gcbench.models.airnet import AirNet
 from gcbench.models.lstm import LSTM

@@ -10,7 +10,8 @@ import torch
 from passes import PassCounter
 from sentence import SMALL, config_of, run
 
-from gcbench.comm import Comm, LocalControl
+from gcbench.comm.collectives import Comm
+from gcbench.comm.control import LocalControl
 from gcbench.compressors import Goal, flatten
 from gcbench.launch.instantiate import make_data
 from gcbench.launch.meeting import Connections

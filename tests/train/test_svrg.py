@@ -12,7 +12,8 @@ from method_cases import build_method
 from sentence import run
 from torch import nn
 
-from gcbench.comm import Comm, LocalControl
+from gcbench.comm.collectives import Comm
+from gcbench.comm.control import LocalControl
 from gcbench.config import ConfigError
 from gcbench.data import ArrayData, TokenData
 from gcbench.data.augment import Augmentation
