@@ -37,8 +37,8 @@ from gcbench.config import (
     sentence_of,
     start_notice,
 )
+from gcbench.config.choices import store_rows
 from gcbench.config.errors import nearest
-from gcbench.config.rows import store_rows
 from gcbench.console import outlive_terminal
 from gcbench.launch import slurm
 from gcbench.reasons import escape, safe_text
@@ -243,7 +243,7 @@ def _start_hydra(command: Callable[[], None], config: str, arguments: Sequence[s
 def _print_config(overrides: Sequence[str], config_dir: str | None) -> None:
     """Print what a run is made of, with its budget applied, which Hydra would not do."""
     composed = compose_overrides(overrides, config_dir)
-    config = resolve(composed)
+    config = resolve(composed).as_dict()
     shown = {str(key): config[str(key)] for key in composed if key not in ("budget", "hydra")}
     print(OmegaConf.to_yaml(OmegaConf.create(shown)), end="")
 

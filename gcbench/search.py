@@ -12,9 +12,10 @@ from hydra.conf import HydraConf
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from gcbench.config import Config, ConfigError
+from gcbench.config import ConfigError
+from gcbench.records.metrics import MAIN_SCORES
 from gcbench.records.schema import BITS_PER_MIB, Result
-from gcbench.records.scores import MAIN_SCORES
+from gcbench.settings.config import RunConfig
 
 WORST = 1e30  # finite, as from two infinite objectives Optuna's TPE computes NaN
 
@@ -25,14 +26,14 @@ def is_search(hydra_config: HydraConf | DictConfig) -> bool:
     return hydra_config.mode is RunMode.MULTIRUN and not target.endswith("BasicSweeper")
 
 
-def count_objectives(config: Config, hydra_config: HydraConf) -> int:
+def count_objectives(config: RunConfig, hydra_config: HydraConf) -> int:
     """Return how many values the sweeper wants of each run; 0 if it does not search.
 
     Raises ConfigError for a sweeper that would maximize them, and for a run without tests.
     """
     if not is_search(hydra_config):
         return 0
-    if config["trainer"]["eval_every"] is None:
+    if config.trainer.eval_every is None:
         raise ConfigError(
             "trainer.eval_every=null: a search compares tests; type a number of epochs"
         )

@@ -22,7 +22,6 @@ from omegaconf import DictConfig
 
 from gcbench.config import (
     COMPOSITION_ERRORS,
-    Config,
     ConfigError,
     RunFailed,
     resolve,
@@ -35,6 +34,7 @@ from gcbench.launch.same import find_same_run, is_final_result, name_suffix, rea
 from gcbench.reasons import safe_text
 from gcbench.records.store import read_run
 from gcbench.search import is_search
+from gcbench.settings.config import RunConfig
 
 log = logging.getLogger("gcbench")
 
@@ -47,7 +47,7 @@ class SweepRow:
     """One job of a sweep before it starts."""
 
     name: str  # its directory, as it is typed
-    config: Config | None = None
+    config: RunConfig | None = None
     mistake: str | None = None  # why it will be refused when its turn comes
     chosen: bool = False  # whether the user chose its directory
     done: bool = False  # or diverged, as it would again
@@ -225,7 +225,7 @@ def _make_row(composed: DictConfig, number: int) -> SweepRow:
     except ConfigError as error:
         return SweepRow(" ".join(composed.hydra.overrides.task), mistake=safe_text(str(error)))
     result = read_result_or_warn(directory / "result.json")
-    done = not resolved["rerun"] and is_final_result(result, resolved)
+    done = not resolved.rerun and is_final_result(result, resolved)
     return SweepRow(str(directory), resolved, chosen=chosen, done=done)
 
 
@@ -234,7 +234,7 @@ def _failure_on_disk(row: SweepRow) -> str | None:
     if row.mistake or row.config is None:
         return row.mistake
     result = read_result_or_warn(Path(row.same or row.name, "result.json"))
-    if result is None or differences(result.config, row.config, BOOKKEEPING):
+    if result is None or differences(result.config, row.config.as_dict(), BOOKKEEPING):
         return "it left no result"
     return None if result.status == "done" else f"the run {result.status}: {result.reason}"
 
@@ -243,9 +243,9 @@ def _mark_same(rows: Sequence[SweepRow]) -> None:
     """Mark rows whose result is in another directory, or will be once an earlier row has run."""
     earlier: dict[tuple[str, str], str] = {}
     for row in rows:
-        if row.config is None or row.config["rerun"] or row.chosen:
+        if row.config is None or row.config.rerun or row.chosen:
             continue
-        directory, budget = Path(row.name), row.config["choices"]["budget"]
+        directory, budget = Path(row.name), row.config.choices["budget"]
         key = budget, name_suffix(directory)
         if not row.done:
             other = find_same_run(row.config, directory)

@@ -24,8 +24,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from gcbench import __main__ as command
 from gcbench.launch import local
-from gcbench.launch.folder import PREFIX, temporary_folder
-from gcbench.records.metric_keys import BITS
+from gcbench.launch.lock import PREFIX, temporary_folder
+from gcbench.records.metrics import BITS
 
 LIBRARY = Path(__file__).with_name("faults.c")
 CALLS = ("write", "create", "rename", "fsync", "mkdir")  # as numbered there

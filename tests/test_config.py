@@ -14,7 +14,7 @@ import yaml
 from hydra._internal import config_loader_impl as loader
 from nightly import slow_but
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
-from sentence import compose, config_of
+from sentence import compose, config_of, values_of
 
 from gcbench.config import (
     COMPOSITION_ERRORS,
@@ -31,10 +31,11 @@ from gcbench.config import (
     to_overrides,
 )
 from gcbench.config.help import list_choices
-from gcbench.config.notices import budget_notice, learning_rate_notice
+from gcbench.config.naming import budget_notice, learning_rate_notice
 from gcbench.config.sentences import unknown_key
 from gcbench.identity import fingerprint, identify
-from gcbench.settings.config import SCHEMAS
+from gcbench.settings.config import SCHEMAS, RunConfig
+from gcbench.settings.run import RunSettings
 
 GROUPS = (
     "model",
@@ -66,13 +67,13 @@ def with_choice(group: str, choice: str, *overrides: str) -> Config:
     with open_dict(tree), read_write(tree.hydra):
         tree[group] = OmegaConf.load(conf_directory() / group / f"{choice}.yaml")
         tree.hydra.runtime.choices[group] = choice
-    return resolve(tree)
+    return resolve(tree).as_dict()
 
 
 def test_a_choice_without_hydra_is_the_one_with_it() -> None:
     for group, choice in (("model", "resnet20"), ("dataset", "mnist")):
         other = "dataset=cifar10" if group == "model" else "model=mlp"
-        assert with_choice(group, choice, other) == config_of(f"{group}={choice}", other)
+        assert with_choice(group, choice, other) == values_of(f"{group}={choice}", other)
 
 
 # Compressors are slow cases here, because method_cases.py composes all of them for other tests.
@@ -91,7 +92,7 @@ def test_every_file_of_conf_composes(group: str, choice: str) -> None:
     if group in ("model", "dataset"):
         config = with_choice(group, choice, *overrides)
     else:
-        config = config_of(f"{group}={choice}", *overrides)
+        config = values_of(f"{group}={choice}", *overrides)
     assert config["choices"][group] == choice
 
 
@@ -198,7 +199,7 @@ def test_help_names_every_choice() -> None:
         ("network=emulated network.bandwidth=-1gbit", "network.bandwidth=-1gbit"),
         (
             "network=emulated network.latency=null",
-            "network.latency=None: type a time with its unit, as in network.latency=50us",
+            "network.latency=null: type a time with its unit, as in network.latency=50us",
         ),
         (
             "+optimizer.betas=[0.9,0.99]",
@@ -229,7 +230,7 @@ def test_help_names_every_choice() -> None:
 )
 def test_mistakes_are_refused_by_key_and_value(sentence: str, says: str) -> None:
     with pytest.raises(ConfigError) as error:
-        config_of(*sentence.split())
+        values_of(*sentence.split())
     assert says in str(error.value)
     assert "\n" not in str(error.value), "one clear message"
 
@@ -281,7 +282,7 @@ def test_an_experiment_of_ones_own_may_begin_with_a_row_of_any_table(tmp_path: P
             "# @package _global_\ndefaults:\n  - /experiment/orq/table3/orq_3\n  - _self_\n"
             "bucket_size: 64\n"
         )
-        config = resolve(compose_overrides([f"+experiment={name}"], str(tmp_path)))
+        config = resolve(compose_overrides([f"+experiment={name}"], str(tmp_path))).as_dict()
         assert (config["experiment"], config["bucket_size"]) == (name, 64)
         assert config["choices"]["compressor"] == "orq"
 
@@ -303,11 +304,11 @@ OWN_SCHEDULE = "schedule._target_=torch.optim.lr_scheduler.ConstantLR"
 
 def test_a_typed_kind_is_the_choice_whose_schedule_a_recipe_leaves_alone() -> None:
     for typed in ("schedule=cosine", "schedule.kind=cosine"):
-        config = config_of(ROW, "budget=cpu", typed)
+        config = values_of(ROW, "budget=cpu", typed)
         assert config["choices"]["schedule"] == config["schedule"]["kind"] == "cosine"
-    own = config_of(ROW, "budget=cpu", OWN_SCHEDULE)
+    own = values_of(ROW, "budget=cpu", OWN_SCHEDULE)
     assert own["choices"]["schedule"] == own["schedule"]["_target_"]
-    assert config_of("optimizer.kind=powersgd")["choices"]["optimizer"] == "powersgd"
+    assert values_of("optimizer.kind=powersgd")["choices"]["optimizer"] == "powersgd"
 
 
 METHODS_WITH_RANKS = (
@@ -378,7 +379,7 @@ def test_two_equal_signs_are_answered(typed: str) -> None:
 
 
 def test_a_key_may_be_typed_with_two_signs() -> None:
-    assert config_of("++bits=2")["bits"] == 2
+    assert values_of("++bits=2")["bits"] == 2
 
 
 def test_a_mapping_of_python_is_the_keys_below_it() -> None:
@@ -445,25 +446,25 @@ def test_unknown_choices_and_types_are_refused(sentence: str, says: str) -> None
 
 
 def test_whole_numbers_are_the_same_run() -> None:
-    one, other = (config_of(f"optimizer.lr={lr}", "optimizer=adamw") for lr in ("1", "1.0"))
+    one, other = (values_of(f"optimizer.lr={lr}", "optimizer=adamw") for lr in ("1", "1.0"))
     assert identify(one) == identify(other)
-    assert identify(one) != identify(config_of("optimizer.lr=1", "optimizer=adam"))
+    assert identify(one) != identify(values_of("optimizer.lr=1", "optimizer=adam"))
 
 
 def test_levels_and_bits_follow_each_other() -> None:
-    assert [config_of(f"bits={b}")["levels"] for b in range(2, 9)] == [1, 3, 7, 15, 31, 63, 127]
-    assert config_of("levels=5")["bits"] == 4
-    assert config_of("levels=5")["compressor"]["method"]["levels"] == 5
-    assert config_of("levels=5", "bits=4")["levels"] == 5
+    assert [values_of(f"bits={b}")["levels"] for b in range(2, 9)] == [1, 3, 7, 15, 31, 63, 127]
+    assert values_of("levels=5")["bits"] == 4
+    assert values_of("levels=5")["compressor"]["method"]["levels"] == 5
+    assert values_of("levels=5", "bits=4")["levels"] == 5
 
 
 @pytest.mark.parametrize("plus", slow_but([""], ["", "+", "++"]))
 def test_another_target_gets_only_the_keys_that_were_typed(plus: str) -> None:
-    config = config_of("model._target_=my.pkg.Net", f"{plus}model.depth=3", "dataset=cifar10")
+    config = values_of("model._target_=my.pkg.Net", f"{plus}model.depth=3", "dataset=cifar10")
     assert config["model"] == {"_target_": "my.pkg.Net", "depth": 3}
     assert config["choices"]["model"] == "my.pkg.Net"
     for group, key in (("optimizer", "lr"), ("schedule", "gamma")):
-        config = config_of(f"{group}._target_=my.pkg.Thing", f"{plus}{group}.{key}=3")
+        config = values_of(f"{group}._target_=my.pkg.Thing", f"{plus}{group}.{key}=3")
         assert config[group] == {"_target_": "my.pkg.Thing", key: 3}
         assert config["choices"][group] == "my.pkg.Thing"
         name = run_name(compose(f"{group}._target_=my.pkg.Thing", f"{group}.{key}=4"))
@@ -526,7 +527,7 @@ ROW = "+experiment/powersgd/table4=rank_7"
 
 
 def test_a_row_of_a_table_is_the_papers_experiment_and_names_its_directory() -> None:
-    config = config_of(ROW)
+    config = values_of(ROW)
     assert config["experiment"] == "powersgd/table4/rank_7"
     assert (
         config["choices"]["model"] == "resnet18"
@@ -534,28 +535,28 @@ def test_a_row_of_a_table_is_the_papers_experiment_and_names_its_directory() -> 
         and config["trainer"]["gpus"] == 16
     )
     assert run_name(compose(ROW)).startswith("powersgd/table4/rank_7-s1-")
-    assert config_of()["experiment"] is None
+    assert values_of()["experiment"] is None
     for other in ("+experiment/powersgd/table1=sgd", "+experiment=powersgd/table1/sgd"):
         with pytest.raises(ConfigError, match="a run is one row"):
-            config_of(ROW, other)
+            values_of(ROW, other)
 
 
 def test_a_row_is_the_same_run_in_hydras_other_form() -> None:
     usual = "+experiment=powersgd/table4/rank_7"
-    assert config_of(usual) == config_of(ROW) and run_name(compose(usual)) == run_name(compose(ROW))
+    assert values_of(usual) == values_of(ROW) and run_name(compose(usual)) == run_name(compose(ROW))
 
 
 @pytest.mark.parametrize("typed", ["optimizer.lr=abc", "trainer.batch_size=0", "trainer.epochs=0"])
 def test_a_budget_does_not_compute_with_a_mistake(typed: str) -> None:
     with pytest.raises(ConfigError, match=f"^{typed}: type a"):
-        config_of(ROW, "budget=cpu", typed)
+        values_of(ROW, "budget=cpu", typed)
     with pytest.raises(ConfigError, match="^estimator.every=abc: type a"):
-        config_of("+experiment/modern/gpt=local_8", "budget=smoke", "estimator.every=abc")
+        values_of("+experiment/modern/gpt=local_8", "budget=smoke", "estimator.every=abc")
 
 
 def test_a_budget_makes_the_same_experiment_smaller() -> None:
     row = "+experiment/powersgd/table3_wikitext2=rank_2"
-    paper, cpu = config_of(row), config_of(row, "budget=cpu")
+    paper, cpu = values_of(row), values_of(row, "budget=cpu")
     assert (
         cpu["choices"]["model"] == "lstm_small" and cpu["model"]["width"] < paper["model"]["width"]
     )
@@ -567,29 +568,29 @@ def test_a_budget_makes_the_same_experiment_smaller() -> None:
     assert run_name(compose(row, "budget=cpu")).startswith(
         "powersgd/table3_wikitext2/rank_2-cpu-s1-"
     )
-    notice = budget_notice(cpu)
+    notice = budget_notice(RunConfig.of(cpu))
     assert (
         notice is not None
         and "model=lstm_small trainer.gpus=4 trainer.batch_size=8 trainer.epochs=0.4" in notice
     )
-    assert budget_notice(paper) is None
+    assert budget_notice(RunConfig.of(paper)) is None
 
 
 @pytest.mark.parametrize(("typed", "steps"), [("every=8", 8), ("every=2", 3)])
 def test_a_budget_of_few_steps_ends_with_an_exchange(typed: str, steps: int) -> None:
     row = "+experiment/modern/gpt=local_8"
-    assert config_of(row, "budget=smoke", f"estimator.{typed}")["trainer"]["max_steps"] == steps
+    assert values_of(row, "budget=smoke", f"estimator.{typed}")["trainer"]["max_steps"] == steps
 
 
 def test_rates_follow_the_size_of_the_whole_batch() -> None:
-    paper, smoke = config_of(ROW), config_of(ROW, "budget=smoke")
+    paper, smoke = values_of(ROW), values_of(ROW, "budget=smoke")
     assert smoke["optimizer"]["lr"] == paper["optimizer"]["lr"] * 4 / 128, (
         "of a worker; the schedule multiplies by the workers"
     )
 
 
 def test_a_recipe_takes_the_place_of_everything_but_the_method_and_the_form_of_optimizer() -> None:
-    paper, medium = config_of(ROW), config_of(ROW, "budget=cpu_medium")
+    paper, medium = values_of(ROW), values_of(ROW, "budget=cpu_medium")
     assert (medium["choices"]["model"], medium["model"]["widths"]) == ("airnet", [32, 128, 192])
     assert medium["dataset"]["crop_fill"] == "reflect"
     assert medium["choices"]["schedule"] == medium["schedule"]["kind"] == "linear"
@@ -597,7 +598,7 @@ def test_a_recipe_takes_the_place_of_everything_but_the_method_and_the_form_of_o
     kept = ("kind", "momentum", "nesterov")
     assert [medium["optimizer"][key] for key in kept] == [paper["optimizer"][key] for key in kept]
     assert (medium["rank"], medium["error_feedback"]) == (7, True)
-    typed = config_of(
+    typed = values_of(
         ROW,
         "budget=cpu_medium",
         "trainer.label_smoothing=0.1",
@@ -605,13 +606,13 @@ def test_a_recipe_takes_the_place_of_everything_but_the_method_and_the_form_of_o
         "schedule=steps",
     )
     assert typed["trainer"]["label_smoothing"] == 0.1 and typed["choices"]["schedule"] == "steps"
-    others = {name: config_of(ROW, f"budget={name}") for name in ("cpu", "cpu_long")}
+    others = {name: values_of(ROW, f"budget={name}") for name in ("cpu", "cpu_long")}
     assert others["cpu"]["model"]["widths"] == [16, 64, 128]
     assert others["cpu_long"]["model"]["widths"] == [64, 256, 256]
     assert [config["trainer"]["epochs"] for config in (*others.values(), medium)] == [4, 10, 10]
-    wide = config_of(ROW, *open_nodes(["budget=cpu_medium", "model.widths=[48,128,128]"]))
+    wide = values_of(ROW, *open_nodes(["budget=cpu_medium", "model.widths=[48,128,128]"]))
     assert wide["choices"]["model"] == "airnet" and wide["model"]["widths"] == [48, 128, 128]
-    own = config_of(ROW, *open_nodes(["budget=cpu_medium", "model=mlp", "model.widths=[8]"]))
+    own = values_of(ROW, *open_nodes(["budget=cpu_medium", "model=mlp", "model.widths=[8]"]))
     assert own["choices"]["model"] == "mlp" and own["model"]["widths"] == [8]
 
 
@@ -622,7 +623,7 @@ def test_a_recipe_keeps_the_rates_of_methods_relative_to_each_other(
     """The recipe's rate is for 512 samples; a method's own rate is the same for every batch."""
 
     def rate(row: str) -> float:
-        lr: float = config_of(f"+experiment/{row}", "budget=cpu_medium", *typed)["optimizer"]["lr"]
+        lr: float = values_of(f"+experiment/{row}", "budget=cpu_medium", *typed)["optimizer"]["lr"]
         return lr
 
     sgd = rate("powersgd/table1=sgd")
@@ -648,14 +649,14 @@ def test_a_recipes_rate_is_scaled_by_the_workers_once(
     row: str, schedule: list[str], factor: float, workers: int
 ) -> None:
     typed = ["budget=cpu_medium", f"trainer.gpus={workers}", *schedule]
-    config = config_of(f"+experiment/{row}", *typed)
+    config = values_of(f"+experiment/{row}", *typed)
     scaled = config["schedule"].get("scale_by_workers", False)
     assert config["optimizer"]["lr"] * (workers if scaled else 1) == pytest.approx(factor * workers)
 
 
 def test_the_small_gpt_trains_for_longer_at_larger_budgets() -> None:
     def sizes(row: str, budget: str, table: str = "gpt") -> tuple[float, ...]:
-        config = config_of(f"+experiment/modern/{table}={row}", f"budget={budget}")
+        config = values_of(f"+experiment/modern/{table}={row}", f"budget={budget}")
         trainer = config["trainer"]
         return trainer["batch_size"], trainer["epochs"], config["optimizer"]["lr"]
 
@@ -669,7 +670,7 @@ def test_the_small_gpt_trains_for_longer_at_larger_budgets() -> None:
 
 def test_a_recipe_has_rates_for_a_method_with_an_optimizer() -> None:
     def rate(row: str, *typed: str) -> float:
-        lr: float = config_of(f"+experiment/modern/{row}", *typed)["optimizer"]["lr"]
+        lr: float = values_of(f"+experiment/modern/{row}", *typed)["optimizer"]["lr"]
         return lr
 
     assert rate("gpt=onebit") == rate("gpt=none", "budget=cpu") == 0.002
@@ -683,7 +684,7 @@ def test_a_recipe_has_rates_for_a_method_with_an_optimizer() -> None:
 
 def test_text_has_all_its_words_at_larger_budgets() -> None:
     def text(row: str, budget: str) -> tuple[float, ...]:
-        config = config_of(f"+experiment/powersgd/{row}", f"budget={budget}")
+        config = values_of(f"+experiment/powersgd/{row}", f"budget={budget}")
         rate = config["optimizer"]["lr"]
         return config["model"]["vocabulary"], config["trainer"]["epochs"], rate
 
@@ -700,23 +701,23 @@ def test_a_budget_may_leave_the_rate_to_the_number_of_workers() -> None:
     4 of 16 workers get a quarter of the rate, unless schedule.scale_by_workers multiplies it.
     """
     row = "+experiment/powersgd/table3_wikitext2=sgd"
-    cpu = config_of(row, "budget=cpu")
+    cpu = values_of(row, "budget=cpu")
     assert (
         cpu["choices"]["model"] == "lstm_small"
-        and cpu["trainer"]["batch_size"] < config_of(row)["trainer"]["batch_size"]
+        and cpu["trainer"]["batch_size"] < values_of(row)["trainer"]["batch_size"]
     )
-    assert cpu["optimizer"]["lr"] == config_of(row)["optimizer"]["lr"]
+    assert cpu["optimizer"]["lr"] == values_of(row)["optimizer"]["lr"]
     assert (
-        config_of(row, "budget=cpu", "schedule.scale_by_workers=false")["optimizer"]["lr"]
-        == config_of(row, "budget=cpu", OWN_SCHEDULE)["optimizer"]["lr"]
-        == config_of(row)["optimizer"]["lr"] / 4
+        values_of(row, "budget=cpu", "schedule.scale_by_workers=false")["optimizer"]["lr"]
+        == values_of(row, "budget=cpu", OWN_SCHEDULE)["optimizer"]["lr"]
+        == values_of(row)["optimizer"]["lr"] / 4
     )
-    signum = config_of("+experiment/powersgd/table7=signum", "budget=cpu")["optimizer"]
+    signum = values_of("+experiment/powersgd/table7=signum", "budget=cpu")["optimizer"]
     assert (signum["lr"], signum["kind"]) == (0.002, "sgd"), "signs have a rate of their own"
 
 
 def test_what_is_typed_stays_whatever_the_budget() -> None:
-    config = config_of(
+    config = values_of(
         ROW,
         "budget=cpu",
         "model=resnet20",
@@ -734,40 +735,56 @@ def test_what_is_typed_stays_whatever_the_budget() -> None:
 
 def test_a_model_that_a_budget_does_not_name_keeps_its_size() -> None:
     assert (
-        config_of("budget=cpu")["trainer"]["batch_size"] == 32
-        and config_of("budget=cpu")["choices"]["model"] == "mlp"
+        values_of("budget=cpu")["trainer"]["batch_size"] == 32
+        and values_of("budget=cpu")["choices"]["model"] == "mlp"
     )
-    assert config_of("budget=smoke")["trainer"]["max_steps"] == 3
+    assert values_of("budget=smoke")["trainer"]["max_steps"] == 3
 
 
 def test_a_fingerprint_forgets_how_a_run_executes() -> None:
-    one = fingerprint(config_of())
+    one = fingerprint(values_of())
     assert (
         fingerprint(
-            config_of("trainer.launcher=virtual", "trainer.threads=1", "trainer.checkpoint_steps=3")
+            values_of("trainer.launcher=virtual", "trainer.threads=1", "trainer.checkpoint_steps=3")
         )
         == one
     )
-    assert fingerprint(config_of("network=emulated", "network.bandwidth=100mbit")) == one
-    assert fingerprint(config_of("optimizer.lr=0.1")) != one
+    assert fingerprint(values_of("network=emulated", "network.bandwidth=100mbit")) == one
+    assert fingerprint(values_of("optimizer.lr=0.1")) != one
 
 
 def test_a_rate_far_from_the_published_one_is_noticed() -> None:
-    config = {**config_of("optimizer.lr=0.05"), "recommended": {"lr": 5.0e-5}}
-    notice = learning_rate_notice(config)
+    def noticed(published: float, *typed: str) -> str | None:
+        recommended = {"recommended": {"lr": published}}
+        return learning_rate_notice(RunConfig.of({**values_of(*typed), **recommended}))
+
+    notice = noticed(5.0e-5, "optimizer.lr=0.05")
     assert (
         notice is not None and "optimizer.lr=0.05" in notice and "type optimizer.lr=5e-05" in notice
     )
-    assert learning_rate_notice({**config, "recommended": {"lr": 0.1}}) is None
+    assert noticed(0.1, "optimizer.lr=0.05") is None
     assert learning_rate_notice(config_of()) is None
     assert "optimizer.lr=5e-05" in str(learning_rate_notice(config_of("compressor=signum")))
 
 
+def test_a_configuration_has_the_values_that_a_result_keeps() -> None:
+    """A kept configuration, of which an older gcbench may lack keys, gets none when it is read."""
+    own = values_of("network=emulated", "compressor=powersgd", "rank=3")
+    assert own["rank"] == 3 and own["network"] == {"bandwidth": "1gbit", "latency": "50us"}
+    assert values_of()["network"] == {}
+    older = {**own, "network": {}, "trainer": {"gpus": 2}, "logger": {"kind": "none"}}
+    for kept in (own, values_of("schedule._target_=torch.optim.lr_scheduler.LinearLR"), older):
+        config = RunConfig.of(kept)
+        assert config.as_dict() == kept and identify(config.as_dict()) == identify(kept)
+    assert config.trainer.epochs == 20 and config.method["rank"] == 3 and config.network is None
+
+
 def test_defaults_are_those_of_the_models() -> None:
     """A run has the defaults that a program gets which makes TrainerSettings itself."""
-    config = config_of("schedule=constant")
+    config = values_of("schedule=constant")
     for group in ("trainer", "schedule", "logger", "resume"):
         assert config[group] == SCHEMAS[group]().model_dump()
+    assert {"outputs": "outputs", **config} | RunSettings().model_dump() == config
 
 
 def test_a_misspelled_key_in_a_file_is_named(tmp_path: Path) -> None:

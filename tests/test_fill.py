@@ -10,7 +10,7 @@ import pytest
 
 from gcbench.compressors.build import build
 from gcbench.config import ConfigError, compose_methods, conf_directory, method_keys
-from gcbench.config.fill import BUILD, OF_BUILD, SET_LEVELS, fill_compressor
+from gcbench.config.resolve import BUILD, OF_BUILD, SET_LEVELS, fill_compressor
 from gcbench.identity import iterate_leaves
 from gcbench.settings.compressor import MethodSettings
 

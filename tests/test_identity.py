@@ -6,7 +6,7 @@ from copy import deepcopy
 from typing import Any
 
 import pytest
-from sentence import config_of
+from sentence import values_of
 
 from gcbench.identity import (
     BOOKKEEPING,
@@ -25,7 +25,7 @@ from gcbench.identity import (
 
 @pytest.fixture(scope="module")
 def config() -> dict[str, Any]:
-    return config_of(
+    return values_of(
         "model=resnet8",
         "dataset=cifar10",
         "compressor=signum",
@@ -80,7 +80,7 @@ def test_what_changes_numbers_changes_it(config: dict[str, Any], key: str) -> No
 )
 def test_keys_of_a_class_of_ones_own_may_change_numbers(typed: str) -> None:
     own = ["dataset._target_=mine.make_data", "dataset.root=/a"]
-    config, other = config_of(*own), config_of(*(own if "root" not in typed else own[:1]), typed)
+    config, other = values_of(*own), values_of(*(own if "root" not in typed else own[:1]), typed)
     assert identify(other) != identify(config)
     (key,) = differences(config, other, BOOKKEEPING)
     assert typed.startswith(key)
@@ -96,9 +96,9 @@ def test_whole_numbers_are_the_floats_that_they_mean() -> None:
     ):
         floats = [f"{one}.0" if one[-1] in "012" and "." not in one else one for one in typed]
         assert floats != typed
-        assert identify(config_of(*typed)) == identify(config_of(*floats)), typed
-    assert identify(config_of("error_feedback=true", "alpha=1")) == identify(
-        config_of("error_feedback=true")
+        assert identify(values_of(*typed)) == identify(values_of(*floats)), typed
+    assert identify(values_of("error_feedback=true", "alpha=1")) == identify(
+        values_of("error_feedback=true")
     )
 
 
@@ -116,7 +116,7 @@ def test_a_missing_key_reads_as_the_value_that_it_means(config: dict[str, Any]) 
 
 def test_peers_are_told_apart_by_the_knobs_in_which_any_two_differ() -> None:
     configs = [
-        config_of(*overrides) for overrides in (["bits=2"], ["bits=4", "optimizer.lr=0.1"], [])
+        values_of(*overrides) for overrides in (["bits=2"], ["bits=4", "optimizer.lr=0.1"], [])
     ]
     flats = [flatten_config(config) for config in configs]
     lr = configs[0]["optimizer"]["lr"]
@@ -127,11 +127,11 @@ def test_peers_are_told_apart_by_the_knobs_in_which_any_two_differ() -> None:
     ]
     assert tell_apart(flats[:1]) == [[]]
     # 5 and 6 levels need the same number of bits.
-    flats = [flatten_config(config_of(f"levels={levels}")) for levels in (5, 6)]
+    flats = [flatten_config(values_of(f"levels={levels}")) for levels in (5, 6)]
     assert tell_apart(flats) == [["levels=5"], ["levels=6"]]
     # A method's knobs are listed only for runs of this method.
     methods = ["compressor=qsgd", "compressor=powersgd rank=3"]
-    qsgd, powersgd = tell_apart([flatten_config(config_of(*typed.split())) for typed in methods])
+    qsgd, powersgd = tell_apart([flatten_config(values_of(*typed.split())) for typed in methods])
     assert "rank=3" in powersgd and not any(override.startswith("rank=") for override in qsgd)
 
 

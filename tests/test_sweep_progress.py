@@ -22,15 +22,16 @@ from hydra.core.utils import JobReturn, JobStatus
 from needed import lacks, patience
 from processes import command
 from results import plain_result
-from sentence import compose, config_of
+from sentence import compose, config_of, values_of
 
-from gcbench.config import Config, RunFailed, run_directory
+from gcbench.config import RunFailed, run_directory
 from gcbench.launch import estimate
 from gcbench.launch.estimate import START_SECONDS, Estimates
 from gcbench.launch.same import find_same_run
 from gcbench.records import RunFiles
 from gcbench.records.result import Begun, make_result
 from gcbench.records.schema import Result, Status
+from gcbench.settings.config import RunConfig
 from gcbench.sweep_progress import SweepProgress, SweepRow, listed_errors, plan_sentence
 
 OVERRIDES = [
@@ -103,8 +104,8 @@ def test_rows_of_other_processes_are_judged_by_their_results(
     config, wanted = compose(f"outputs={tmp_path}"), config_of(f"outputs={tmp_path}")
     progress = SweepProgress([SweepRow(str(tmp_path / name), wanted) for name in "abcd"])
     progress.rows.append(SweepRow("e", mistake="lr=-1: type a number above 0"))
-    other = {**wanted, "seed": 2}
-    kept: list[tuple[str, Config, Status, str | None]] = [
+    other = wanted.model_copy(update={"seed": 2})
+    kept: list[tuple[str, RunConfig, Status, str | None]] = [
         ("a", wanted, "done", None),
         ("b", wanted, "failed", "out of memory"),
         ("c", other, "done", None),
@@ -274,7 +275,7 @@ def test_what_counts_as_the_same_run(
     config = config_of("name=other", *overrides)
     RunFiles(there).write_result(make_result(config, Begun.here(), status, ""))
     assert find_same_run(asked, own_directory) == (there if counts else None)
-    at_cpu = {**asked, "choices": {**asked["choices"], "budget": "cpu"}}
+    at_cpu = asked.model_copy(update={"choices": {**asked.choices, "budget": "cpu"}})
     assert find_same_run(at_cpu, own_directory) is None, "budgets are not mixed"
     assert find_same_run(asked, there) is None, "that is the row's own"
 
@@ -360,13 +361,13 @@ def test_an_estimate_that_fails_leaves_the_threads_as_they_were(
 WHOLE = START_SECONDS + 2.95 * 10 * 50  # seconds of ten epochs, with the start
 
 
-def three_seconds_a_step(config: Config, **facts: Any) -> Result:
+def three_seconds_a_step(config: RunConfig, **facts: Any) -> Result:
     """Return the result of two epochs in 5 minutes."""
     return plain_result(
         steps=100,
         steps_per_epoch=50,
-        choices=config["choices"],
-        config=config,
+        choices=config.choices,
+        config=config.as_dict(),
         started="2026-01-01T00:00:00+00:00",
         finished="2026-01-01T00:05:00+00:00",
         **facts,
@@ -393,7 +394,7 @@ def test_a_continued_run_counts_by_the_steps_since_then() -> None:
     past = three_seconds_a_step(config, device="cpu", resumed_step=50)
     assert Estimates([past]).seconds(config) == START_SECONDS + 2 * (WHOLE - START_SECONDS)
     ended_before = past.model_copy(update={"resumed_step": 100})
-    assert Estimates([ended_before]).core_seconds(config, "cpu") is None
+    assert Estimates([ended_before]).core_seconds(config.as_dict(), "cpu") is None
 
 
 def test_core_seconds_follow_from_runs_of_the_same_work_alone() -> None:
@@ -401,14 +402,14 @@ def test_core_seconds_follow_from_runs_of_the_same_work_alone() -> None:
     past = three_seconds_a_step(config, device="cpu", processes=2, threads=2)
     estimates = Estimates([past])
     # A step took 3 s on four cores, whatever number of threads is asked for now.
-    other_threads = config_of("trainer.epochs=10", "trainer.threads=1")
+    other_threads = values_of("trainer.epochs=10", "trainer.threads=1")
     assert estimates.core_seconds(other_threads, "cpu") == 4 * WHOLE
-    assert estimates.core_seconds(config_of("compressor=none"), "cpu") is not None
+    assert estimates.core_seconds(values_of("compressor=none"), "cpu") is not None
     paused = past.model_copy(update={"finished": "2026-01-01T01:05:00+00:00"})
     assert Estimates([past, paused]).core_seconds(other_threads, "cpu") == 4 * WHOLE
-    wider = config_of("model.widths=[512]")
+    wider = values_of("model.widths=[512]")
     assert estimates.core_seconds(wider, "cpu") is None
-    assert estimates.core_seconds(config, "cuda") is None
+    assert estimates.core_seconds(config.as_dict(), "cuda") is None
 
 
 def test_a_size_never_seen_is_tried_and_missing_data_is_left_to_the_run(tmp_path: Path) -> None:
@@ -434,7 +435,7 @@ def test_estimates_are_those_of_the_same_method_and_of_gpus_not_of_their_threads
         START_SECONDS + 5.95 * 10 * 50,
     ]
     on_gpus = three_seconds_a_step(config, device="cuda", processes=2, threads=8)
-    assert Estimates([on_gpus]).core_seconds(config, "cuda") == 2 * WHOLE
+    assert Estimates([on_gpus]).core_seconds(config.as_dict(), "cuda") == 2 * WHOLE
 
 
 def test_virtual_workers_are_tried_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from gcbench.bench.network import measure_here
 from gcbench.bench.timing import Row
 from gcbench.codecs.kernels import backend_in_use, use_backend
 from gcbench.compressors import Compressor
-from gcbench.config import Config, ConfigError, conf_directory, read_yaml
+from gcbench.config import ConfigError
 from gcbench.console import TextTable, console, print_table
 from gcbench.identity import format_value
 from gcbench.launch.instantiate import make_compressor, parameter_shapes
@@ -27,39 +27,41 @@ from gcbench.launch.meeting import security_notice
 from gcbench.launch.memory import keep_freed_memory
 from gcbench.launch.plan import Machine, choose_codec_backend
 from gcbench.records.environment import describe_environment
+from gcbench.settings.config import BenchConfig, Node
+from gcbench.settings.run import BenchSettings
 
 log = logging.getLogger("gcbench")
 
 
-def bench(config: Config, directory: str) -> None:
+def bench(config: BenchConfig, directory: str) -> None:
     """Measure, print the results, and write bench.json to `directory`.
 
     Processes that torchrun or scripts/netlab started all call this, and time a step between them.
     Raises ConfigError for keys that contradict each other, or that this machine cannot run.
     """
-    together = _started_together(config["workers"])
+    together = _started_together(config.workers)
     first = not together or os.environ["RANK"] == "0"
     if together and first:
         everywhere, local = Machine.detect().started_processes("torchrun")
         if notice := security_notice(everywhere == local):
             log.warning(notice)
-    device = _device(config["device"])
-    _check_gpus(config["workers"], together, device)
+    device = _device(config.device)
+    _check_gpus(config.workers, together, device)
     compiler = Machine.detect().compiler
-    backend = choose_codec_backend(config["codec_backend"], device.type, compiler, "codec_backend")
+    backend = choose_codec_backend(config.codec_backend, device.type, compiler, "codec_backend")
     _refuse_idle_inputs(config, together)
-    torch.set_num_threads(config["threads"])
+    torch.set_num_threads(config.threads)
     use_backend(backend)
     keep_freed_memory()
-    compressor = make_compressor(config["compressor"])
+    compressor = make_compressor(config.compressor)
     sources = _sources(config)
     inputs = [source(device, 0) for of_size in sources for source in of_size] if first else []
-    rows = [row for x in inputs for row in measure(compressor, x, config["rounds"])]
+    rows = [row for x in inputs for row in measure(compressor, x, config.rounds)]
     # With draws=[] only steps between processes are measured, on normal draws.
     of_last_size = sources[-1] or [partial(draw_input, "normal", _shapes(config)[-1])]
     network = [
         row
-        for processes in ([None] if together else config["workers"])
+        for processes in ([None] if together else config.workers)
         for row in _between(config, compressor, of_last_size[0], device, processes)
     ]
     if not first:
@@ -69,7 +71,7 @@ def bench(config: Config, directory: str) -> None:
     path = Path(directory) / "bench.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     content = {
-        "config": config,
+        "config": config.as_dict(),
         **describe_environment().model_dump(),
         "device": _name(device),
         "local": rows,
@@ -96,10 +98,10 @@ def _check_gpus(workers: list[int], together: bool, device: torch.device) -> Non
         )
 
 
-def _refuse_idle_inputs(config: Config, together: bool) -> None:
+def _refuse_idle_inputs(config: BenchConfig, together: bool) -> None:
     """Refuse a benchmark of nothing, and changed keys that have no effect beside another one."""
-    known = {**config, "model": config["choices"].get("model")}
-    usual = {"model": None, **read_yaml(conf_directory() / "bench.yaml")}
+    known = {**config.as_dict(), "model": config.choices.get("model")}
+    usual = {"model": None, **BenchSettings().model_dump()}
     for taker, taken in (("recorded", ("draws", "model", "sizes")), ("model", ("sizes",))):
         for key in taken:
             if known[taker] and known[key] != usual[key]:
@@ -108,14 +110,14 @@ def _refuse_idle_inputs(config: Config, together: bool) -> None:
                     "type only one of them"
                 )
     model = known["model"]
-    left_open = _left_open_by(config["model"]) if model else ()
+    left_open = _left_open_by(config.model) if config.model else ()
     for key in ("shape", "classes", "vocabulary"):
         if key not in left_open and known[key] != usual[key]:
             beside = f"with model={model}" if model else "without model=NAME"
             raise ConfigError(
                 f"{key}={format_value(known[key])} has no effect {beside}; leave it out"
             )
-    if not (together or config["workers"] or config["recorded"] or config["draws"]):
+    if not (together or config.workers or config.recorded or config.draws):
         raise ConfigError("draws=[] workers=[]: nothing is measured; type draws=[normal]")
 
 
@@ -123,29 +125,29 @@ def _name(device: torch.device) -> str:
     return torch.cuda.get_device_name() if device.type == "cuda" else "cpu"
 
 
-def _shapes(config: Config) -> list[Shapes]:
+def _shapes(config: BenchConfig) -> list[Shapes]:
     """Return the shapes of a model's tensors, or of a matrix for each of the sizes."""
-    if "model" not in config:
-        return [one_matrix(int(n)) for n in config["sizes"]]
-    outputs = config[_left_open_by(config["model"])[-1]]
-    return [parameter_shapes(config["model"], config["shape"], outputs)]
+    if config.model is None:
+        return [one_matrix(int(n)) for n in config.sizes]
+    outputs = config.vocabulary if "vocabulary" in config.model else config.classes
+    return [parameter_shapes(config.model, config.shape, outputs)]
 
 
-def _left_open_by(model: Config) -> tuple[str, ...]:
+def _left_open_by(model: Node) -> tuple[str, ...]:
     """Return the keys that a model takes from a data set, and a benchmark from its own keys."""
     return ("vocabulary",) if "vocabulary" in model else ("shape", "classes")
 
 
-def _sources(config: Config) -> list[list[InputOf]]:
+def _sources(config: BenchConfig) -> list[list[InputOf]]:
     """Return the sources of gradients, in one list per size."""
-    if config["recorded"]:
-        file = Path(config["recorded"])
+    if config.recorded:
+        file = Path(config.recorded)
         if not file.is_file():
             raise ConfigError(
                 f"recorded={file}: no such file; type one that trainer.record_gradients wrote"
             )
         return [[partial(read_input, file)]]
-    return [[partial(draw_input, draw, of) for draw in config["draws"]] for of in _shapes(config)]
+    return [[partial(draw_input, draw, of) for draw in config.draws] for of in _shapes(config)]
 
 
 def _started_together(workers: list[int]) -> bool:
@@ -161,7 +163,7 @@ def _started_together(workers: list[int]) -> bool:
 
 
 def _between(
-    config: Config,
+    config: BenchConfig,
     compressor: Compressor,
     input_of: InputOf,
     device: torch.device,
@@ -173,9 +175,9 @@ def _between(
         args = (
             compressor,
             input_of,
-            config["rounds"],
-            config["threads"],
-            config["codec_backend"],
+            config.rounds,
+            config.threads,
+            config.codec_backend,
             device.type,
             str(answer),
         )
@@ -188,9 +190,9 @@ def _between(
 
 
 def _print(
-    config: Config, rows: list[Row], network: list[Row], device: torch.device, output: Console
+    config: BenchConfig, rows: list[Row], network: list[Row], device: torch.device, output: Console
 ) -> None:
-    name = config["choices"]["compressor"]
+    name = config.choices["compressor"]
     local = [
         [
             row["part"],
@@ -206,7 +208,7 @@ def _print(
     title = f"{name}, {backend_in_use()} codecs"
     notes = [
         f"CPU time of {row['part']}, {row['input']}, {row['values']:,} values, on "
-        f"{config['threads']} threads: {row['cpu_of_one_thread']:.2f} x that on one."
+        f"{config.threads} threads: {row['cpu_of_one_thread']:.2f} x that on one."
         for row in rows
         if row.get("cpu_of_one_thread")
     ]

@@ -63,10 +63,10 @@ def _of_choice(overrides: Sequence[str], config_dir: str | None) -> Subject:
     config = resolve(compose_overrides(overrides, config_dir))
     typed = {override.lstrip("+~").split("=", 1)[0] for override in overrides}
     cases = {}
-    for change in _changes({k: v for k, v in config.items() if k not in typed}):
+    for change in _changes({k: v for k, v in config.as_dict().items() if k not in typed}):
         label = _overrides(change)
         cases[label] = resolve_method([*overrides, *label.split()], config_dir)
-    return Subject(config["compressor"], cases)
+    return Subject(config.compressor, cases)
 
 
 def _changes(now: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -3,82 +3,40 @@
 This package does not import torch, so that help and error messages appear at once.
 """
 
-from __future__ import annotations
-
-from gcbench.config.budget import PAPER, budget_names
-from gcbench.config.checks import refuse_empty_sweep
-from gcbench.config.command_line import resolve_method, resolve_overrides, to_overrides
-from gcbench.config.compose import (
-    compose_methods,
-    compose_overrides,
-    help_of,
-    method_node,
-    open_nodes,
-    split_sweep,
-)
-from gcbench.config.directory import choices_in, conf_directory, read_yaml
-from gcbench.config.errors import (
-    COMPOSITION_ERRORS,
-    Config,
-    ConfigError,
-    IdleKeyError,
-    RunDiverged,
-    RunFailed,
-    near,
-)
-from gcbench.config.help import method_keys
-from gcbench.config.links import emulated_link
-from gcbench.config.notices import notices_of, start_notice
-from gcbench.config.reading import (
-    Arguments,
-    Forms,
-    Option,
-    read_arguments,
-    read_keys,
-)
-from gcbench.config.register import register
-from gcbench.config.resolve import resolve, resolve_benchmark
-from gcbench.config.run_name import bench_name, row_directory, run_directory, run_name
-from gcbench.config.sentences import sentence_of
-
-__all__ = [
-    "COMPOSITION_ERRORS",
-    "Arguments",
-    "Config",
-    "ConfigError",
-    "Forms",
-    "IdleKeyError",
-    "Option",
-    "PAPER",
-    "RunDiverged",
-    "RunFailed",
-    "bench_name",
-    "budget_names",
-    "choices_in",
-    "compose_methods",
-    "compose_overrides",
-    "conf_directory",
-    "emulated_link",
-    "help_of",
-    "method_keys",
-    "method_node",
-    "near",
-    "notices_of",
-    "open_nodes",
-    "read_arguments",
-    "read_keys",
-    "read_yaml",
-    "refuse_empty_sweep",
-    "register",
-    "resolve",
-    "resolve_benchmark",
-    "resolve_method",
-    "resolve_overrides",
-    "row_directory",
-    "run_directory",
-    "run_name",
-    "sentence_of",
-    "split_sweep",
-    "start_notice",
-    "to_overrides",
-]
+from gcbench.config.budget import PAPER as PAPER
+from gcbench.config.budget import budget_names as budget_names
+from gcbench.config.checks import refuse_empty_sweep as refuse_empty_sweep
+from gcbench.config.compose import compose_methods as compose_methods
+from gcbench.config.compose import compose_overrides as compose_overrides
+from gcbench.config.compose import help_of as help_of
+from gcbench.config.compose import method_node as method_node
+from gcbench.config.compose import open_nodes as open_nodes
+from gcbench.config.compose import register as register
+from gcbench.config.compose import resolve_method as resolve_method
+from gcbench.config.compose import resolve_overrides as resolve_overrides
+from gcbench.config.compose import split_sweep as split_sweep
+from gcbench.config.compose import to_overrides as to_overrides
+from gcbench.config.directory import choices_in as choices_in
+from gcbench.config.directory import conf_directory as conf_directory
+from gcbench.config.directory import read_yaml as read_yaml
+from gcbench.config.errors import COMPOSITION_ERRORS as COMPOSITION_ERRORS
+from gcbench.config.errors import Config as Config
+from gcbench.config.errors import ConfigError as ConfigError
+from gcbench.config.errors import IdleKeyError as IdleKeyError
+from gcbench.config.errors import RunDiverged as RunDiverged
+from gcbench.config.errors import RunFailed as RunFailed
+from gcbench.config.errors import near as near
+from gcbench.config.help import method_keys as method_keys
+from gcbench.config.naming import notices_of as notices_of
+from gcbench.config.naming import row_directory as row_directory
+from gcbench.config.naming import run_directory as run_directory
+from gcbench.config.naming import run_name as run_name
+from gcbench.config.naming import start_notice as start_notice
+from gcbench.config.reading import Arguments as Arguments
+from gcbench.config.reading import Forms as Forms
+from gcbench.config.reading import Option as Option
+from gcbench.config.reading import read_arguments as read_arguments
+from gcbench.config.reading import read_keys as read_keys
+from gcbench.config.resolve import resolve as resolve
+from gcbench.config.resolve import resolve_benchmark as resolve_benchmark
+from gcbench.config.sentences import sentence_of as sentence_of

@@ -10,16 +10,17 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from gcbench.config.choices import row_names, table_directory, tables_in
 from gcbench.config.directory import conf_directory
 from gcbench.config.errors import Config, ConfigError, IdleKeyError, nearest
-from gcbench.config.rows import row_names, table_directory, tables_in
 from gcbench.identity import all_knobs, format_value
 from gcbench.settings.config import SCHEMAS, needs_of_keys
 from gcbench.settings.fields import NonNegative, Settings, hints_of, is_float, refusal
 from gcbench.settings.optimizer import OptimizerSettings
+from gcbench.settings.trainer import TrainerSettings
 
 # Groups whose files have only the keys that their class takes.
-WITH_KEYS_BY_CHOICE = ("optimizer", "estimator")
+WITH_KEYS_BY_CHOICE = ("optimizer", "estimator", "network")
 
 FACTS = {"form", "recommended"}  # what a method's file says of it, and nothing computes with
 
@@ -91,17 +92,17 @@ def _check_node(node: Config, schema: type[Settings], prefix: str) -> None:
             raise ConfigError(sentence)
 
 
-def check_division(trainer: Config) -> None:
+def check_division(trainer: TrainerSettings) -> None:
     """Refuse workers that do not divide evenly over processes, or batches over micro-batches."""
-    if trainer["processes"] and trainer["gpus"] % trainer["processes"]:
+    if trainer.processes and trainer.gpus % trainer.processes:
         raise ConfigError(
-            f"trainer.processes={trainer['processes']} cannot share trainer.gpus={trainer['gpus']} "
+            f"trainer.processes={trainer.processes} cannot share trainer.gpus={trainer.gpus} "
             "workers evenly; type a number of processes that divides them"
         )
-    if trainer["batch_size"] % trainer["accumulate"]:
+    if trainer.batch_size % trainer.accumulate:
         raise ConfigError(
-            f"trainer.accumulate={trainer['accumulate']} cannot split "
-            f"trainer.batch_size={trainer['batch_size']} evenly; type a number that divides it"
+            f"trainer.accumulate={trainer.accumulate} cannot split "
+            f"trainer.batch_size={trainer.batch_size} evenly; type a number that divides it"
         )
 
 
@@ -166,9 +167,10 @@ def _typed(key: str, value: Any) -> str:
     return f"{key.removesuffix('.kind')}={format_value(value)}"
 
 
-def check_kinds(config: Config, choices: dict[str, str]) -> None:
+def check_kinds(config: Config) -> None:
     """Refuse a model that cannot read the data; remove `reads` and `kind`, which only say so."""
     reads, kind = config["model"].pop("reads", None), config["dataset"].pop("kind", None)
+    choices = config["choices"]
     if reads is None or kind is None or kind in reads:
         return
     fitting = {
@@ -187,3 +189,27 @@ def check_kinds(config: Config, choices: dict[str, str]) -> None:
         f"model={choices['model']} reads {' or '.join(reads)}, "
         f"dataset={choices['dataset']} holds {kind}; type {fitting[reads[0]]} or {models[kind]}"
     )
+
+
+LONGEST = 150  # bytes; a file system allows 255 for a name, to which knobs, seed and hash are added
+NAME_HINT = (
+    "type a name of printable characters that has no slash, starts with no dot or dash and takes "
+    f"no more than {LONGEST} bytes, as in name=first-try"
+)
+
+
+def is_folder_name(name: str) -> bool:
+    """Return whether a name can be a folder, and is not read as an option when it is typed."""
+    return (
+        bool(name)
+        and name.isprintable()
+        and not set(name) & set("/\\")
+        and name[0] not in ".-"
+        and len(name.encode()) <= LONGEST
+    )
+
+
+def refuse_name(name: Any) -> None:
+    """Raise ConfigError for a name that no folder can have."""
+    if isinstance(name, str) and not is_folder_name(name):
+        raise ConfigError(f"name={name!r}: {NAME_HINT}")

@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
+from numbers import Number
 from pathlib import Path
 from string import Template
-from typing import cast
+from typing import Any, cast
 
 from hydra import compose, initialize_config_dir
+from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
+from gcbench.config.checks import WITH_KEYS_BY_CHOICE
+from gcbench.config.choices import WITH_TARGETS, row_names, store_rows
 from gcbench.config.directory import choices_in, conf_directory
-from gcbench.config.errors import Config, ConfigError
-from gcbench.config.fill import fill_compressor
-from gcbench.config.help import NO_KNOBS, sort_keys
-from gcbench.config.register import register
-from gcbench.config.rows import row_names, store_rows
-from gcbench.config.sentences import parse_value, unknown_choice
-from gcbench.config.typed import WITH_TARGETS
+from gcbench.config.errors import COMPOSITION_ERRORS, Config, ConfigError
+from gcbench.config.help import NO_KNOBS, list_choices, list_keys, list_method_knobs, sort_keys
+from gcbench.config.naming import bench_name, run_directory, sweep_subdirectory
+from gcbench.config.resolve import fill_compressor, resolve
+from gcbench.config.sentences import parse_value, sentence_of, unknown_choice
+from gcbench.settings.config import SCHEMAS, RunConfig
+from gcbench.settings.fields import format_value
+from gcbench.settings.run import BenchSettings, RunSettings
 
 
 def compose_overrides(overrides: Sequence[str], config_dir: str | None = None) -> DictConfig:
@@ -145,3 +152,87 @@ def method_node(target: str, settings: Sequence[str]) -> Config:
     node = OmegaConf.to_container(OmegaConf.from_dotlist(list(settings)))
     assert isinstance(node, dict)
     return {"_target_": target, **{str(k): v for k, v in node.items()}}
+
+
+def register() -> None:
+    """Register schemas and resolvers with Hydra; safe to call twice."""
+    # Our files for these launchers replace the plugin's own, and Hydra warns five times that this
+    # is deprecated.
+    warnings.filterwarnings("ignore", message=r"\s*'hydra/launcher/submitit_")
+    _store_schemas()
+    resolvers: dict[str, Callable[..., str | int]] = {
+        "levels": _levels_of_bits,
+        "sweep_subdirectory": lambda *, _root_: sweep_subdirectory(_root_),
+        "bench_name": lambda *, _root_: bench_name(_root_),
+        "run_directory": lambda *, _root_: run_directory(_root_),
+        "knobs": list_method_knobs,
+        "keys": list_keys,
+        "choices": list_choices,
+    }
+    for name, resolver in resolvers.items():
+        OmegaConf.register_new_resolver(f"gcbench.{name}", resolver, replace=True)
+
+
+@cache
+def _store_schemas() -> None:
+    for name, keys in {"run_keys": RunSettings(), "bench_keys": BenchSettings()}.items():
+        ConfigStore.instance().store(name=name, node=keys.model_dump())
+    for group, schema in SCHEMAS.items():
+        if group not in WITH_KEYS_BY_CHOICE:
+            ConfigStore.instance().store(group=group, name="schema", node=schema().model_dump())
+
+
+def _levels_of_bits(bits: Any) -> int:
+    if isinstance(bits, int) and 2 <= bits <= 8:
+        return int(2 ** (bits - 1) - 1)
+    return 7  # arbitrary, as these `bits` are refused later
+
+
+def resolve_overrides(overrides: Sequence[str]) -> tuple[RunConfig, str]:
+    """Return the checked configuration of a command line, and the directory of its run.
+
+    Raises ConfigError in place of all errors of Hydra and OmegaConf.
+    """
+    try:
+        composed = compose_overrides(overrides)
+        return resolve(composed), run_directory(composed)
+    except COMPOSITION_ERRORS as error:
+        raise ConfigError(sentence_of(error, overrides=overrides)) from error
+
+
+def resolve_method(overrides: Sequence[str], config_dir: str | None = None) -> Config:
+    """Return the checked `compressor` node of a command line like `compressor=qsgd bits=2`.
+
+    Files in `config_dir` count like those in conf/.
+    """
+    return resolve(compose_overrides(overrides, config_dir)).compressor
+
+
+def to_overrides(keys: Mapping[str, Any]) -> list[str]:
+    """Return Python keys and values as key=value overrides in Hydra's grammar.
+
+    For example, trainer={"epochs": 1} becomes trainer.epochs=1.
+    """
+    overrides = []
+    for name, value in keys.items():
+        if isinstance(value, Mapping):
+            overrides += to_overrides({f"{name}.{inner}": below for inner, below in value.items()})
+        else:
+            overrides.append(f"{name}={_quote(name, value)}")
+    return overrides
+
+
+def _quote(name: str, value: Any) -> str:
+    if getattr(value, "ndim", None) == 0:  # a number of NumPy or PyTorch
+        value = value.item()
+    if isinstance(value, (list, tuple)):
+        return f"[{','.join(_quote(name, entry) for entry in value)}]"
+    if isinstance(value, (str, Path)):
+        text = str(value).replace("\\", "\\\\").replace("'", "\\'")
+        return f"'{text}'"
+    if value is not None and not isinstance(value, (Number, dict)):
+        raise ConfigError(
+            f"{name}: a {type(value).__name__} is no value of a key; type a number, a text, True, "
+            "False or None, or a list of them"
+        )
+    return format_value(value)

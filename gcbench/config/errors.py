@@ -1,4 +1,4 @@
-"""The errors that end a command in one sentence, and the type of a configuration."""
+"""The errors that end a command in one sentence, which says what was meant."""
 
 from __future__ import annotations
 

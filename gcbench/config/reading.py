@@ -1,7 +1,4 @@
-"""What users type and write, as typed values: key=value after a subcommand, and files of YAML.
-
-Both are held to the types of a model's fields, and a mistake is one sentence.
-"""
+"""What users type after a subcommand, as typed values: key=value, held to the fields of a model."""
 
 from __future__ import annotations
 
@@ -9,10 +6,8 @@ import argparse
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
-from pathlib import Path
 from types import NoneType, UnionType
 from typing import (
-    Annotated,
     Any,
     ClassVar,
     NamedTuple,
@@ -24,7 +19,7 @@ from typing import (
     get_type_hints,
 )
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from gcbench.config.errors import ConfigError, near
 from gcbench.settings.fields import (
@@ -249,50 +244,3 @@ def _parser(kind: type[Arguments], forms: Forms) -> _Parser:
             option = f"--{name.replace('_', '-')}"
             parser.add_argument(option, metavar="DIR", help=field.description)
     return parser
-
-
-CHECKED = ConfigDict(extra="forbid")
-Texts = Annotated[  # a single text may be written without brackets
-    tuple[str, ...], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)
-]
-
-
-def build_checked(kind: type[T], node: Any, place: str | Path) -> T:
-    """Return a `kind` made from a node of YAML.
-
-    Raises ConfigError with the place and the first mistake.
-    """
-    if not isinstance(node, dict) or not all(isinstance(key, str) for key in node):
-        raise ConfigError(f"{place}: type the keys {', '.join(get_type_hints(kind))}")
-    try:
-        return kind(**node)
-    except ValidationError as error:
-        raise ConfigError(f"{place}: {_describe_problem(kind, error)}") from error
-
-
-def _describe_problem(kind: type, error: ValidationError) -> str:
-    # A mistyped key is also reported as missing, which says less.
-    problem = min(error.errors(), key=lambda one: one["type"] == "missing")
-    key = ".".join(map(str, problem["loc"]))
-    match problem["type"]:
-        case "missing":
-            return f"{key} is missing"
-        case "unexpected_keyword_argument" | "extra_forbidden":
-            *path, name = problem["loc"]
-            allowed = sorted(get_type_hints(_kind_at(kind, path)))
-            return f"{key}: no such key; type {near(str(name), allowed) or ', '.join(allowed)}"
-        case "literal_error":
-            expected = problem["ctx"]["expected"].replace("'", "")
-            return f"{key}={problem['input']}; type {expected}"
-    return f"{key} is {problem['input']!r:.60}: {problem['msg']}"
-
-
-def _kind_at(kind: type, path: list[int | str]) -> type:
-    """Return the type to which the keys of a path lead; numbers in it are indices of lists."""
-    for key in path:
-        if get_origin(kind) is dict:
-            kind = get_args(kind)[1]
-        elif isinstance(key, str):
-            field = get_type_hints(kind)[key]
-            kind = field if get_origin(field) is dict else (get_args(field) or (field,))[0]
-    return kind

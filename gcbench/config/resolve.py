@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -13,15 +13,10 @@ from gcbench.config.checks import (
     check_nesterov,
     check_values,
     refuse_idle_keys,
+    refuse_name,
     to_floats,
 )
-from gcbench.config.errors import Config, ConfigError
-from gcbench.config.fill import fill_compressor
-from gcbench.config.help import keys_by_choice
-from gcbench.config.links import emulated_link
-from gcbench.config.names import refuse_name
-from gcbench.config.sentences import unknown_key, value_for_group
-from gcbench.config.typed import (
+from gcbench.config.choices import (
     GROUPS,
     WITH_TARGETS,
     choices_of,
@@ -29,29 +24,33 @@ from gcbench.config.typed import (
     typed_keys,
     typed_knobs,
 )
+from gcbench.config.errors import Config, ConfigError
+from gcbench.config.help import keys_by_choice
+from gcbench.config.sentences import unknown_key, value_for_group
+from gcbench.identity import format_value
 from gcbench.settings.compressor import MethodSettings
-from gcbench.settings.config import SCHEMAS
+from gcbench.settings.config import SCHEMAS, BenchConfig, RunConfig
 from gcbench.settings.fields import Settings, hints_of, refusal
 from gcbench.settings.run import BenchSettings, RunSettings
 
 
-def resolve(composed: DictConfig) -> Config:
-    """Return the checked configuration as plain values, with the `choices` of its groups.
+def resolve(composed: DictConfig) -> RunConfig:
+    """Return the checked configuration of a run, from what Hydra composed.
 
-    `composed` is the configuration that Hydra composed. Raises ConfigError for a mistake.
+    Raises ConfigError for a mistake.
     """
-    config = _settle_and_check(composed, MethodSettings, RunSettings)
-    config["knobs"] = typed_knobs(composed, config)
-    check_division(config["trainer"])
-    check_nesterov(config["optimizer"])
-    emulated_link(config["network"])  # refuses what is not a rate or a time
-    check_kinds(config, config["choices"])
+    values = _settle_and_check(composed, MethodSettings, RunSettings)
+    check_kinds(values)
+    config = RunConfig.of({**values, "knobs": typed_knobs(composed, values)})
+    check_division(config.trainer)
+    check_nesterov(config.optimizer)
     return config
 
 
-def resolve_benchmark(composed: DictConfig) -> Config:
+def resolve_benchmark(composed: DictConfig) -> BenchConfig:
     """Return the checked configuration of `gcbench bench`."""
-    return _settle_and_check(composed, MethodSettings, RunSettings, BenchSettings)
+    checked = _settle_and_check(composed, MethodSettings, BenchSettings)
+    return BenchConfig.of(checked)
 
 
 def _settle_and_check(composed: DictConfig, *keys: type[Settings]) -> Config:
@@ -175,3 +174,44 @@ def _refuse_added_keys(composed: DictConfig, config: Config) -> None:
             continue
         if not leaf or (group in known and leaf not in known[group]):
             raise ConfigError(unknown_key(key, value, benchmark="trainer" not in config))
+
+
+BUILD = "gcbench.compressors.build"
+# Keys of methods that BUILD takes; its method takes all others.
+OF_BUILD = (
+    *("align", "alpha", "beta", "bucket_scope", "clip_norm", "clip_sigma", "code", "dense_steps"),
+    *("error_feedback", "exchange", "min_ratio", "min_size", "momentum_start", "reset_steps"),
+    "workers_per_node",
+)
+SET_LEVELS = ("bits", "convolution_bits")  # keys that no compressor takes, only `levels`
+
+
+def fill_compressor(config: Config) -> None:
+    """Give `config["compressor"]` the values of the method's keys as arguments, in place.
+
+    An argument that the file of the method lists with null gets the value there, also in nodes
+    inside. Methods that are not gcbench's get only those. Raises ConfigError for an argument that
+    has another value than its key, which is what reports show.
+    """
+    node = config.get("compressor")
+    if not isinstance(node, dict) or node.get("_target_") != BUILD or "method" not in node:
+        return
+    for key in (key for key in MethodSettings.model_fields if key in config):
+        places = list(_nodes_with(key, node, "compressor"))
+        for path, place in places:
+            if place[key] not in (None, config[key]):
+                typed = f"{key}={format_value(place[key])}"
+                raise ConfigError(f"{path}.{typed}: type {typed}")
+            place[key] = config[key]
+        if not places and key not in SET_LEVELS:
+            taker = node if key in OF_BUILD else node["method"]
+            if str(taker.get("_target_")).startswith("gcbench."):
+                taker[key] = config[key]
+
+
+def _nodes_with(key: str, node: Config, path: str) -> Iterator[tuple[str, Config]]:
+    if key in node:
+        yield path, node
+    for name, inside in node.items():
+        if isinstance(inside, dict):
+            yield from _nodes_with(key, inside, f"{path}.{name}")

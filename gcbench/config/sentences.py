@@ -14,10 +14,9 @@ from hydra.errors import OverrideParseException
 from yaml import YAMLError
 
 from gcbench.config.checks import WITH_KEYS_BY_CHOICE
+from gcbench.config.choices import GROUPS, experiments
 from gcbench.config.errors import ConfigError, nearest
 from gcbench.config.help import keys_by_choice
-from gcbench.config.rows import experiments
-from gcbench.config.typed import GROUPS
 from gcbench.settings.compressor import MethodSettings
 from gcbench.settings.config import SCHEMAS
 from gcbench.settings.fields import hints_of, refusal

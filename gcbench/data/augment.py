@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from gcbench.settings.dataset import CropFill, Flip
+from gcbench.settings.run import CropFill, Flip
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from gcbench.compressors.dion import Dion
 from gcbench.compressors.matrices import shapes_of_parameters
 from gcbench.compressors.onebit_adam import MomentumCoding
 from gcbench.compressors.virtual import dense_steps_of, parts_of
-from gcbench.config import PAPER, Config, ConfigError
+from gcbench.config import PAPER, ConfigError
 from gcbench.data import Data
 from gcbench.launch.instantiate import (
     is_user_code,
@@ -32,6 +32,7 @@ from gcbench.launch.optimization import try_step
 from gcbench.launch.plan import Plan
 from gcbench.private import use_own_compiler_cache
 from gcbench.records.summary import advice_on_share, share_in_words
+from gcbench.settings.config import RunConfig
 from gcbench.settings.trainer import TrainerSettings
 from gcbench.train.optimizers import options_by_group
 from gcbench.train.pipeline import refuse_pipeline
@@ -42,11 +43,11 @@ from gcbench.train.schedules import steps_of_run
 log = logging.getLogger("gcbench")
 
 
-def check(config: Config, plan: Plan, data: Data, directory: Path) -> None:
+def check(config: RunConfig, plan: Plan, data: Data, directory: Path) -> None:
     """Raise ConfigError or ValueError for a run that cannot work; warn if it compresses little."""
-    trainer = TrainerSettings.of(config["trainer"])
+    trainer = config.trainer
     _check_directory(directory)
-    if config["logger"]["kind"] == "tensorboard" and find_spec("tensorboard") is None:
+    if config.logger.kind == "tensorboard" and find_spec("tensorboard") is None:
         raise ConfigError(
             "logger=tensorboard: the package tensorboard is not installed; type "
             "pip install tensorboard, or logger=csv"
@@ -57,15 +58,15 @@ def check(config: Config, plan: Plan, data: Data, directory: Path) -> None:
     _check_samples(trainer, data)
     _check_tests(config, data)
     _check_label_smoothing(config, data)
-    compressor = make_compressor(config["compressor"])
-    estimator = make(config["estimator"], "estimator")
-    users_model = is_user_code(config["model"])
+    compressor = make_compressor(config.compressor)
+    estimator = make(config.estimator, "estimator")
+    users_model = is_user_code(config.model)
     # A user's constructor may need real tensors.
     with nullcontext() if users_model else torch.device("meta"):
-        model = make_model(config["model"], data.shape, data.outputs)
+        model = make_model(config.model, data.shape, data.outputs)
     if not any(p.requires_grad for p in model.parameters()):
         raise ConfigError(
-            f"model={config['choices']['model']} has no parameters to train; type another model="
+            f"model={config.choices['model']} has no parameters to train; type another model="
         )
     refuse_complex({name: p for name, p in model.named_parameters() if p.requires_grad})
     refuse_sparse(model)
@@ -73,15 +74,15 @@ def check(config: Config, plan: Plan, data: Data, directory: Path) -> None:
         _check_outputs(config, model.to(plan.device), data)
     if is_recurrent(model) and trainer.accumulate > 1:
         raise ConfigError(
-            f"trainer.accumulate={config['trainer']['accumulate']}: "
-            f"model={config['choices']['model']} carries hidden state for every column of its "
+            f"trainer.accumulate={trainer.accumulate}: "
+            f"model={config.choices['model']} carries hidden state for every column of its "
             "batch; type trainer.accumulate=1"
         )
     estimator.refuse(model, data, compressor, config)
     _check_momentum(config, compressor)
     _check_directions(config, compressor, estimator)
     codes_momentum = any(isinstance(part, MomentumCoding) for part in parts_of(compressor))
-    try_step(config["optimizer"], config["schedule"], model, fixed_momentum=codes_momentum)
+    try_step(config.optimizer, config.schedule, model, fixed_momentum=codes_momentum)
     refuse_pipeline(
         trainer,
         compressor,
@@ -95,9 +96,9 @@ def check(config: Config, plan: Plan, data: Data, directory: Path) -> None:
 
 
 @torch.no_grad()
-def _check_outputs(config: Config, model: nn.Module, data: Data) -> None:
+def _check_outputs(config: RunConfig, model: nn.Module, data: Data) -> None:
     """Refuse a user's model that fails on the data, or whose outputs do not fit the loss."""
-    trainer, choices = TrainerSettings.of(config["trainer"]), config["choices"]
+    trainer, choices = config.trainer, config.choices
     name = f"model={choices['model']}"
     batch = data.batch(
         epoch=0,
@@ -105,7 +106,7 @@ def _check_outputs(config: Config, model: nn.Module, data: Data) -> None:
         worker=0,
         workers=trainer.gpus,
         batch_size=trainer.batch_size,
-        seed=config["seed"],
+        seed=config.seed,
     )
     inputs, targets = (tensor[:2].to(next(model.parameters()).device) for tensor in batch)
     recurrent = is_recurrent(model)
@@ -173,8 +174,8 @@ def _check_restarts(asked: int, plan: Plan) -> None:
         )
 
 
-def _check_tests(config: Config, data: Data) -> None:
-    trainer = TrainerSettings.of(config["trainer"])
+def _check_tests(config: RunConfig, data: Data) -> None:
+    trainer = config.trainer
     target = trainer.target
     if target is not None and trainer.eval_every is None:
         raise ConfigError(
@@ -185,7 +186,7 @@ def _check_tests(config: Config, data: Data) -> None:
         return
     if data.task != "classification" or data.kind != "image":
         raise ConfigError(
-            f"trainer.tta=true: dataset={config['choices']['dataset']} has no images to mirror and "
+            f"trainer.tta=true: dataset={config.choices['dataset']} has no images to mirror and "
             "shift; type trainer.tta=false"
         )
     if trainer.eval_every is None:
@@ -195,26 +196,26 @@ def _check_tests(config: Config, data: Data) -> None:
         )
 
 
-def _check_label_smoothing(config: Config, data: Data) -> None:
-    smoothing = TrainerSettings.of(config["trainer"]).label_smoothing
+def _check_label_smoothing(config: RunConfig, data: Data) -> None:
+    smoothing = config.trainer.label_smoothing
     if smoothing and data.task == "regression":
         raise ConfigError(
-            f"trainer.label_smoothing={smoothing:g}: dataset={config['choices']['dataset']} has "
+            f"trainer.label_smoothing={smoothing:g}: dataset={config.choices['dataset']} has "
             "numbers to predict, no labels; type trainer.label_smoothing=0"
         )
 
 
-def _warn_of_long_warmup(config: Config, data: Data) -> None:
+def _warn_of_long_warmup(config: RunConfig, data: Data) -> None:
     """Warn of a run that ends in its warm-up; the two or three steps of a budget are meant to."""
-    trainer = TrainerSettings.of(config["trainer"])
-    warmup_epochs = config["schedule"].get("warmup_epochs", 0)
+    trainer = config.trainer
+    warmup_epochs = config.schedule.get("warmup_epochs", 0)
     per_epoch = data.steps_per_epoch(trainer.gpus, trainer.batch_size)
     epochs = steps_of_run(trainer, data) / per_epoch
-    is_trained = config["choices"]["budget"] == PAPER or trainer.max_steps is None
+    is_trained = config.choices["budget"] == PAPER or trainer.max_steps is None
     if is_trained and warmup_epochs >= epochs:
         log.warning(
             f"schedule.warmup_epochs={warmup_epochs:g}: the run ends after {epochs:.2g} epochs, "
-            f"before the learning rate reaches optimizer.lr={config['optimizer']['lr']:g}; type "
+            f"before the learning rate reaches optimizer.lr={config.optimizer['lr']:g}; type "
             "more trainer.epochs, or schedule.warmup_epochs=0"
         )
 
@@ -246,27 +247,27 @@ def _check_samples(trainer: TrainerSettings, data: Data) -> None:
         )
 
 
-def _check_momentum(config: Config, compressor: Compressor) -> None:
+def _check_momentum(config: RunConfig, compressor: Compressor) -> None:
     """Refuse an optimizer that would not use a coded momentum as the method assumes."""
     coding = [part for part in parts_of(compressor) if isinstance(part, MomentumCoding)]
-    for options in options_by_group(config["optimizer"]):
+    for options in options_by_group(config.optimizer):
         for part in coding:
             part.refuse_optimizer(options, dense_steps_of(compressor))
 
 
-def _check_directions(config: Config, compressor: Compressor, estimator: Estimator) -> None:
+def _check_directions(config: RunConfig, compressor: Compressor, estimator: Estimator) -> None:
     """Refuse Dion's optimizer unless a Dion compressor supplies its directions."""
-    if config["optimizer"].get("kind") != "dion":
+    if config.optimizer.get("kind") != "dion":
         return
     if not any(isinstance(part, Dion) for part in parts_of(compressor)):
         raise ConfigError(
             f"optimizer=dion steps along directions, and compressor="
-            f"{config['choices']['compressor']} makes none; type compressor=dion, or "
+            f"{config.choices['compressor']} makes none; type compressor=dion, or "
             "optimizer=adamw"
         )
     if estimator.worker_copies:
         raise ConfigError(
-            f"optimizer=dion estimator={config['choices']['estimator']}: workers would step along "
+            f"optimizer=dion estimator={config.choices['estimator']}: workers would step along "
             "their own gradients, not along directions; type optimizer=adamw, or estimator=sgd"
         )
 
@@ -282,10 +283,10 @@ def _check_recordings(trainer: TrainerSettings, data: Data) -> None:
 
 
 def _warn_of_little_compression(
-    config: Config, compressor: Compressor, estimator: Estimator, model: nn.Module, data: Data
+    config: RunConfig, compressor: Compressor, estimator: Estimator, model: nn.Module, data: Data
 ) -> None:
-    steps = steps_of_run(TrainerSettings.of(config["trainer"]), data)
+    steps = steps_of_run(config.trainer, data)
     shapes = shapes_of_parameters(model).values()
     share = compressed_share(compressor, shapes, estimator.exchanges_in(steps))
-    if advice := advice_on_share(share, config):
+    if advice := advice_on_share(share, config.as_dict()):
         log.warning("%s are compressed %s", share_in_words(share), advice)

@@ -19,6 +19,7 @@ from gcbench.launch.instantiate import make_data, make_model
 from gcbench.launch.plan import Machine, make_plan
 from gcbench.records.clock import Clock
 from gcbench.records.schema import Result
+from gcbench.settings.config import RunConfig
 from gcbench.settings.trainer import TrainerSettings
 from gcbench.train.replica import Replica
 from gcbench.train.schedules import total_steps
@@ -41,13 +42,14 @@ class Estimates:
                 self._past_work.setdefault(work, []).append(result)
         self._tried: dict[Size, tuple[float, int]] = {}
 
-    def seconds(self, config: Config) -> float | None:
+    def seconds(self, config: RunConfig) -> float | None:
         """Return the expected seconds, or None if no step can be measured.
 
         If data or model are missing, the run itself will say why.
         """
-        size = _size(config, config["choices"])
-        past = _alike(self._past.get(size, []), config)
+        plain = config.as_dict()
+        size = _size(plain, config.choices)
+        past = _alike(self._past.get(size, []), plain)
         if past:
             step_seconds = median_low(map(_step_seconds, past))
             steps_per_epoch = _steps_per_epoch(past[0])
@@ -58,7 +60,7 @@ class Estimates:
                 step_seconds, steps_per_epoch = self._tried[size]
             except (ValueError, OSError, RuntimeError):
                 return None
-        return START_SECONDS + step_seconds * _steps(config, steps_per_epoch)
+        return START_SECONDS + step_seconds * _steps(plain, steps_per_epoch)
 
     def core_seconds(self, config: Config, device: str) -> float | None:
         """Return the core seconds, or GPU seconds, expected from earlier runs on `device`.
@@ -107,12 +109,12 @@ def _step_seconds(result: Result) -> float:
     return max(0.0, result.duration - START_SECONDS) / result.steps_taken
 
 
-def _measure(config: Config) -> tuple[float, int]:
+def _measure(config: RunConfig) -> tuple[float, int]:
     """Return the seconds per step, without compression and tests, and the steps per epoch."""
     plan = make_plan(config, Machine.detect())
     if plan.device != "cpu":
         raise ConfigError("a device is not woken up for an estimate")
-    trainer = TrainerSettings.of(config["trainer"])
+    trainer = config.trainer
     data, before = make_data(config), torch.get_num_threads()
     torch.set_num_threads(plan.threads)
     try:
@@ -123,10 +125,10 @@ def _measure(config: Config) -> tuple[float, int]:
     return rows * seconds, data.steps_per_epoch(plan.workers, trainer.batch_size)
 
 
-def _time_workers(config: Config, trainer: TrainerSettings, data: Data, workers: int) -> float:
+def _time_workers(config: RunConfig, trainer: TrainerSettings, data: Data, workers: int) -> float:
     """Return the seconds that one worker's forward and backward pass take, the least of three."""
     replica = Replica(
-        make_model(config["model"], data.shape, data.outputs),
+        make_model(config.model, data.shape, data.outputs),
         data.task,
         range(1),
         torch.device("cpu"),

@@ -24,6 +24,7 @@ from gcbench.data import Data, as_data
 from gcbench.identity import format_value
 from gcbench.reasons import in_one_line
 from gcbench.settings.compressor import MethodSettings
+from gcbench.settings.config import RunConfig
 from gcbench.settings.fields import checks_itself, hints_of, refusal
 
 NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -71,9 +72,8 @@ def user_code_error(what: str, error: BaseException) -> str:
     )
 
 
-def make_data(config: Config) -> Data:
-    name = config["choices"]["dataset"]
-    return as_data(make(config["dataset"], "dataset"), name)
+def make_data(config: RunConfig) -> Data:
+    return as_data(make(config.dataset, "dataset"), config.choices["dataset"])
 
 
 def make_model(node: Config, shape: Sequence[int], outputs: int) -> nn.Module:

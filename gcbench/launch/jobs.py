@@ -31,7 +31,6 @@ from hydra_plugins.hydra_submitit_launcher.submitit_launcher import LocalLaunche
 from gcbench.config import ConfigError, RunFailed, register, resolve
 from gcbench.launch import slurm
 from gcbench.launch.slurm import JobShape
-from gcbench.settings.trainer import TrainerSettings
 
 log = logging.getLogger("gcbench")
 
@@ -230,7 +229,7 @@ class SlurmJobs(LocalJobs):
                 )
         if "trainer" not in config:
             return one_task
-        shape = slurm.job_shape(TrainerSettings.of(resolve(config)["trainer"]), self.cluster)
+        shape = slurm.job_shape(resolve(config).trainer, self.cluster)
         asked = [self.params[key] for key in ("gres", "gpus_per_task")]
         return shape if asked == [None, None] else shape._replace(gpus_per_node=None)
 

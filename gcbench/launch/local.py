@@ -24,8 +24,7 @@ from typing import Any, NamedTuple
 from gcbench.console import outlive_terminal
 from gcbench.launch import slurm
 from gcbench.launch.failure import Failure, describe_exit, failure_of, leave_note, read_notes
-from gcbench.launch.folder import temporary_folder
-from gcbench.launch.lock import Lock
+from gcbench.launch.lock import Lock, temporary_folder
 from gcbench.launch.meeting import MEETING_FILE
 
 log = logging.getLogger("gcbench")

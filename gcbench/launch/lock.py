@@ -1,4 +1,4 @@
-"""Locks that keep two runs out of one directory, where they would mix their records."""
+"""Locks that keep two runs out of one directory, and a run's temporary folder on this machine."""
 
 from __future__ import annotations
 
@@ -6,16 +6,19 @@ import fcntl
 import logging
 import os
 import re
+import shutil
 import socket
 import stat
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing.reduction import DupFd
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from gcbench.config import ConfigError, RunFailed
+from gcbench.private import refuse_open_parents
 
 PATIENCE_SECONDS = 3.0  # to wait for a run that is just ending
 ORPHAN_SECONDS = 30.0  # to wait for workers of a killed parent to write a checkpoint
@@ -160,3 +163,48 @@ def _is_gone(who: str) -> bool:
     if holder is None or holder[2] != socket.gethostname():
         return False
     return not Path(f"/proc/{holder[1]}").exists()
+
+
+PREFIX = "gcbench-run-"
+LOCK = "lock"
+
+
+class Temporary(NamedTuple):
+    path: Path
+    lock: Lock  # held as long as any process needs the folder
+
+
+@contextmanager
+def temporary_folder() -> Iterator[Temporary]:
+    """Make a private folder and remove it afterwards.
+
+    Folders that killed runs of this user have left behind are removed, too. Raises ConfigError if
+    others could put another folder in its place.
+    """
+    place = Path(tempfile.gettempdir())
+    try:
+        refuse_open_parents(place / PREFIX, "TMPDIR")
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    for left in place.glob(f"{PREFIX}*"):
+        _remove_if_left(left)
+    path = Path(tempfile.mkdtemp(prefix=PREFIX))  # with mode 0700
+    draft = path / f"{LOCK}.new"
+    lock = Lock(draft)
+    lock.take()
+    draft.rename(path / LOCK)  # so that nobody ever finds the file unlocked before the end
+    try:
+        yield Temporary(path, lock)
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+        lock.release()
+
+
+def _remove_if_left(path: Path) -> None:
+    with suppress(OSError):  # another user's, or just removed by another run
+        if path.lstat().st_uid != os.getuid() or not (path / LOCK).exists():
+            return
+        lock = Lock(path / LOCK)
+        if lock.take():
+            shutil.rmtree(path, ignore_errors=True)
+        lock.release()

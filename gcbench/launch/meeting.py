@@ -1,4 +1,4 @@
-"""The meeting point (rendezvous) at which the processes of a run find each other.
+"""How the processes of a run find each other, and the communicators through which they exchange.
 
 Processes that gcbench starts on one machine meet in a file that only their user can read, so that
 no port is open. Those that torchrun or srun started meet in the TCP store of torch.distributed,
@@ -11,11 +11,21 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple, cast
 
+import torch
 import torch.distributed as dist
 
+from gcbench.comm.collectives import Comm
+from gcbench.comm.control import Control, LocalControl, ProcessGroupControl
+from gcbench.comm.network import Link
+from gcbench.comm.transport import EmulatedTransport, GlooTransport, NcclTransport
 from gcbench.deadline import within
+from gcbench.launch.agreement import refuse_different_code, refuse_different_configs
+from gcbench.launch.plan import Plan
+from gcbench.settings.config import RunConfig
+from gcbench.train.pipeline import exchanges_in_background
 
 MEETING_FILE = "GCBENCH_MEETING"  # environment variable with the path of the file
 # Variable that torchrun sets if its agent keeps one store for as long as its processes live.
@@ -100,3 +110,59 @@ def _open_store() -> Any:
         is_master=False,
         timeout=timedelta(seconds=60),
     )
+
+
+class Connections(NamedTuple):
+    """The communicators of a process, and its device."""
+
+    comm: Comm
+    side_comm: Comm | None  # for an exchange that runs at the same time as others
+    control: Control
+    device: torch.device
+
+
+@contextmanager
+def join_workers(config: RunConfig, plan: Plan, directory: Path) -> Iterator[Connections]:
+    """Connect this process with the other processes of the run, for the length of the context."""
+    local_rank = int(os.environ.get("LOCAL_RANK", 0)) if plan.processes > 1 else 0
+    device = torch.device("cpu")
+    if plan.device == "cuda":
+        device = torch.device("cuda", local_rank % max(1, torch.cuda.device_count()))
+        torch.cuda.set_device(device)
+    asynchronous = exchanges_in_background(config.trainer)
+    checksum = config.trainer.checksum
+    if plan.processes == 1:
+        comm = Comm(plan.workers, checksum=checksum)
+        side_comm = Comm(plan.workers, checksum=checksum) if asynchronous else None
+        yield Connections(comm, side_comm, LocalControl(), device)
+        return
+    timeout = timedelta(seconds=config.trainer.timeout_seconds)
+    # NCCL's timeout ends the process. It is twice as long, so that the timeout of the processes'
+    # agreement over gloo, which can report more, comes first.
+    nccl = plan.backend == "nccl"
+    with join(
+        plan.backend,
+        timeout=2 * timeout if nccl else timeout,
+        device_id=device if nccl else None,
+    ):
+        world = cast(dist.ProcessGroup, dist.group.WORLD)
+        control = ProcessGroupControl(
+            cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=timeout))
+        )
+        refuse_different_configs(config, directory, control)
+        refuse_different_code(config, control)
+        on_host = plan.local_processes * plan.workers // plan.processes
+        network = config.network
+        link = network and Link(network.bits_per_second, network.latency_seconds)
+
+        def make_comm(group: Any) -> Comm:
+            direct = NcclTransport(group, timeout) if nccl else GlooTransport(group, timeout)
+            transport = EmulatedTransport(direct, link) if link else direct
+            return Comm(plan.workers, transport, workers_per_host=on_host, checksum=checksum)
+
+        yield Connections(
+            make_comm(world),
+            make_comm(dist.new_group(timeout=timeout)) if asynchronous else None,
+            control,
+            device,
+        )

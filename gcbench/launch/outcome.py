@@ -14,7 +14,6 @@ from gcbench.compressors.virtual import (
     dense_steps_of,
     is_direction,
 )
-from gcbench.config import Config
 from gcbench.launch.plan import Plan
 from gcbench.records.result import (
     Begun,
@@ -34,6 +33,7 @@ from gcbench.records.schema import (
     Result,
     Status,
 )
+from gcbench.settings.config import RunConfig
 from gcbench.train.run import Progress, Run, Sample
 
 
@@ -47,7 +47,7 @@ class Ending(NamedTuple):
 
 
 def make_outcome(
-    config: Config, plan: Plan, run: Run, progress: Progress, begun: Begun, ending: Ending
+    config: RunConfig, plan: Plan, run: Run, progress: Progress, begun: Begun, ending: Ending
 ) -> Result:
     """Return the result of a run; every process must call this."""
     meter = Meter.of_workers(plan.workers)
@@ -99,10 +99,10 @@ def make_outcome(
     )
 
 
-def _describe_network(config: Config) -> Network:
+def _describe_network(config: RunConfig) -> Network:
     """Return the emulated link, or the name of the real one."""
-    network = config["network"]
-    return Network(emulated=bool(network), **network, link=os.environ.get("GCBENCH_LINK"))
+    emulated = config.network.as_dict() if config.network else {}
+    return Network(emulated=bool(emulated), **emulated, link=os.environ.get("GCBENCH_LINK"))
 
 
 def _dense_wire_bits(dense: int, resharded: Sequence[Resharded], workers: int, steps: int) -> float:

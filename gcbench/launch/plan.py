@@ -11,9 +11,10 @@ import torch
 from gcbench.codecs.kernels import Backend
 from gcbench.codecs.native import find_compiler
 from gcbench.comm.nodes import node_size
-from gcbench.config import Config, ConfigError
+from gcbench.config import ConfigError
 from gcbench.launch import slurm
 from gcbench.records.environment import count_cores
+from gcbench.settings.config import RunConfig
 from gcbench.settings.trainer import TrainerSettings
 
 # Launchers that join processes which another program, named here, has started.
@@ -99,9 +100,9 @@ class Plan:
         )
 
 
-def make_plan(config: Config, machine: Machine) -> Plan:
+def make_plan(config: RunConfig, machine: Machine) -> Plan:
     """Return the plan of a run. Raises ConfigError if this machine cannot run it."""
-    trainer = TrainerSettings.of(config["trainer"])
+    trainer = config.trainer
     workers = trainer.gpus
     device = _device(trainer.device, machine)
     launcher = _launcher(trainer.launcher, trainer.processes or workers, device, machine)
@@ -120,9 +121,9 @@ def make_plan(config: Config, machine: Machine) -> Plan:
             f"there are {machine.cuda_devices}; type trainer.launcher=virtual, or "
             f"trainer.processes={machine.cuda_devices}"
         )
-    if config.get("exchange") == "hierarchical":
+    if config.method.get("exchange") == "hierarchical":
         _check_nodes(
-            config["workers_per_node"],
+            config.method["workers_per_node"],
             workers,
             workers // processes,
             local if processes > 1 else None,
@@ -143,8 +144,8 @@ def make_plan(config: Config, machine: Machine) -> Plan:
         codec_backend=codecs,
         may_fall_back=trainer.codec_backend == "auto",
     )
-    if config["network"]:
-        _check_emulation(config["choices"]["network"], plan)
+    if config.network:
+        _check_emulation(config.choices["network"], plan)
     return plan
 
 

@@ -7,27 +7,27 @@ import os
 from functools import cache
 from pathlib import Path
 
-from gcbench.config import Config
 from gcbench.identity import BOOKKEEPING, differences
 from gcbench.records.files import ENDED
 from gcbench.records.schema import Result
 from gcbench.records.store import read_run
+from gcbench.settings.config import RunConfig
 
 log = logging.getLogger("gcbench")
 
 
-def find_same_run(config: Config, directory: Path) -> Path | None:
+def find_same_run(config: RunConfig, directory: Path) -> Path | None:
     """Return the directory of an ended run that is this one under another name, or None.
 
     The search covers directories below `outputs` that have the same name suffix as `directory`.
     """
-    for path in sorted(Path(config["outputs"]).rglob(f"*{name_suffix(directory)}/result.json")):
+    for path in sorted(Path(config.outputs).rglob(f"*{name_suffix(directory)}/result.json")):
         result = read_result_or_warn(path)
         if result is None or path.parent.resolve() == directory.resolve():
             continue
         if ran_on_another_link(result):
             continue
-        same_budget = result.choices["budget"] == config["choices"]["budget"]
+        same_budget = result.choices["budget"] == config.choices["budget"]
         if same_budget and is_final_result(result, config):
             return path.parent
     return None
@@ -41,12 +41,12 @@ def name_suffix(directory: Path) -> str:
     return f"-s{directory.name.rpartition('-s')[2]}"
 
 
-def is_final_result(result: Result | None, config: Config) -> bool:
+def is_final_result(result: Result | None, config: RunConfig) -> bool:
     """Return whether `result` is of this configuration and final: done or diverged."""
     return (
         result is not None
         and result.status in ENDED
-        and not differences(result.config, config, BOOKKEEPING)
+        and not differences(result.config, config.as_dict(), BOOKKEEPING)
     )
 
 

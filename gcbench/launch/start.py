@@ -12,26 +12,32 @@ from functools import cache, partial
 from pathlib import Path
 
 from gcbench.compressors import MethodError
-from gcbench.config import Config, ConfigError, RunDiverged, RunFailed
+from gcbench.config import ConfigError, RunDiverged, RunFailed
 from gcbench.console import console
 from gcbench.data import Data
 from gcbench.deadline import within
 from gcbench.launch import slurm
 from gcbench.launch.checks import check
-from gcbench.launch.directory import extends, refuse_other_run, result_in
+from gcbench.launch.directory import (
+    extends,
+    prepare_directory,
+    refuse_other_run,
+    result_in,
+    was_begun_by_this_job,
+)
 from gcbench.launch.failure import Failure, failure_of, first_failure
 from gcbench.launch.instantiate import make_data
 from gcbench.launch.local import Interrupted, WorkerFailed, collect_signals, run_processes
 from gcbench.launch.lock import Lock, lock_directory
 from gcbench.launch.meeting import security_notice
 from gcbench.launch.plan import JOINING, Machine, Plan, make_plan
-from gcbench.launch.preparation import prepare_directory, was_begun_by_this_job
 from gcbench.launch.same import find_same_run
 from gcbench.launch.worker import work
 from gcbench.records import RunFiles, print_summary
 from gcbench.records.files import ENDED, WriteError
 from gcbench.records.result import Begun, find_target, make_result
 from gcbench.records.schema import Result
+from gcbench.settings.config import RunConfig
 from gcbench.train.writing import CheckpointError
 
 log = logging.getLogger("gcbench")
@@ -41,7 +47,7 @@ log = logging.getLogger("gcbench")
 FILES_SECONDS = 30.0
 
 
-def start(config: Config, directory: str, in_sweep: bool = False) -> Result | None:
+def start(config: RunConfig, directory: str, in_sweep: bool = False) -> Result | None:
     """Run a configuration to its end, and return its result; None on other ranks than the first.
 
     Raises ConfigError before anything has started, RunFailed if the run fails (RunDiverged if it
@@ -55,9 +61,9 @@ def start(config: Config, directory: str, in_sweep: bool = False) -> Result | No
         return _start(config, plan, RunFiles(path), in_sweep)
 
 
-def _start(config: Config, plan: Plan, files: RunFiles, in_sweep: bool) -> Result | None:
+def _start(config: RunConfig, plan: Plan, files: RunFiles, in_sweep: bool) -> Result | None:
     rank = int(os.environ["RANK"]) if plan.launcher in JOINING else 0
-    anew = config["rerun"] and not was_begun_by_this_job(files)
+    anew = config.rerun and not was_begun_by_this_job(files)
     say = rank == 0 and not in_sweep
     if not anew:
         refuse_other_run(config, files)
@@ -76,7 +82,7 @@ def _start(config: Config, plan: Plan, files: RunFiles, in_sweep: bool) -> Resul
 
 
 def _start_locked(
-    config: Config,
+    config: RunConfig,
     plan: Plan,
     files: RunFiles,
     rank: int,
@@ -100,7 +106,7 @@ def _start_locked(
         stopped_by = _run(config, plan, files, rank, begun, lock, received)
     if rank != 0:
         return None
-    begins = ["rerun=true"] * anew + ["resume=never"] * (config["resume"]["mode"] == "never")
+    begins = ["rerun=true"] * anew + ["resume=never"] * (config.resume.mode == "never")
     result = _done(files, stopped_by, f" without {' and '.join(begins)}" if begins else "")
     # A signal that came after the last step has not stopped the run, but stops the sweep. A job of
     # Slurm is not queued again for points that it may not have.
@@ -115,7 +121,7 @@ def _warn_of_network(on_one_machine: bool) -> None:
         log.warning(notice)
 
 
-def _finished(config: Config, files: RunFiles, say: bool) -> Result | None:
+def _finished(config: RunConfig, files: RunFiles, say: bool) -> Result | None:
     """Return the result of a run that needs no more steps; None if there is none."""
     result = result_in(files)
     if result is not None and result.status == "diverged":
@@ -124,7 +130,7 @@ def _finished(config: Config, files: RunFiles, say: bool) -> Result | None:
         )
     if result is None or result.status != "done" or extends(config, result):
         return None
-    if (target := config["trainer"]["target"]) is not None:
+    if (target := config.trainer.target) is not None:
         tests = [line for line in files.read_metrics() if line["event"] == "test"]
         result = result.model_copy(update={"target": find_target(tests, target)})
     if say:
@@ -133,11 +139,12 @@ def _finished(config: Config, files: RunFiles, say: bool) -> Result | None:
             "this run was finished on %s, shown above; type rerun=true to run it again",
             result.finished,
         )
-    for key, what, there in (
-        ("tta", "test-time augmentation", "tta_loss" in (result.test or {})),
-        ("keep_weights", "weights.pt", files.weights.exists()),
+    trainer = config.trainer
+    for key, asked, what, there in (
+        ("tta", trainer.tta, "test-time augmentation", "tta_loss" in (result.test or {})),
+        ("keep_weights", trainer.keep_weights, "weights.pt", files.weights.exists()),
     ):
-        if config["trainer"][key] and not there:
+        if asked and not there:
             log.warning(
                 "trainer.%s=true: %s was finished without %s; type rerun=true to run it again",
                 key,
@@ -147,7 +154,7 @@ def _finished(config: Config, files: RunFiles, say: bool) -> Result | None:
     return result
 
 
-def _check(config: Config, plan: Plan, path: Path) -> Data:
+def _check(config: RunConfig, plan: Plan, path: Path) -> Data:
     """Check the run, log warnings, and return its data; raise ConfigError for a ValueError.
 
     A ValueError of the data, the checks or a method is a mistake that the user can correct.
@@ -166,7 +173,7 @@ def _check(config: Config, plan: Plan, path: Path) -> Data:
 
 
 def _run(
-    config: Config,
+    config: RunConfig,
     plan: Plan,
     files: RunFiles,
     rank: int,
@@ -178,7 +185,7 @@ def _run(
     arguments = (config, plan, files.directory, begun)
     try:
         if plan.starts_processes:
-            run_processes(work, arguments, plan.processes, config["trainer"]["max_restarts"], lock)
+            run_processes(work, arguments, plan.processes, config.trainer.max_restarts, lock)
         else:
             work(*arguments, received)
     except Interrupted as interrupted:
@@ -220,7 +227,7 @@ def _run(
 
 
 def _note_failure(
-    config: Config, plan: Plan, files: RunFiles, begun: Begun, here: Failure
+    config: RunConfig, plan: Plan, files: RunFiles, begun: Begun, here: Failure
 ) -> Failure:
     """Return the failure that ended the run; record it if that is up to this process."""
     if plan.processes == 1:
@@ -232,7 +239,7 @@ def _note_failure(
     return first
 
 
-def _record_failure(config: Config, begun: Begun, files: RunFiles, reason: str) -> None:
+def _record_failure(config: RunConfig, begun: Begun, files: RunFiles, reason: str) -> None:
     """Write the result of a failed run; if it cannot be written, log why and keep the reason."""
     try:
         files.write_result(make_result(config, begun, "failed", reason))

@@ -249,7 +249,7 @@ def _make_compressor(
             )
     typed = to_overrides({keys[key]: value for key, value in knobs.items()})
     config, _ = resolve_overrides([f"compressor={compressor}", *typed])
-    return make_compressor(config["compressor"]), config
+    return make_compressor(config.compressor), config.as_dict()
 
 
 def _name_carried(

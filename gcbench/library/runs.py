@@ -13,7 +13,6 @@ import torch
 
 from gcbench.codecs.kernels import keep_backend
 from gcbench.config import (
-    Config,
     ConfigError,
     RunFailed,
     notices_of,
@@ -24,6 +23,7 @@ from gcbench.identity import BOOKKEEPING, LENGTH, differences, format_difference
 from gcbench.launch.start import start
 from gcbench.records import RunFiles
 from gcbench.records.schema import Result
+from gcbench.settings.config import RunConfig
 
 log = logging.getLogger("gcbench")
 
@@ -109,13 +109,13 @@ def _points(keys: Mapping[str, Any], grid: list[Any]) -> list[dict[str, Any]]:
     return [dict(zip(keys, values, strict=True)) for values in product(*grid)]
 
 
-def _refuse_one_directory(points: Sequence[tuple[Config, str]]) -> None:
+def _refuse_one_directory(points: Sequence[tuple[RunConfig, str]]) -> None:
     """Raise ConfigError if different runs would write to one directory; longer ones extend it."""
-    first: dict[str, Config] = {}
+    first: dict[str, RunConfig] = {}
     for config, directory in points:
         before = first.setdefault(directory, config)
-        differs = differences(before, config, BOOKKEEPING | LENGTH)
-        if differs and not config["rerun"]:
+        differs = differences(before.as_dict(), config.as_dict(), BOOKKEEPING | LENGTH)
+        if differs and not config.rerun:
             raise ConfigError(
                 f"directory={directory}: points of this sweep differ "
                 f"({format_differences(differs)}), and each needs a directory of its own; type "
@@ -123,7 +123,7 @@ def _refuse_one_directory(points: Sequence[tuple[Config, str]]) -> None:
             )
 
 
-def _run(config: Config, directory: str) -> Result:
+def _run(config: RunConfig, directory: str) -> Result:
     for notice in notices_of(config):
         log.warning(notice)
     with _keep_settings_of_torch(), keep_backend():
@@ -147,7 +147,7 @@ def _keep_settings_of_torch() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def _run_or_read(config: Config, directory: str) -> Result:
+def _run_or_read(config: RunConfig, directory: str) -> Result:
     """Return the result of a run, even if it failed."""
     try:
         return _run(config, directory)

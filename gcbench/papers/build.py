@@ -10,8 +10,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from gcbench.config import PAPER, budget_names, conf_directory, read_yaml
-from gcbench.config.directory import top_comment
-from gcbench.config.reading import build_checked
+from gcbench.config.directory import build_checked, top_comment
 from gcbench.console import TextTable
 from gcbench.identity import flat_differences, format_value
 from gcbench.papers.configs import compose_row

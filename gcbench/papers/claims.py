@@ -25,7 +25,7 @@ from typing import Any, Literal
 from pydantic.dataclasses import dataclass
 
 from gcbench.config import PAPER, ConfigError, conf_directory, near, read_yaml
-from gcbench.config.reading import CHECKED, Texts, build_checked
+from gcbench.config.directory import CHECKED, Texts, build_checked
 from gcbench.report.measures import MEASURES, SCORES
 
 PAPERS = {

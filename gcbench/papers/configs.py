@@ -30,7 +30,7 @@ from gcbench.config import (
     conf_directory,
     resolve,
 )
-from gcbench.config.rows import runs_in, table_directory
+from gcbench.config.choices import runs_in, table_directory
 from gcbench.console import with_bar
 from gcbench.identity import ABSENT, Config, Flat, clear_folders, flatten_config, identify
 from gcbench.papers.tables import TableRow, overrides_of, read_table, table_names
@@ -76,7 +76,7 @@ def compose_experiment(experiment: str, budget: str, overrides: tuple[str, ...])
     tree = deepcopy(_tree(experiment, overrides))
     tree.budget = _budget_node(budget)
     tree.hydra.runtime.choices["budget"] = budget
-    config: Config = json.loads(json.dumps(resolve(tree)))
+    config: Config = json.loads(json.dumps(resolve(tree).as_dict()))
     return config
 
 

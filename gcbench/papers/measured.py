@@ -22,8 +22,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gcbench.papers.tables import Column, Table, TableRow
+from gcbench.records.configuration import Record
 from gcbench.records.reading import read_json
-from gcbench.records.schema import Environment, Record, Time
+from gcbench.records.schema import Environment, Time
 from gcbench.report.document import EMPTY, Cell, Document, Line, Section, Summary
 from gcbench.report.listing import made_by
 

@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from gcbench.config import Config
-from gcbench.config.rows import row_names
+from gcbench.config.choices import row_names
 from gcbench.identity import EXECUTION, Differences, as_overrides, flat_differences
 from gcbench.papers.configs import Composition, compose
 from gcbench.papers.tables import Column

@@ -12,8 +12,8 @@ from typing import Any, Literal
 from pydantic.dataclasses import dataclass
 
 from gcbench.config import Config, ConfigError, budget_names, near, read_yaml
-from gcbench.config.reading import CHECKED, Texts, build_checked
-from gcbench.config.rows import name_of, table_directory, tables_in
+from gcbench.config.choices import name_of, table_directory, tables_in
+from gcbench.config.directory import CHECKED, Texts, build_checked
 from gcbench.identity import format_value
 from gcbench.report.document import Heading, digits_of
 from gcbench.report.measures import LOWER, MEASURES, SCORES

@@ -160,7 +160,7 @@ class TunedRow:
 
 def make_row(asked: Tune, overrides: Sequence[str]) -> TunedRow:
     """Return the row of a run, without its runs. Raises ConfigError if it cannot be tuned."""
-    config, _ = resolve_overrides(overrides)
+    config = resolve_overrides(overrides)[0].as_dict()
     own = read_key(config, asked.tuned)
     if isinstance(own, bool) or not isinstance(own, (int, float)) or own <= 0:
         raise ConfigError(

@@ -11,9 +11,11 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from gcbench.comm.network import Link
-from gcbench.config import ConfigError, choices_in, conf_directory, emulated_link, near, read_yaml
-from gcbench.config.reading import CHECKED, build_checked
+from gcbench.config import ConfigError, choices_in, conf_directory, near, read_yaml
+from gcbench.config.directory import CHECKED, build_checked
 from gcbench.predict.model import CodecSeconds, Compute
+from gcbench.settings.fields import refusal
+from gcbench.settings.run import Latency, NetworkSettings, Rate
 
 
 def format_seconds(value: float) -> str:
@@ -66,15 +68,10 @@ def read_link(key: str, name: str, latency: str | None = None) -> Link:
         if latency is not None:
             seconds = _ethernet("1gbit", latency).latency_seconds
         return Link(float(preset["bits_per_second"]), seconds)
-    try:
-        return _ethernet(name, latency or LATENCY)
-    except ConfigError as error:
-        if "latency" in str(error):
-            raise
+    if refusal(key, name, Rate):
         names = near(name, presets) or ", ".join(presets)
-        raise ConfigError(
-            f"{key}={name}: type a rate as in {key}=10gbit, or one of {names}"
-        ) from None
+        raise ConfigError(f"{key}={name}: type a rate as in {key}=10gbit, or one of {names}")
+    return _ethernet(name, latency or LATENCY)
 
 
 def ethernets() -> list[tuple[float, float]]:
@@ -89,13 +86,18 @@ def ethernet_latency(rate: float) -> float:
     return float(np.interp(np.log(rate), np.log(rates), latencies))
 
 
+def emulated_link(rate: str, latency: str) -> Link:
+    """Return a link that carries a rate of payload; raise ConfigError for what is no rate."""
+    for key, text, hint in (("network", rate, Rate), ("latency", latency, Latency)):
+        if sentence := refusal(key, text, hint):
+            raise ConfigError(sentence)
+    link = NetworkSettings(bandwidth=rate, latency=latency)
+    return Link(link.bits_per_second, link.latency_seconds)
+
+
 def _ethernet(rate: str, latency: str) -> Link:
-    try:
-        link = emulated_link({"bandwidth": rate, "latency": latency})
-    except ConfigError as error:
-        raise ConfigError(str(error).replace("network.latency", "latency")) from None
-    assert link is not None
-    return Link(PAYLOAD * link["bits_per_second"], link["latency_seconds"])
+    link = emulated_link(rate, latency)
+    return Link(PAYLOAD * link.bits_per_second, link.latency_seconds)
 
 
 DEVICE_FILES = (".yaml", ".yml")  # file name extensions of devices of your own

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple, cast
 import yaml
 
 from gcbench.comm.network import Collective, Level, Link, Network
-from gcbench.config import ConfigError, emulated_link
+from gcbench.config import ConfigError
 from gcbench.identity import Flat, flat_differences, format_differences, iterate_leaves
-from gcbench.predict.devices import read_link
+from gcbench.predict.devices import emulated_link, read_link
 from gcbench.predict.model import Cluster, Message, exchange_seconds
 from gcbench.records.reading import read_json
 from gcbench.records.schema import Network as RecordedNetwork
@@ -291,7 +291,8 @@ def _link(
                 f"latency={latency}: the run's emulated link has its own latency; to replace it, "
                 "type network=1gbit too"
             )
-        return Link(**(emulated_link(measured.model_dump()) or {}))
+        emulated = measured.model_dump()
+        return emulated_link(emulated["bandwidth"], emulated["latency"])
     if measured and measured.link:
         return read_link("network", measured.link, latency)
     raise ConfigError(f"{path}: its result names no link; type network=1gbit")

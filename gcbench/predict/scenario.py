@@ -147,7 +147,7 @@ def find_model(arguments: OnClusters, device: Device) -> ModelOnDevice:
             f"{dataset_of(arguments.model)}, whose samples have another shape; type seconds=0.1 "
             "batch_size=N, those of a batch"
         )
-    node = resolve(compose_overrides([f"model={arguments.model}", f"dataset={dataset}"]))["model"]
+    node = resolve(compose_overrides([f"model={arguments.model}", f"dataset={dataset}"])).model
     compute = device.compute(arguments.model, arguments.batch_size, arguments.seconds)
     shapes = shapes_of_model(node, facts)
     return ModelOnDevice(arguments.model, shapes, samples or facts.samples, compute)

@@ -24,7 +24,7 @@ from gcbench.config import (
     read_yaml,
     resolve_method,
 )
-from gcbench.config.reading import CHECKED, build_checked
+from gcbench.config.directory import CHECKED, build_checked
 from gcbench.identity import CHOICE_GROUPS
 from gcbench.launch.instantiate import make_compressor, parameter_shapes
 from gcbench.predict.devices import Device, SecondsByBatch

@@ -14,7 +14,7 @@ from gcbench.predict.arguments import Pays
 from gcbench.predict.devices import format_seconds
 from gcbench.predict.model import Method, predict
 from gcbench.predict.scenario import Scenario
-from gcbench.records.scores import MAIN_SCORES, where_reached
+from gcbench.records.metrics import MAIN_SCORES, where_reached
 from gcbench.records.store import RecordedRun, find_runs
 
 SENT = ("exchange", "workers_per_node", "code", "every")  # knobs that are no difference of curves

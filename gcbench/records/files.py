@@ -14,8 +14,7 @@ from typing import Any, BinaryIO
 
 from gcbench.identity import finite
 from gcbench.records.reading import printable, read_json, read_lines
-from gcbench.records.schema import Result
-from gcbench.records.start import check_start
+from gcbench.records.schema import Result, check_start
 
 FULL = (errno.ENOSPC, errno.EDQUOT)  # of the disk, and of the user's quota
 ENDED = ("done", "diverged")  # statuses that the same run would reach again

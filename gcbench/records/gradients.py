@@ -6,13 +6,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 import torch
 from torch import Tensor
 
 from gcbench.records.files import replacing
-from gcbench.records.tensors import write_tensors
 
 
 @dataclass(frozen=True)
@@ -67,3 +66,35 @@ class GradientFiles:
         self.directory.mkdir(exist_ok=True)
         with replacing(recording_path(self.directory, step)) as file:
             write_tensors(vars(recorded), file)
+
+
+class _Watched:
+    """A file that keeps the error of a write that failed."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.error: OSError | None = None
+
+    def write(self, content: Any) -> int:
+        try:
+            return self._file.write(content)
+        except OSError as error:
+            self.error = error
+            raise
+
+    def flush(self) -> None:
+        self._file.flush()
+
+
+def write_tensors(content: dict[str, Any], file: BinaryIO) -> None:
+    """Write a dictionary of tensors and plain values; raise the OSError of a write that failed.
+
+    In its place `torch.save` raises an error about positions in its own format.
+    """
+    watched = _Watched(file)
+    try:
+        torch.save(content, cast(BinaryIO, watched))  # it needs no more of a file
+    except (OSError, RuntimeError):
+        if watched.error is None:
+            raise
+        raise watched.error from None

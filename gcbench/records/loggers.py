@@ -7,12 +7,13 @@ from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from gcbench.identity import Config, format_value
+from gcbench.identity import format_value
 from gcbench.records.files import RunFiles, append_text, clear_errors, replace_file
-from gcbench.records.metric_keys import STEP, prefix_event, totals
+from gcbench.records.metrics import STEP, prefix_event, totals
 from gcbench.records.schema import Logged, Result
 from gcbench.records.store import Metrics
 from gcbench.records.wandb_logger import start_wandb
+from gcbench.settings.config import RunConfig
 
 if TYPE_CHECKING:
     from gcbench.records.result import Begun  # it imports torch, which reports do not need
@@ -134,14 +135,14 @@ class TensorBoardLogger:
         self._writer.close()
 
 
-def start_logger(config: Config, files: RunFiles, begun: Begun) -> Logger:
+def start_logger(config: RunConfig, files: RunFiles, begun: Begun) -> Logger:
     """Return the logger of a run that begins, or continues after the last line of its metrics."""
-    kind = config["logger"]["kind"]
+    kind = config.logger.kind
     lines = files.read_metrics()
     if kind == "csv":
         return CsvLogger(files.table, lines)
     if kind == "tensorboard":
-        knobs = {**config["choices"], **config["knobs"], "seed": config["seed"]}
+        knobs = {**config.choices, **config.knobs, "seed": config.seed}
         first_step = lines[-1]["step"] + 1 if lines else 0
         return TensorBoardLogger(
             files.tensorboard,

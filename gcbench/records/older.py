@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from gcbench.config import conf_directory, read_yaml
-from gcbench.config.reading import build_checked
+from gcbench.config.directory import build_checked
 from gcbench.identity import iterate_leaves
 from gcbench.records.schema import Result
 

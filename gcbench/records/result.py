@@ -8,9 +8,10 @@ import secrets
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from gcbench.identity import Config, identify
+from gcbench.identity import identify
 from gcbench.reasons import safe_text
 from gcbench.records.environment import checked_out, describe_environment, now, slurm_job
+from gcbench.records.metrics import BETTER_HIGH, MAIN_SCORES, where_reached
 from gcbench.records.schema import (
     BITS_PER_MIB,
     Bits,
@@ -22,7 +23,7 @@ from gcbench.records.schema import (
     Status,
     Target,
 )
-from gcbench.records.scores import BETTER_HIGH, MAIN_SCORES, where_reached
+from gcbench.settings.config import RunConfig
 
 # Keys of a line of metrics.jsonl that say when it was written and what was spent until then.
 SPENT = ("step", "epoch", "bits_received_per_worker", "seconds")
@@ -126,15 +127,15 @@ class Begun(NamedTuple):
         anew = [extended] if extended and extended not in earlier else []
         return Begun(now(), git, [*earlier, *anew], run_id, resharded)
 
-    def identity(self, config: Config) -> str:
+    def identity(self, config: RunConfig) -> str:
         """Return the identity of a run of `config` with this start."""
         return identify(
-            config,
+            config.as_dict(),
             [extended.from_step for extended in self.extended],
             [(where.from_step, where.workers) for where in self.resharded],
         )
 
-    def as_json(self, config: Config) -> dict[str, Any]:
+    def as_json(self, config: dict[str, Any]) -> dict[str, Any]:
         """Return the content of start.json: the run and its origin."""
         return {
             "config": config,
@@ -147,17 +148,17 @@ class Begun(NamedTuple):
 
 
 def make_result(
-    config: Config, begun: Begun, status: Status, reason: str | None, **measured: Any
+    config: RunConfig, begun: Begun, status: Status, reason: str | None, **measured: Any
 ) -> Result:
     """Return the result of a run that ends now; `measured` is empty if no worker wrote a result."""
     beside = ("choices", "experiment", "knobs")
-    own = {key: value for key, value in config.items() if key not in beside}
+    own = {key: value for key, value in config.as_dict().items() if key not in beside}
     return Result(
         identity=begun.identity(config),
         status=status,
         reason=reason and safe_text(reason),
-        experiment=config["experiment"],
-        choices=config["choices"],
+        experiment=config.experiment,
+        choices=config.choices,
         config=own,
         extended=begun.extended,
         resharded=list(begun.resharded),

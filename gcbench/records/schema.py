@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, ConfigDict, ValidationError
 
-from gcbench.records.problems import first_problem, refuse_odd_targets
+from gcbench.records.configuration import Configuration, ReadByName, Record, first_problem
 
 SCHEMA_VERSION: Final = 2
 BITS_PER_MIB: Final = 8 * 2**20
@@ -30,12 +30,6 @@ def _check_time(text: str) -> str:
 
 
 Time = Annotated[str, AfterValidator(_check_time)]  # UTC, ISO 8601
-
-
-class Record(BaseModel):
-    """The base class of all parts of a result: immutable, with strictly checked types."""
-
-    model_config = ConfigDict(strict=True, frozen=True, protected_namespaces=())
 
 
 class Bits(Record):
@@ -160,39 +154,6 @@ class Environment(Record):
     finished: Time
 
 
-class _Optimizer(Record):
-    lr: float
-
-
-class _Trainer(Record):
-    gpus: int
-    batch_size: int
-
-
-class _Configuration(Record):
-    seed: int
-    name: str | None = None
-    model: dict[str, Any]
-    dataset: dict[str, Any]
-    compressor: dict[str, Any]
-    optimizer: _Optimizer
-    trainer: _Trainer
-
-
-class _Choices(Record):
-    model: str
-    dataset: str
-    compressor: str
-    budget: str
-
-
-class ReadByName(Record):
-    """The keys that reports read by name from the two open dictionaries of a result."""
-
-    choices: _Choices
-    config: _Configuration
-
-
 class _Trained(Record):
     """The fields that a result has if its workers wrote it."""
 
@@ -215,7 +176,7 @@ class Result(Environment):
     reason: str | None
     experiment: str | None
     choices: dict[str, str]  # group to choice
-    config: dict[str, Any]
+    config: Configuration
 
     workers: int | None = None  # None: no worker could write a result
     processes: int | None = None
@@ -274,7 +235,6 @@ class Result(Environment):
             result = cls.model_validate(data)
         except ValidationError as error:
             raise ValueError(first_problem(error)) from error
-        refuse_odd_targets(result.config)
         if missing := [p for p in PHASES if result.seconds and p not in result.seconds]:
             raise ValueError(f"without seconds.{missing[0]}")
         return result
@@ -310,3 +270,22 @@ class Result(Environment):
     def steps_taken(self) -> int:
         """Return the number of steps since `started`."""
         return (self.steps or 0) - self.resumed_step
+
+
+class _Start(Record):
+    """The content of start.json that a run needs to continue."""
+
+    config: Configuration
+    git: Git
+    extended: list[Extended]
+    resharded: list[Resharded] = []
+    run_id: str | None = None
+
+
+def check_start(content: Any) -> None:
+    """Raise ValueError if the content of start.json lacks what a run needs to continue."""
+    try:
+        config = _Start.model_validate(content).config
+        ReadByName.model_validate({"config": config, "choices": config.get("choices")})
+    except ValidationError as error:
+        raise ValueError(first_problem(error)) from error

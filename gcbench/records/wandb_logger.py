@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from gcbench.identity import format_value, label_run
 from gcbench.reasons import in_one_line
-from gcbench.records.metric_keys import BITS, EPOCH, EVENTS, SECONDS, prefix_event, totals
+from gcbench.records.metrics import BITS, EPOCH, EVENTS, SECONDS, prefix_event, totals
 from gcbench.records.schema import Logged, Result
 from gcbench.records.wandb_service import (
     PATIENCE_SECONDS,
@@ -23,6 +23,7 @@ from gcbench.records.wandb_service import (
     quiet_settings,
     settled_mode,
 )
+from gcbench.settings.config import RunConfig
 
 if TYPE_CHECKING:
     from gcbench.records.result import Begun  # it imports torch, which reports do not need
@@ -94,12 +95,12 @@ class WandbLogger:
             _warn(error)
 
 
-def start_wandb(config: dict[str, Any], directory: Path, begun: Begun) -> WandbLogger | None:
+def start_wandb(config: RunConfig, directory: Path, begun: Begun) -> WandbLogger | None:
     """Return a logger to this run's W&B run, or None if W&B is disabled or does not work.
 
     A continued run continues its W&B run.
     """
-    asked = asked_mode(config["logger"]["mode"])
+    asked = asked_mode(config.logger.mode)
     if asked == "disabled":  # which works without the package, too
         return None
     try:
@@ -122,30 +123,30 @@ def start_wandb(config: dict[str, Any], directory: Path, begun: Begun) -> WandbL
         return None
 
 
-def _describe(config: dict[str, Any], directory: Path, begun: Begun, own: Any) -> dict[str, Any]:
+def _describe(config: RunConfig, directory: Path, begun: Begun, own: Any) -> dict[str, Any]:
     """Return what `wandb.init` gets. What was not typed is as in the user's settings of W&B."""
-    settings = config["logger"]
-    knobs = [f"{key}={format_value(value)}" for key, value in config["knobs"].items()]
-    label = label_run(config, knobs)
-    seed = f" seed={config['seed']}"
+    settings = config.logger
+    knobs = [f"{key}={format_value(value)}" for key, value in config.knobs.items()]
+    label = label_run(config.as_dict(), knobs)
+    seed = f" seed={config.seed}"
     name = shorten(label, LONGEST_NAME - len(seed), placeholder=" ...") + seed
-    tags = [*(f"{k}={v}" for k, v in config["choices"].items()), *knobs]
+    tags = [*(f"{k}={v}" for k, v in config.choices.items()), *knobs]
     return {
         "id": begun.run_id,
         "resume": own.resume or "allow",
-        "project": settings["project"] or own.project or "gcbench",
-        "entity": settings["entity"] or own.entity,
-        "name": name if config["name"] else own.run_name or name,
-        "group": settings["group"] or own.run_group or config["name"],
+        "project": settings.project or own.project or "gcbench",
+        "entity": settings.entity or own.entity,
+        "name": name if config.name else own.run_name or name,
+        "group": settings.group or own.run_group or config.name,
         "tags": [
-            *dict.fromkeys(tag[:LONGEST_TAG] for tag in settings["tags"] or own.run_tags or tags)
+            *dict.fromkeys(tag[:LONGEST_TAG] for tag in settings.tags or own.run_tags or tags)
         ],
         "config": {
-            **config,
+            **config.as_dict(),
             "label": label,
             "identity": begun.identity(config),
             "commit": begun.git.commit,
-            "paper": (config["experiment"] or "").partition("/")[0] or None,
+            "paper": (config.experiment or "").partition("/")[0] or None,
         },
         "dir": os.environ.get("WANDB_DIR") or directory,
     }

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
+from gcbench.records.metrics import MAIN_SCORES
 from gcbench.records.schema import BITS_PER_MIB, Result
-from gcbench.records.scores import MAIN_SCORES
 from gcbench.records.store import RecordedRun
 
 COMMUNICATION = ("encode", "exchange", "wait", "decode")

@@ -8,7 +8,7 @@ from math import isfinite
 from typing import Any
 
 from gcbench.config import ConfigError
-from gcbench.records.metric_keys import split_events
+from gcbench.records.metrics import split_events
 from gcbench.records.reading import printable
 from gcbench.records.schema import Result
 from gcbench.records.store import FoundRuns, Metrics, RecordedRun, sort_by_age

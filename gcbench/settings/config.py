@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, TypeVar
 
+from pydantic import ConfigDict
+from typing_extensions import Self
+
 from gcbench.settings.compressor import MethodSettings
-from gcbench.settings.dataset import DatasetSettings
 from gcbench.settings.fields import Settings, hints_of, marks_in
 from gcbench.settings.marks import ELSEWHERE, Needs, Neutral, Role
 from gcbench.settings.optimizer import EstimatorSettings, OptimizerSettings, ScheduleSettings
-from gcbench.settings.run import LoggerSettings, ResumeSettings, RunSettings
+from gcbench.settings.run import (
+    BenchSettings,
+    DatasetSettings,
+    LoggerSettings,
+    NetworkSettings,
+    ResumeSettings,
+    RunSettings,
+)
 from gcbench.settings.trainer import TrainerSettings
 
 # The models of groups with fixed keys. Those of a method are typed without their group.
@@ -18,6 +28,7 @@ SCHEMAS: dict[str, type[Settings]] = {
     "optimizer": OptimizerSettings,
     "schedule": ScheduleSettings,
     "estimator": EstimatorSettings,
+    "network": NetworkSettings,
     "logger": LoggerSettings,
     "resume": ResumeSettings,
 }
@@ -26,7 +37,25 @@ Node = dict[str, Any]
 R = TypeVar("R")
 
 
-class RunConfig(RunSettings):
+class Resolved(Settings):
+    """Checked values; besides the fields they are the keys that the file of the method has."""
+
+    model_config = ConfigDict(extra="allow")
+
+    compressor: Node
+    """the method that compresses what a step computes"""
+    choices: Annotated[dict[str, str], ELSEWHERE]
+    """the choice of each group"""
+    experiment: Annotated[str | None, ELSEWHERE]
+    """paper/table/row"""
+
+    @property
+    def method(self) -> Node:
+        """Return the keys of the method, such as bits, and what else its file says."""
+        return self.model_extra or {}
+
+
+class RunConfig(RunSettings, Resolved):
     """The keys of conf/config.yaml, its groups, and what is known of a run besides."""
 
     model: Node
@@ -35,19 +64,17 @@ class RunConfig(RunSettings):
     """what it is trained and tested on"""
     estimator: Node
     """what a step compresses"""
-    compressor: Node
-    """the method that compresses it"""
     optimizer: Node
     """how an update is applied"""
     schedule: Node
     """the learning rate from step to step"""
-    trainer: Node
+    trainer: TrainerSettings
     """workers, length, and how it is run and monitored"""
-    network: Annotated[Node, Neutral({})]
+    network: Annotated[NetworkSettings | None, Neutral({})]
     """an emulated link"""
-    logger: Annotated[Node, ELSEWHERE]
+    logger: Annotated[LoggerSettings, ELSEWHERE]
     """where metrics go besides the run's own files"""
-    resume: Annotated[Node, ELSEWHERE]
+    resume: Annotated[ResumeSettings, ELSEWHERE]
     """whether a run continues from its checkpoint"""
     data: Annotated[Node, ELSEWHERE]
     """where data sets lie"""
@@ -59,12 +86,26 @@ class RunConfig(RunSettings):
     """the required files and folders under data.root"""
     form: Annotated[str, ELSEWHERE] = "ours"
     """whose form of its method a file has: the paper's, its authors' code's, or ours"""
-    choices: Annotated[dict[str, str], ELSEWHERE]
-    """the choice of each group"""
-    experiment: Annotated[str | None, ELSEWHERE]
-    """paper/table/row"""
     knobs: Annotated[Node, ELSEWHERE]
     """what was typed that changes numbers"""
+
+    @classmethod
+    def of(cls, node: Mapping[str, Any]) -> Self:
+        """Return what was checked when a run was resolved, or what a result has kept of it."""
+        groups = node.keys() & {"trainer", "network", "logger", "resume"}
+        typed = {group: SCHEMAS[group].of(node[group]) if node[group] else None for group in groups}
+        return super().of({**node, **typed})
+
+    def as_dict(self) -> Node:
+        plain = super().as_dict()
+        return {k: {} if (k, v) == ("network", None) else v for k, v in plain.items()}
+
+
+class BenchConfig(BenchSettings, Resolved):
+    """The keys of conf/bench.yaml, its groups, and their choices."""
+
+    model: Node | None = None
+    """a model whose list of tensors is timed instead of one matrix"""
 
 
 MODELS: dict[str, type[Settings]] = {

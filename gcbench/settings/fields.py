@@ -66,6 +66,14 @@ class Settings(BaseModel):
         """Return a node of a configuration, with which its values have been checked."""
         return cls.model_construct(**node)
 
+    def as_dict(self) -> dict[str, Any]:
+        """Return the values from which it was made, as a result keeps them."""
+        given = {name: value for name, value in self if name in self.model_fields_set}
+        return {
+            name: value.as_dict() if isinstance(value, Settings) else value
+            for name, value in {**(self.model_extra or {}), **given}.items()
+        }
+
 
 @cache
 def hints_of(target: Any) -> Mapping[str, Any]:
@@ -191,7 +199,11 @@ def _describe(name: str, kind: Mapping[str, Any]) -> str:
     entry, least, most = kind.get("items", kind), kind.get("minItems"), kind.get("maxItems")
     nouns = ONE if entry is kind else SEVERAL
     choices = choices_of_kind(entry) if entry is not kind else []
-    noun = f"some of {either(choices)}" if choices else nouns.get(entry.get("type"), "a value")
+    noun = (
+        f"some of {either(choices)}"
+        if choices
+        else entry.get("title") or nouns.get(entry.get("type"), "a value")
+    )
     number = f"{least} " if least is not None and least == most else ""
     wanted = f"{'different ' * ('uniqueItems' in kind)}{number}{noun} {interval_of(kind)}".strip()
     examples = kind.get("examples")

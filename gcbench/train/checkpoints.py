@@ -20,9 +20,9 @@ from typing import Any
 
 import torch
 
-from gcbench.identity import Config, fingerprint
-from gcbench.records.tensors import write_tensors
-from gcbench.settings.trainer import TrainerSettings
+from gcbench.identity import fingerprint
+from gcbench.records.gradients import write_tensors
+from gcbench.settings.config import RunConfig
 from gcbench.train.resharding import (
     merge_workers,
     other_epochs_reason,
@@ -58,9 +58,8 @@ class Checkpoints:
     fingerprint: str
 
     @staticmethod
-    def of(config: Config, directory: Path) -> Checkpoints:
-        keep = TrainerSettings.of(config["trainer"]).checkpoint_keep
-        return Checkpoints(directory, keep, fingerprint(config))
+    def of(config: RunConfig, directory: Path) -> Checkpoints:
+        return Checkpoints(directory, config.trainer.checkpoint_keep, fingerprint(config.as_dict()))
 
     def save(self, run: Run, progress: Progress) -> None:
         """Write a checkpoint: every process its workers' files, process 0 the rest.
@@ -118,7 +117,7 @@ class Checkpoints:
         complete = _complete_folders(self.directory)
         return complete[-1] if complete else None
 
-    def check(self, config: Config, steps_per_epoch: int) -> None:
+    def check(self, config: RunConfig, steps_per_epoch: int) -> None:
         """Raise CheckpointError if a run of `config` cannot continue from the latest checkpoint.
 
         `resume.workers=merge` allows residuals to be averaged for another number of workers.
@@ -126,8 +125,8 @@ class Checkpoints:
         path = self.latest()
         if path is None:
             return
-        trainer = TrainerSettings.of(config["trainer"])
-        merge = config["resume"]["workers"] == "merge"
+        trainer = config.trainer
+        merge = config.resume.workers == "merge"
         manifest, workers = self._manifest(path), trainer.gpus
         for name in manifest["sha256"]:
             self._refuse_damage(path / name, manifest)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -15,6 +14,7 @@ from gcbench.compressors.base import Sizes
 from gcbench.compressors.onebit_adam import MomentumCoding
 from gcbench.compressors.wrappers import NormClipping
 from gcbench.data import Data
+from gcbench.settings.config import RunConfig
 from gcbench.settings.fields import Checked, Count, Positive, Share
 from gcbench.settings.trainer import TrainerSettings
 from gcbench.train.estimators import batch_of
@@ -119,10 +119,10 @@ class LocalSteps(InnerSteps, Checked):
         return steps // self.every
 
     def refuse(
-        self, model: nn.Module, data: Data, compressor: Compressor, config: Mapping[str, Any]
+        self, model: nn.Module, data: Data, compressor: Compressor, config: RunConfig
     ) -> None:
         """Raise ValueError where parameters would not be exchanged, or where keys conflict."""
-        trainer = TrainerSettings.of(config["trainer"])
+        trainer = config.trainer
         steps = steps_of_run(trainer, data)
         if steps < self.every:
             raise ValueError(

@@ -13,8 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gcbench.identity import Config
-from gcbench.settings.trainer import TrainerSettings
+from gcbench.settings.config import RunConfig
 
 
 def replaced_shares(worker: int, workers: int, before: int) -> dict[int, float]:
@@ -53,16 +52,15 @@ def unmergeable_reason(
     return None
 
 
-def other_epochs_reason(config: Config, workers: int, before: int, now: int) -> str | None:
+def other_epochs_reason(config: RunConfig, workers: int, before: int, now: int) -> str | None:
     """Return why a run whose epochs had `before` steps may not continue with `now`, or None.
 
     It may if nothing is counted in epochs. `workers` is the number of workers before.
     """
-    trainer = TrainerSettings.of(config["trainer"])
-    estimator, schedule = config["estimator"], config["schedule"]
+    trainer, schedule = config.trainer, config.schedule
     if trainer.max_steps is None:
         key, in_steps = f"trainer.epochs={trainer.epochs:g}", "trainer.max_steps"
-    elif estimator.get("epoch_steps", 0) is None:
+    elif config.estimator.get("epoch_steps", 0) is None:
         key, in_steps = "estimator.epoch_steps=null", "estimator.epoch_steps"
     elif warmup_epochs := schedule.get("warmup_epochs", 0):
         key, in_steps = f"schedule.warmup_epochs={warmup_epochs:g}", "schedule.warmup_epochs=0"

@@ -16,6 +16,7 @@ from gcbench.compressors import Aggregated, Compressor, Goal, Grads, State
 from gcbench.data import Data
 from gcbench.records.clock import Clock, Ledger
 from gcbench.records.gradients import GradientFiles
+from gcbench.settings.config import RunConfig
 from gcbench.settings.trainer import TrainerSettings
 from gcbench.train.finite import FirstBad
 from gcbench.train.replica import Replica
@@ -67,7 +68,7 @@ class Estimator(Protocol):
         """Return the optimizer of the shared parameters, and those of the workers' own."""
 
     def refuse(
-        self, model: nn.Module, data: Data, compressor: Compressor, config: Mapping[str, Any]
+        self, model: nn.Module, data: Data, compressor: Compressor, config: RunConfig
     ) -> None:
         """Raise ValueError for settings that would run, but not do what the estimator promises."""
         return

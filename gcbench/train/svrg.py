@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from gcbench.compressors import Compressor
 from gcbench.data import Data
+from gcbench.settings.config import RunConfig
 from gcbench.settings.fields import Checked, Count, NonNegative
 from gcbench.train.estimators import EveryStep, batch_of
 from gcbench.train.optimizers import options_by_group
@@ -55,13 +56,13 @@ class SVRG(EveryStep, Checked):
     penalty: NonNegative = 0.0
 
     def refuse(
-        self, model: nn.Module, data: Data, compressor: Compressor, config: Mapping[str, Any]
+        self, model: nn.Module, data: Data, compressor: Compressor, config: RunConfig
     ) -> None:
         """Raise ValueError where the batches' mean gradient is not the full gradient.
 
         The latter must be a function of the parameters alone.
         """
-        for options in options_by_group(config["optimizer"]):
+        for options in options_by_group(config.optimizer):
             _refuse_optimizer(options, self.penalty)
         if data.kind == "tokens" or is_recurrent(model):
             raise ValueError(

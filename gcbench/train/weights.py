@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from gcbench.records.files import replacing
-from gcbench.records.tensors import write_tensors
+from gcbench.records.gradients import write_tensors
 from gcbench.train.checkpoints import Checkpoints
 from gcbench.train.run import Progress, Run
 from gcbench.train.snapshot import shared_content, worker_content

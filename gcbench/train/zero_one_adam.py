@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from gcbench.compressors import Compressor, Grads, parts_of, unflatten
 from gcbench.compressors.wrappers import NormClipping
 from gcbench.data import Data
+from gcbench.settings.config import RunConfig
 from gcbench.settings.fields import Checked, Count
 from gcbench.train.local_steps import InnerSteps, refuse_momentum
 from gcbench.train.optimizers import FrozenAdam
@@ -75,10 +76,10 @@ class ZeroOneAdam(InnerSteps, Checked):
         return Optimizers(shared, CONSTANT, inner)
 
     def refuse(
-        self, model: nn.Module, data: Data, compressor: Compressor, config: Mapping[str, Any]
+        self, model: nn.Module, data: Data, compressor: Compressor, config: RunConfig
     ) -> None:
         """Raise ValueError for another optimizer, a coded momentum, or norm clipping."""
-        optimizer = config["optimizer"]
+        optimizer = config.optimizer
         if optimizer.get("kind") != "frozen_adam":
             raise ValueError(
                 f"optimizer={optimizer.get('kind') or optimizer['_target_']}: estimator="

@@ -19,15 +19,14 @@ from torch.nn.parallel import DistributedDataParallel
 from gcbench.bench.network import gloo_group, hook_state
 from gcbench.bench.timing import Row, mean_seconds
 from gcbench.comm.collectives import Comm
-from gcbench.comm.control import Control, LocalControl, ProcessGroupControl
+from gcbench.comm.control import Control, LocalControl
 from gcbench.comm.transport import GlooTransport, MirrorTransport
-from gcbench.config import Config
 from gcbench.data import Data
-from gcbench.launch.building import build_run
-from gcbench.launch.connections import Connections
 from gcbench.launch.instantiate import make_model
+from gcbench.launch.meeting import Connections
 from gcbench.launch.plan import Machine, make_plan
-from gcbench.settings.trainer import TrainerSettings
+from gcbench.launch.worker import build_run
+from gcbench.settings.config import RunConfig
 from gcbench.train.pipeline import exchanges_in_background
 from gcbench.train.precision import autocast_bf16
 from gcbench.train.replica import is_recurrent
@@ -61,16 +60,16 @@ class GcbenchSteps:
     """A method as `gcbench` runs it; if `mirrored`, other processes are mirrors of this one."""
 
     def __init__(
-        self, config: Config, data: Data, control: ProcessGroupControl, mirrored: bool = False
+        self, config: RunConfig, data: Data, control: Control, mirrored: bool = False
     ) -> None:
-        workers = config["trainer"]["gpus"]
-        virtual = config["trainer"]["launcher"] == "virtual"
+        workers = config.trainer.gpus
+        virtual = config.trainer.launcher == "virtual"
         comm = (
             Comm(workers, MirrorTransport(dist.get_rank(), workers))
             if mirrored
             else _comm(workers, virtual)
         )
-        hidden = exchanges_in_background(TrainerSettings.of(config["trainer"]))
+        hidden = exchanges_in_background(config.trainer)
         side_comm = _comm(workers, virtual) if hidden else None
         own_control = LocalControl() if mirrored or virtual else control
         connections = Connections(comm, side_comm, own_control, CPU)
@@ -131,7 +130,7 @@ class TorchSteps:
     Where the model is `alone`, nothing is exchanged.
     """
 
-    config: Config
+    config: RunConfig
     data: Data
     hook: Hook | None = None
     bucket_mib: int | None = None  # None: as DDP chooses
@@ -144,8 +143,8 @@ class TorchSteps:
     forward: nn.Module = field(init=False)
 
     def __post_init__(self) -> None:
-        model = make_model(self.config["model"], self.data.shape, self.data.outputs)
-        if self.config["trainer"]["channels_last"]:
+        model = make_model(self.config.model, self.data.shape, self.data.outputs)
+        if self.config.trainer.channels_last:
             model = model.to(memory_format=torch.channels_last)
         model = model.to(self.device)
         self.recurrent = is_recurrent(model)
@@ -161,28 +160,28 @@ class TorchSteps:
         return self.forward
 
     def step(self) -> None:
-        trainer = self.config["trainer"]
+        trainer = self.config.trainer
         epoch, step = divmod(
-            self.number, self.data.steps_per_epoch(trainer["gpus"], trainer["batch_size"])
+            self.number, self.data.steps_per_epoch(trainer.gpus, trainer.batch_size)
         )
         inputs, targets = self.data.batch(
             epoch=epoch,
             step=step,
             worker=dist.get_rank(),
-            workers=trainer["gpus"],
-            batch_size=trainer["batch_size"],
-            seed=self.config["seed"],
+            workers=trainer.gpus,
+            batch_size=trainer.batch_size,
+            seed=self.config.seed,
         )
         self.number += 1
         self.optimizer.zero_grad(set_to_none=True)
-        bf16 = self.config["trainer"]["precision"] == "bf16"
+        bf16 = self.config.trainer.precision == "bf16"
         with autocast_bf16(self.device.type) if bf16 else nullcontext():
             loss = loss_of(self.data.task, self._outputs(inputs), targets)
         loss.backward()
         self.optimizer.step()
 
     def _outputs(self, inputs: Tensor) -> Tensor:
-        if inputs.dim() == 4 and self.config["trainer"]["channels_last"]:
+        if inputs.dim() == 4 and self.config.trainer.channels_last:
             inputs = inputs.contiguous(memory_format=torch.channels_last)
         if not self.recurrent:
             return cast(Tensor, self.forward(inputs))

@@ -11,8 +11,9 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compr
 
 from gcbench.bench.timing import Row
 from gcbench.comm.control import LocalControl
-from gcbench.config import Config, resolve_overrides
+from gcbench.config import resolve_overrides
 from gcbench.data import ArrayData, Data, TokenData
+from gcbench.settings.config import RunConfig
 from lib.contenders import Contender, Hook, TorchSteps, powersgd_hook
 from lib.turns import BASELINE, time_rows
 
@@ -40,14 +41,14 @@ def hooked_row(
 
 
 @lru_cache(1)
-def _alone(overrides: str, device: torch.device) -> tuple[Config, Data, TorchSteps]:
+def _alone(overrides: str, device: torch.device) -> tuple[RunConfig, Data, TorchSteps]:
     """Return what all steps of a model share: its drawing takes longer than they do."""
     config, _ = resolve_overrides([*overrides.split(), "trainer.gpus=1", "trainer.precision=bf16"])
-    data = _draw_data(config["model"], config["trainer"]["batch_size"], device)
+    data = _draw_data(config.model, config.trainer.batch_size, device)
     return config, data, TorchSteps(config, data, device=device, alone=True)
 
 
-def _draw_data(model: Config, batch_size: int, device: torch.device) -> Data:
+def _draw_data(model: dict[str, Any], batch_size: int, device: torch.device) -> Data:
     """Return words, or images of CIFAR's shape, for an epoch of eight batches."""
     vocabulary: Any = model.get("vocabulary")
     if vocabulary:

@@ -119,7 +119,7 @@ def main() -> None:
     fixed = [*of_workers(int(os.environ["WORLD_SIZE"])), *FIXED]
     refuse_fixed(typed.overrides, fixed, "all methods take turns here")
     config, _ = resolve_overrides(typed.overrides)
-    backend = use_codecs(config["trainer"]["codec_backend"])
+    backend = use_codecs(config.trainer.codec_backend)
     methods, hooks = METHODS, TORCH
     if typed.compress:
         methods, hooks = {}, {**TORCH, FP16_HOOK: {"hook": fp16_hook}, **compressed()}

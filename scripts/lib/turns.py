@@ -22,11 +22,12 @@ from gcbench.bench.network import TIMEOUT, gloo_group
 from gcbench.bench.timing import Row, ratio_in_turn, seconds, slowest
 from gcbench.codecs.kernels import Backend, use_backend
 from gcbench.comm.control import Control, ProcessGroupControl
-from gcbench.config import Config, ConfigError, compose_overrides, resolve
+from gcbench.config import ConfigError, compose_overrides, resolve
 from gcbench.launch.instantiate import make_data
 from gcbench.launch.meeting import join
 from gcbench.launch.memory import keep_freed_memory
 from gcbench.launch.plan import Machine, choose_codec_backend
+from gcbench.settings.config import RunConfig
 from lib.contenders import (
     CPU,
     Contender,
@@ -216,7 +217,7 @@ def _share_weights(contenders: Iterable[Contender]) -> None:
             p.data = shared.data
 
 
-def _config(overrides: Sequence[str], workers: int) -> Config:
+def _config(overrides: Sequence[str], workers: int) -> RunConfig:
     return resolve(compose_overrides([*overrides, *FIXED, *of_workers(workers)]))
 
 

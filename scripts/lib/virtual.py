@@ -17,11 +17,12 @@ import torch
 
 from gcbench.bench.timing import ratio_in_turn, turns
 from gcbench.comm.control import LocalControl
-from gcbench.config import Config, resolve_overrides
+from gcbench.config import resolve_overrides
 from gcbench.console import TextTable, markdown
 from gcbench.data import Data
 from gcbench.launch.instantiate import make_data
 from gcbench.launch.memory import keep_freed_memory
+from gcbench.settings.config import RunConfig
 from gcbench.train.estimators import batch_of
 from gcbench.train.run import Progress, Run
 from gcbench.train.tasks import loss_of
@@ -88,7 +89,7 @@ def main() -> None:
 class Passes(GcbenchSteps):
     """A forward and a backward pass per worker, or one for all, as in plain PyTorch."""
 
-    def __init__(self, config: Config, data: Data, at_once: bool = False) -> None:
+    def __init__(self, config: RunConfig, data: Data, at_once: bool = False) -> None:
         super().__init__(config, data, LocalControl())
         self._at_once = at_once
 

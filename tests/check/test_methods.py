@@ -74,8 +74,8 @@ def test_methods_that_are_composed_together_are_those_of_runs() -> None:
     for choice in ("qsgd", "powersgd", "unbiased_lowrank"):
         node, knobs = composed[choice]
         config = resolve(compose_overrides([f"compressor={choice}"]))
-        assert node == config["compressor"]
-        assert set(knobs) <= set(config) and not {
+        assert node == config.compressor
+        assert set(knobs) <= set(config.as_dict()) and not {
             "compressor",
             "recommended",
             "seed",

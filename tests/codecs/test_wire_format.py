@@ -117,7 +117,7 @@ def test_every_value_is_read_from_the_bytes(case: str) -> None:
     off = {"error_feedback": "false", "min_size": "0"}
     plain = [f"{key}={value}" for key, value in off.items() if key in method_keys()[name]]
     made = resolve(compose(f"compressor={name}", *knobs, *plain))
-    compressor, recorder = make_compressor(made["compressor"], quiet=True), Recorder()
+    compressor, recorder = make_compressor(made.compressor, quiet=True), Recorder()
     generator = torch.Generator().manual_seed(1)
     grads = {str(i): torch.randn(1, n, generator=generator) for i, n in enumerate(sizes)}
     comm = Comm(2, recorder)

@@ -53,7 +53,7 @@ BETWEEN_NODES = [
 @pytest.mark.parametrize(("workers", "settings"), [(3, SETTINGS), (4, BETWEEN_NODES)])
 def test_the_kernel_counts_what_the_meter_says(workers: int, settings: list[str]) -> None:
     assert len(SETTINGS) >= 50
-    nodes = [resolve(compose(*f"compressor={typed}".split()))["compressor"] for typed in settings]
+    nodes = [resolve(compose(*f"compressor={typed}".split())).compressor for typed in settings]
     ranks = pool(workers).run(tcp_cases.steps_of_methods, nodes, workers)
     differences = {}
     for typed, *counted in zip(settings, *ranks, strict=True):

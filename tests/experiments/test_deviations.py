@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gcbench.config.rows import experiments
+from gcbench.config.choices import experiments
 from gcbench.papers import build as reports
 from gcbench.papers.build import Setting, build, groups_of, list_deviations
 from gcbench.papers.configs import compose, read_key

@@ -11,11 +11,12 @@ import yaml
 
 from gcbench.config import ConfigError, compose_methods, conf_directory
 from gcbench.config.checks import FACTS
-from gcbench.config.rows import experiments, node_of, runs_in
+from gcbench.config.choices import experiments, node_of, runs_in
 from gcbench.identity import ABSENT
 from gcbench.papers.claims import read_claims
 from gcbench.papers.configs import compose, compose_row, read_key
 from gcbench.papers.tables import TableRow, read_table, table_names
+from gcbench.settings.run import RunSettings
 
 CONF = conf_directory()
 NAMES = experiments()
@@ -23,7 +24,8 @@ FOLDERS = sorted({name.rpartition("/")[0] for name in NAMES})
 PAPERS = sorted({name.partition("/")[0] for name in NAMES})
 TABLES = {name: read_table(name) for name in table_names()}
 ROWS = {str(row.path): row for table in TABLES.values() for row in table.rows if row.experiment}
-SHARED = set(yaml.safe_load((CONF / "config.yaml").read_text(encoding="utf-8")))
+SHARED = {*yaml.safe_load((CONF / "config.yaml").read_text(encoding="utf-8"))}
+SHARED |= {*RunSettings.model_fields}
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import gcbench
-from gcbench.config import rows
+from gcbench.config import choices
 from gcbench.identity import clear_folders
 from gcbench.papers import configs
 from gcbench.papers.command import report
@@ -67,13 +67,13 @@ def test_a_change_of_conf_or_of_the_code_composes_anew(
     """A comment changes nothing, and neither does what a table prints beside what its rows run."""
     file, table = tmp_path / "one.yaml", tmp_path / "table" / "paper" / "table1.yaml"
     table.parent.mkdir(parents=True)
-    for room in (configs, rows):
+    for room in (configs, choices):
         monkeypatch.setattr(room, "conf_directory", lambda: tmp_path)
 
     def hash_of(text: str, row: str) -> str:
         file.write_text(f"# @package _global_\n{text}")
         table.write_text(f"rows:\n  - {{{row}}}\n")
-        rows.runs_in.cache_clear()
+        choices.runs_in.cache_clear()
         return configs.hash_sources()
 
     row = "name: a, runs: {bits: 4}"

@@ -14,10 +14,11 @@ import pytest
 from needed import skip
 
 from gcbench.config import Config
-from gcbench.config.rows import experiments
+from gcbench.config.choices import experiments
 from gcbench.launch.start import start
 from gcbench.papers.configs import compose
 from gcbench.records import RunFiles
+from gcbench.settings.config import RunConfig
 
 FOLDERS = {
     "an4": "an4",
@@ -31,9 +32,10 @@ FOLDERS = {
 }
 
 
-def config_of(row: str) -> Config:
+def config_of(row: str) -> RunConfig:
     overrides = ("trainer.launcher=virtual", "trainer.threads=1", "logger.mode=disabled")
-    return deepcopy(compose(row, "smoke", overrides).config)  # bring_data changes it
+    # bring_data changes it
+    return RunConfig.of(deepcopy(compose(row, "smoke", overrides).config))
 
 
 def write_libsvm(folder: Path, dataset: Config) -> None:
@@ -51,8 +53,8 @@ def write_libsvm(folder: Path, dataset: Config) -> None:
         (folder / name).write_text("".join(lines))
 
 
-def bring_data(config: Config, directory: Path) -> None:
-    name, dataset = config["choices"]["dataset"], config["dataset"]
+def bring_data(config: RunConfig, directory: Path) -> None:
+    name, dataset = config.choices["dataset"], config.dataset
     root = Path(dataset.get("root", "")).expanduser()
     if name in FOLDERS and not (root / FOLDERS[name]).is_dir():
         skip("data", f"there is no {FOLDERS[name]}/ in {root}")
@@ -65,7 +67,7 @@ def bring_data(config: Config, directory: Path) -> None:
 @pytest.mark.parametrize("row", experiments())
 def test_it_runs(row: str, tmp_path: Path) -> None:
     config = config_of(row)
-    assert config["experiment"] == row
+    assert config.experiment == row
     bring_data(config, tmp_path / "data")
     start(config, str(tmp_path / "run"))
     result = RunFiles(tmp_path / "run").read_result()

@@ -16,7 +16,7 @@ from sentence import run
 
 from gcbench.codecs.kernels import keep_backend
 from gcbench.config import ConfigError, RunFailed
-from gcbench.launch import codecs
+from gcbench.launch import worker
 from gcbench.launch.plan import Machine
 
 QSGD = ["compressor=qsgd", "bits=4", "min_size=0", "bucket_size=64", "error_feedback=true"]
@@ -78,7 +78,7 @@ def test_what_a_machine_lacks_is_one_sentence(
 
     machine = Machine.detect()
     monkeypatch.setattr(Machine, "detect", lambda: replace(machine, compiler=lack != "no compiler"))
-    monkeypatch.setattr(codecs, "load_native", fail)
+    monkeypatch.setattr(worker, "load_native", fail)
     result = run(tmp_path / "run", *QSGD, VIRTUAL, "trainer.max_steps=2")
     assert (result["status"], result["codec_backend"]) == ("done", "eager")
     (said,) = [

@@ -13,6 +13,7 @@ from sentence import config_of, run
 from gcbench.config import ConfigError
 from gcbench.launch.lock import Lock
 from gcbench.launch.same import find_same_run
+from gcbench.settings.config import RunConfig
 
 SHORT = ("trainer.launcher=virtual", "trainer.max_steps=2")
 
@@ -96,8 +97,8 @@ def test_a_sweep_takes_no_result_of_another_run(tmp_path: Path) -> None:
         "trainer.threads=1",
         "model.widths=[16]",
         *SHORT,
+        f"outputs={tmp_path}",
     )
-    asked["outputs"] = str(tmp_path)
     assert find_same_run(asked, tmp_path / "mine-s1-12345678") == there
     assert find_same_run(config, tmp_path / "mine-s1-12345678") is None
 
@@ -200,8 +201,8 @@ def test_a_finished_run_on_another_link_is_no_answer(
         run(tmp_path, *overrides)
     there = tmp_path / "mine-s1-12345678"
     run(there, *overrides)
-    asked = json.loads((there / "start.json").read_text())["config"]
-    asked["outputs"] = str(tmp_path)
+    kept = json.loads((there / "start.json").read_text())["config"]
+    asked = RunConfig.of({**kept, "outputs": str(tmp_path)})
     assert find_same_run(asked, tmp_path / "other-s1-12345678") == there
     monkeypatch.setenv("GCBENCH_LINK", "1gbit")
     assert find_same_run(asked, tmp_path / "other-s1-12345678") is None

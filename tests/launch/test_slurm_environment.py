@@ -16,7 +16,6 @@ from gcbench.launch import failure, slurm
 from gcbench.launch.failure import failure_of, first_failure, forget_notes
 from gcbench.launch.plan import Machine, make_plan
 from gcbench.launch.slurm import ClusterResources
-from gcbench.settings.trainer import TrainerSettings
 
 STEP = {
     "SLURM_JOB_ID": "17",
@@ -129,7 +128,7 @@ def test_only_that_signal_queues_a_job_again(
 def test_the_shape_of_a_job(
     overrides: list[str], gpus_here: bool, shape: tuple[int, int, int | None]
 ) -> None:
-    trainer = TrainerSettings.of(config_of(*overrides)["trainer"])
+    trainer = config_of(*overrides).trainer
     assert slurm.job_shape(trainer, ClusterResources(2, gpus_here)) == shape
 
 
@@ -142,7 +141,7 @@ def test_the_shape_of_a_job(
 )
 def test_a_job_that_could_not_run_is_not_sent(nodes: int, says: str) -> None:
     typed = [f"trainer.nodes={nodes}", "trainer.gpus=16"]
-    trainer = TrainerSettings.of(config_of(*typed)["trainer"])
+    trainer = config_of(*typed).trainer
     with pytest.raises(ConfigError, match=says):
         slurm.job_shape(trainer, ClusterResources(4, False))
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gcbench.launch import worker
-from gcbench.launch.watch import Place, _who_is_late
+from gcbench.launch.failure import Place, _who_is_late
 
 FORWARD = Place(False, "in forward of step 7")
 EXCHANGE = Place(True, "in exchange of step 7")

@@ -453,7 +453,7 @@ def test_a_run_by_nodes_has_the_exchanges_of_its_nodes(here: Path) -> None:
     """Four hosts are two nodes: metered messages last as long as on the emulated network."""
     overrides = ("compressor=qsgd", "exchange=hierarchical", "workers_per_node=2", "min_size=0")
     run: dict[str, Any] = result()
-    run["config"]["compressor"] = resolve(compose_overrides(overrides))["compressor"]
+    run["config"]["compressor"] = resolve(compose_overrides(overrides)).compressor
     run["config"]["trainer"]["gpus"] = run["workers"] = run["processes"] = 4
     shapes = {"a": (64, 16), "b": (16,), "c": (16, 10), "d": (10,)}
     compressor = make_compressor(run["config"]["compressor"], quiet=True)

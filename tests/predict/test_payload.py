@@ -24,7 +24,7 @@ SCATTERED = 5e-3  # tolerance: shards are padded to whole buckets and groups of 
 
 
 def method(*overrides: str) -> Compressor:
-    return make_compressor(resolve(compose(*overrides))["compressor"], quiet=True)
+    return make_compressor(resolve(compose(*overrides)).compressor, quiet=True)
 
 
 def sent(overrides: list[str], workers: int) -> dict[tuple[str, str], float]:

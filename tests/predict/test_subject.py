@@ -25,13 +25,13 @@ REAL = [
 @pytest.mark.parametrize(("name", "overrides"), slow_but([REAL[0], REAL[4], REAL[5]], REAL))
 def test_facts_are_those_of_the_data(name: str, overrides: list[str]) -> None:
     config = config_of(f"dataset={name}", *overrides)
-    if "download" in config["dataset"]:
-        config["dataset"]["download"] = False  # tests do not write to the user's data folder
+    if "download" in config.dataset:
+        config.dataset["download"] = False  # tests do not write to the user's data folder
     try:
         data = make_data(config)
     except ConfigError as error:
         skip("data", str(error))
-    facts = facts_of(config["choices"]["model"], name)
+    facts = facts_of(config.choices["model"], name)
     assert (data.shape, data.outputs) == (facts.sample, facts.outputs)
     assert abs(data.steps_per_epoch(1, 16) - facts.samples // 16) <= 1
 

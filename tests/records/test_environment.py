@@ -17,6 +17,7 @@ from gcbench.records import environment as records_environment
 from gcbench.records.environment import checked_out, describe_environment, read_quota
 from gcbench.records.result import Begun, make_result
 from gcbench.records.schema import Extended, Git
+from gcbench.settings.config import RunConfig
 
 
 def git(directory: Path, *arguments: str) -> str:
@@ -117,7 +118,7 @@ def test_a_run_names_the_commit_of_its_start_and_those_it_was_continued_with(
     later = git(checkout, "rev-parse", "HEAD")
     assert other.git == Git(commit=commit, dirty=True, date=date, later_commits=[later])
     assert other.extended == [where]
-    config = {"experiment": None, "choices": {}, **CONFIG}
+    config = RunConfig.of({"experiment": None, "choices": {}, **CONFIG})
     assert make_result(config, first, "failed", "why").git == first.git, (
         "whatever the checkout is now"
     )

@@ -17,7 +17,7 @@ from results import plain_result
 from gcbench.config.sentences import sentence_of
 from gcbench.records import RunFiles
 from gcbench.records.files import _strict_json, replacing
-from gcbench.records.tensors import write_tensors
+from gcbench.records.gradients import write_tensors
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),

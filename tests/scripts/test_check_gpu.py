@@ -134,7 +134,7 @@ def check_kernels(compressor: Compressor, kernels: tuple[str, ...] = ()) -> None
 
 
 def test_a_kernel_that_no_step_calls_is_named() -> None:
-    methods = {"qsgd": config_of("compressor=qsgd")["compressor"]}
+    methods = {"qsgd": config_of("compressor=qsgd").compressor}
     with pytest.raises(ConfigError, match="kernel=nosuch: no step of qsgd calls it; type _join"):
         check_gpu(methods, ["nosuch"])
 

@@ -27,7 +27,7 @@ from gcbench.config import (
     resolve_benchmark,
     resolve_overrides,
 )
-from gcbench.config.rows import row_names
+from gcbench.config.choices import row_names
 from gcbench.papers.claims_report import Claims
 from gcbench.papers.command import read_report
 from gcbench.papers.studies.study import make_study

@@ -216,7 +216,7 @@ def test_the_map_is_measured_with_the_methods_of_its_rows() -> None:
     assert race is not None and len(race.contenders) == len(rows)
     for row, one in zip(rows, race.contenders, strict=True):
         typed = reach.overrides(one, next(iter(one.forms)))
-        config = resolve(compose_overrides([*reach.MODEL, *typed]))
+        config = resolve(compose_overrides([*reach.MODEL, *typed])).as_dict()
         expected = compose_row(row.spec, row.budget).config
         for part in ("model", "compressor", "estimator"):
             assert config[part] == expected[part], row.spec.title

@@ -13,7 +13,7 @@ import pytest
 from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
 from gcbench.codecs.kernels import backend_in_use, use_backend
-from gcbench.launch.folder import temporary_folder
+from gcbench.launch.lock import temporary_folder
 from gcbench.private import COMPILER_CACHE, private_folder, use_own_compiler_cache
 
 

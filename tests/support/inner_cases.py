@@ -10,10 +10,10 @@ from torch import Tensor
 
 from gcbench.comm.collectives import Comm
 from gcbench.comm.control import LocalControl
-from gcbench.launch.building import build_run
-from gcbench.launch.connections import Connections
 from gcbench.launch.instantiate import make_data
+from gcbench.launch.meeting import Connections
 from gcbench.launch.plan import Machine, make_plan
+from gcbench.launch.worker import build_run
 from gcbench.train.run import Progress, Run
 from gcbench.train.step import train_step
 

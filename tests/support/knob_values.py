@@ -37,7 +37,7 @@ def _inside(kind: Kind) -> Iterator[Any]:
         if not kind.get("minItems"):
             yield []
     elif kind.get("type") == "string" and not _choices(kind):
-        yield "a"
+        yield from () if "title" in kind else ("a",)  # a text of a form, such as a rate
     elif not _choices(kind):
         yield from (last for last, _ in _edges(kind))
     if kind.get("type") != "null":

@@ -13,9 +13,9 @@ import torch
 from gloo_pool import Process
 
 import gcbench
-from gcbench.config import Config, ConfigError
-from gcbench.launch.same_code import refuse_different_code
-from gcbench.launch.same_config import refuse_different_configs
+from gcbench.config import ConfigError
+from gcbench.launch.agreement import refuse_different_code, refuse_different_configs
+from gcbench.settings.config import RunConfig
 
 
 def gcbench_with_own_modules(*arguments: str) -> None:
@@ -24,7 +24,7 @@ def gcbench_with_own_modules(*arguments: str) -> None:
     processes.gcbench(*arguments)
 
 
-def compare(process: Process, started: list[tuple[Config, str]]) -> str | None:
+def compare(process: Process, started: list[tuple[RunConfig, str]]) -> str | None:
     """Return the error of this process, which was started with a configuration and a directory."""
     config, directory = started[process.rank]
     try:
@@ -35,7 +35,7 @@ def compare(process: Process, started: list[tuple[Config, str]]) -> str | None:
 
 
 def compare_code(
-    process: Process, config: Config, torch_versions: list[str], folders: list[str]
+    process: Process, config: RunConfig, torch_versions: list[str], folders: list[str]
 ) -> str | None:
     """Return the error of this process, whose PyTorch, gcbench and modules are those of its rank.
 

@@ -22,23 +22,23 @@ import gcbench
 from gcbench.codecs.kernels import backend_in_use, keep_backend
 from gcbench.compressors.powersgd import PowerSGD
 from gcbench.compressors.qsgd import QSGD
-from gcbench.config import Config
 from gcbench.launch.instantiate import make_data, make_model
 from gcbench.seeds import mix
+from gcbench.settings.config import RunConfig
 
 LR = 0.1
 STEPS = 4  # DDP rebuilds its buckets after the first
 
 
 def train_like_runner(
-    process: Process, config: Config, knobs: dict[str, Any], bucket_mib: float
+    process: Process, config: RunConfig, knobs: dict[str, Any], bucket_mib: float
 ) -> tuple[list[Tensor], int]:
     """Return the parameters after STEPS steps, and the bits that this worker sent."""
-    data, seed = make_data(config), config["seed"]
+    data, seed = make_data(config), config.seed
     torch.manual_seed(mix(seed) >> 1)
-    model = make_model(config["model"], data.shape, data.outputs)
+    model = make_model(config.model, data.shape, data.outputs)
     ddp = DistributedDataParallel(model, bucket_cap_mb=bucket_mib)
-    compression = gcbench.compress(ddp, config["choices"]["compressor"], seed=seed, **knobs)
+    compression = gcbench.compress(ddp, config.choices["compressor"], seed=seed, **knobs)
     optimizer = torch.optim.SGD(ddp.parameters(), lr=LR)
     for step in range(STEPS):
         inputs, targets = data.batch(
@@ -46,7 +46,7 @@ def train_like_runner(
             step=step,
             worker=process.rank,
             workers=2,
-            batch_size=config["trainer"]["batch_size"],
+            batch_size=config.trainer.batch_size,
             seed=seed,
         )
         optimizer.zero_grad()
@@ -55,7 +55,7 @@ def train_like_runner(
     return [p.detach().clone() for p in model.parameters()], compression.bits_sent
 
 
-def train_compiled(process: Process, config: Config) -> dict[bool, tuple[list[Tensor], int]]:
+def train_compiled(process: Process, config: RunConfig) -> dict[bool, tuple[list[Tensor], int]]:
     """Return what `train_like_runner` returns, by whether codecs were compiled."""
     trained = {}
     with keep_backend():

@@ -31,7 +31,7 @@ from gcbench.check.subject import SETTINGS
 from gcbench.compressors import Compressor
 from gcbench.compressors.virtual import aggregate
 from gcbench.config import Config, compose_overrides, conf_directory, register, resolve
-from gcbench.config.fill import fill_compressor
+from gcbench.config.resolve import fill_compressor
 from gcbench.launch.instantiate import make
 from gcbench.private import private_folder
 
@@ -224,9 +224,9 @@ ONLY = {
 
 @cache
 def compose_method(choice: str, *overrides: str) -> Config:
-    """Return the checked configuration, as the command line makes it."""
+    """Return the checked configuration, as the command line makes it, as plain values."""
     register()
-    return resolve(compose_overrides([f"compressor={choice}", *overrides]))
+    return resolve(compose_overrides([f"compressor={choice}", *overrides])).as_dict()
 
 
 def _kept(name: str, compute: Callable[[], Config]) -> Config:

@@ -13,12 +13,11 @@ from gloo_pool import Process
 
 from gcbench.comm.collectives import Comm
 from gcbench.comm.transport import GlooTransport
-from gcbench.config import Config
-from gcbench.launch.building import build_run
-from gcbench.launch.connections import Connections
 from gcbench.launch.instantiate import make_data
+from gcbench.launch.meeting import Connections
 from gcbench.launch.plan import Machine, make_plan
-from gcbench.settings.trainer import TrainerSettings
+from gcbench.launch.worker import build_run
+from gcbench.settings.config import RunConfig
 from gcbench.train.pipeline import exchanges_in_background
 from gcbench.train.run import Progress, Run, Sample
 from gcbench.train.snapshot import restore, shared_content, worker_content
@@ -36,10 +35,10 @@ class Trained(NamedTuple):
     overlap_ratio: float | None
 
 
-def make_run(process: Process, config: Config) -> Run:
-    workers = config["trainer"]["gpus"]
+def make_run(process: Process, config: RunConfig) -> Run:
+    workers = config.trainer.gpus
     beside = None
-    if exchanges_in_background(TrainerSettings.of(config["trainer"])):
+    if exchanges_in_background(config.trainer):
         group = dist.new_group()
         assert isinstance(group, dist.ProcessGroup)
         beside = Comm(workers, GlooTransport(group))
@@ -54,7 +53,7 @@ def make_run(process: Process, config: Config) -> Run:
         )
 
 
-def messages_of_a_continued_run(process: Process, config: Config) -> list[int]:
+def messages_of_a_continued_run(process: Process, config: RunConfig) -> list[int]:
     """Return the messages of two steps after the third, undisturbed and in a run that continues."""
     messages = []
     run = make_run(process, config)
@@ -78,7 +77,7 @@ def _messages(run: Run) -> int:
     return sum(total.messages for total in run.comm.meter.totals_by_worker[0].values())
 
 
-def train_steps(process: Process, config: Config, steps: int) -> Trained:
+def train_steps(process: Process, config: RunConfig, steps: int) -> Trained:
     run = make_run(process, config)
     progress = Progress.start(run)
     snapshots, exchanged, buckets = [], None, 0

@@ -11,6 +11,7 @@ from gcbench.records import RunFiles
 from gcbench.records.files import replace_file
 from gcbench.records.result import Begun, count_bits, make_result, summarize_tests
 from gcbench.records.schema import PHASES, SCHEMA_VERSION, Git, Result, Status
+from gcbench.settings.config import RunConfig
 
 PARAMETERS = 1000
 # A commit of after all changes of numbers, so that no result is stale.
@@ -63,7 +64,7 @@ def result_of(
     plain = compose(experiment, budget, overrides)
     config = {**plain.config, "seed": seed, "experiment": experiment, "choices": plain.choices}
     result = {
-        **make_result(config, BEGUN, status, reason).model_dump(),
+        **make_result(RunConfig.of(config), BEGUN, status, reason).model_dump(),
         "started": finished,
         "finished": finished,
     }

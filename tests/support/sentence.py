@@ -11,6 +11,7 @@ from omegaconf import DictConfig
 from gcbench.config import Config, compose_overrides, resolve
 from gcbench.launch.start import start
 from gcbench.records import RunFiles
+from gcbench.settings.config import RunConfig
 
 SMALL = ("trainer.threads=1", "trainer.batch_size=16", "trainer.epochs=1", "logger.mode=disabled")
 
@@ -19,8 +20,13 @@ def compose(*overrides: str) -> DictConfig:
     return compose_overrides(overrides)
 
 
-def config_of(*overrides: str) -> Config:
+def config_of(*overrides: str) -> RunConfig:
     return resolve(compose(*overrides))
+
+
+def values_of(*overrides: str) -> Config:
+    """Return the plain values of a configuration, as a result keeps them."""
+    return config_of(*overrides).as_dict()
 
 
 def run(directory: Path, *overrides: str, in_sweep: bool = False) -> dict[str, Any]:

@@ -10,11 +10,11 @@ from typing import Any, cast
 import torch
 from gloo_pool import Process
 
-from gcbench.config import Config
-from gcbench.launch.building import build_run
-from gcbench.launch.connections import Connections
 from gcbench.launch.instantiate import make_data
+from gcbench.launch.meeting import Connections
 from gcbench.launch.plan import Machine, make_plan
+from gcbench.launch.worker import build_run
+from gcbench.settings.config import RunConfig
 from gcbench.train.checkpoints import Checkpoints
 from gcbench.train.drift import ReplicasDrifted, refuse_drift
 from gcbench.train.loop import train
@@ -36,9 +36,9 @@ def drift_error(process: Process, drifted: tuple[int, ...]) -> str | None:
     return None
 
 
-def drift_error_at_the_end(process: Process, config: Config) -> str | None:
+def drift_error_at_the_end(process: Process, config: RunConfig) -> str | None:
     """Return the error message if process 1 loses its weights after the last step was logged."""
-    workers = config["trainer"]["gpus"]
+    workers = config.trainer.gpus
     joined = Connections(process.comm(workers), None, process.control, torch.device("cpu"))
     plan, data = make_plan(config, Machine.detect()), make_data(config)
     with tempfile.TemporaryDirectory() as folder:

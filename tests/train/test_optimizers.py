@@ -187,7 +187,7 @@ def test_any_optimizer_and_any_schedule_run(tmp_path: Path) -> None:
     ]
     cosine = "schedule._target_=torch.optim.lr_scheduler.CosineAnnealingLR"
     config = config_of(*overrides, cosine)
-    assert config["optimizer"] == {"_target_": "torch.optim.RMSprop", "alpha": 0.9, "lr": 0.01}
+    assert config.optimizer == {"_target_": "torch.optim.RMSprop", "alpha": 0.9, "lr": 0.01}
     optimizer = torch.optim.RMSprop([torch.zeros(1)], lr=0.01)
     reference = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=6)
     expected = []

@@ -19,8 +19,9 @@ from torch import Tensor
 
 from gcbench.comm.control import LocalControl
 from gcbench.compressors import State
-from gcbench.config import Config, ConfigError, RunFailed
+from gcbench.config import ConfigError, RunFailed
 from gcbench.identity import fingerprint, relevant_config
+from gcbench.settings.config import RunConfig
 from gcbench.train import pipeline
 from gcbench.train.pipeline import TURN_STEPS, TURNS
 
@@ -32,12 +33,12 @@ GLOBAL = ["global_randk", "global_randk_multiscale", "maxnorm", "maxnorm_multisc
 BY_TENSOR = sorted(set(CHOICES) - set(GLOBAL))
 
 
-def config(choice: str, *overrides: str) -> Config:
+def config(choice: str, *overrides: str) -> RunConfig:
     whole = config_of(*SMALL, *OVERRIDES, f"compressor={choice}", *overrides)
     # Tensors have several quantization buckets, and none is sent uncompressed.
     for small, knob in (("bucket_size", 64), ("min_size", 0)):
-        if whole["compressor"].get(small):
-            whole["compressor"][small] = knob
+        if whole.compressor.get(small):
+            whole.compressor[small] = knob
     return whole
 
 
@@ -156,7 +157,8 @@ def test_overlap_gives_the_same_update_in_any_layout(model: str) -> None:
     data = "dataset._target_=own_data.text" if model == "lstm_small" else "dataset=digits"
     overrides = [f"model={model}", data, "trainer.batch_size=4", "compressor=powersgd"]
     whole = config_of(*SMALL[:1], *SMALL[2:], *overrides, "trainer.gpus=2")
-    overlapped = {**whole, "trainer": {**whole["trainer"], "overlap": True, "bucket_mib": 0.1}}
+    trainer = whole.trainer.model_copy(update={"overlap": True, "bucket_mib": 0.1})
+    overlapped = whole.model_copy(update={"trainer": trainer})
     (a, _), (b, _) = pool(2).run(train_steps, whole, 2), pool(2).run(train_steps, overlapped, 2)
     assert b.buckets > 1
     torch.testing.assert_close(b.parameters[-1], a.parameters[-1], rtol=0, atol=1e-7)
@@ -311,7 +313,7 @@ def test_processes_agree_that_some_parameters_are_skipped(tmp_path: Path) -> Non
 
 def test_runs_with_overlap_continue_those_without_but_have_names_of_their_own() -> None:
     plain, overlapped, late = (
-        config("qsgd", *overrides)
+        config("qsgd", *overrides).as_dict()
         for overrides in ((), BUCKETS, ("trainer.double_buffering=true",))
     )
     assert fingerprint(plain) == fingerprint(overlapped) != fingerprint(late)

@@ -13,10 +13,10 @@ from sentence import SMALL, config_of, run
 from gcbench.comm.collectives import Comm
 from gcbench.comm.control import LocalControl
 from gcbench.compressors import Goal, flatten
-from gcbench.launch.building import build_run
-from gcbench.launch.connections import Connections
 from gcbench.launch.instantiate import make_data
+from gcbench.launch.meeting import Connections
 from gcbench.launch.plan import Machine, make_plan
+from gcbench.launch.worker import build_run
 from gcbench.train.run import Progress, Run
 from gcbench.train.step import sample, train_step
 
@@ -68,7 +68,7 @@ def test_the_loss_of_the_log_is_the_mean_of_all_workers_and_steps(tmp_path: Path
 def begin(tmp_path: Path, *overrides: str) -> tuple[Run, Progress]:
     """Return a run of virtual workers after its first step."""
     config = config_of(*SMALL, "trainer.launcher=virtual", *overrides)
-    workers = config["trainer"]["gpus"]
+    workers = config.trainer.gpus
     joined = Connections(Comm(workers), None, LocalControl(), torch.device("cpu"))
     plan, data = make_plan(config, Machine.detect()), make_data(config)
     run = build_run(config, plan, joined, data, tmp_path)

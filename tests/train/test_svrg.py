@@ -23,6 +23,7 @@ from gcbench.models.linear import Linear
 from gcbench.models.lstm import LSTM
 from gcbench.records.clock import Clock
 from gcbench.records.gradients import GradientFiles, read_gradients
+from gcbench.settings.config import RunConfig
 from gcbench.settings.optimizer import ScheduleSettings
 from gcbench.settings.trainer import TrainerSettings
 from gcbench.train.estimators import SGD
@@ -265,7 +266,7 @@ def test_it_refuses_what_has_no_full_gradient(
 
 
 def refuse(estimator: Any, model: nn.Module, data: Any, optimizer: dict[str, Any]) -> None:
-    estimator.refuse(model, data, build_method("none"), {"optimizer": optimizer})
+    estimator.refuse(model, data, build_method("none"), RunConfig.of({"optimizer": optimizer}))
 
 
 def test_what_it_takes_and_refuses_from_the_command_line(tmp_path: Path) -> None:

@@ -53,8 +53,8 @@ class WarmStart(OnRealGradients):
 
     def rows(self) -> Iterator[Row]:
         if self.recorded is None and self.dataset in DATASETS:
-            config = resolve(compose_overrides(self._overrides()))
-            shapes = shapes_of_model(config["model"], facts_of(self.model, self.dataset))
+            model = resolve(compose_overrides(self._overrides())).model
+            shapes = shapes_of_model(model, facts_of(self.model, self.dataset))
             self._refuse_whole_rank(torch.empty(1, *s, device="meta") for s in shapes.values())
         windows = [[_mean_matrices(recorded) for recorded in window] for window in self.windows()]
         if all(len(window) == 1 for window in windows):

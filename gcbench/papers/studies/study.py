@@ -93,13 +93,13 @@ def make_study(name: str, arguments: Sequence[str]) -> Study:
 
 def compressor(*overrides: str) -> Compressor:
     """Return the compressor that overrides such as compressor=qsgd bits=4 choose."""
-    return make_compressor(resolve(compose_overrides(overrides))["compressor"])
+    return make_compressor(resolve(compose_overrides(overrides)).compressor)
 
 
 def model_shapes(*overrides: str) -> Shapes:
     """Return the shapes of the parameters of a model, by overrides such as model=resnet18."""
     config = resolve(compose_overrides(overrides))
-    return shapes_of_model(config["model"], facts_of(config["choices"]["model"], None))
+    return shapes_of_model(config.model, facts_of(config.choices["model"], None))
 
 
 class StudyArguments(Arguments):

@@ -23,7 +23,7 @@ from gcbench.drawing import (
     panels,
     style_of_method,
 )
-from gcbench.records.scores import where_reached
+from gcbench.records.metrics import where_reached
 from gcbench.report.figures.curves import track
 from gcbench.report.figures.series import LABELS, Drawn, Series, caveats, label_of, untimed
 from gcbench.report.measures import LOWER, seconds

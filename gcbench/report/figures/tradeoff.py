@@ -16,7 +16,7 @@ from matplotlib.lines import Line2D
 from matplotlib.transforms import Bbox
 
 from gcbench.drawing import finish, logarithmic, panels, style_of_method
-from gcbench.records.scores import MAIN_SCORES
+from gcbench.records.metrics import MAIN_SCORES
 from gcbench.report.figures.series import LABELS, Drawn, Series, label_of
 from gcbench.report.measures import LOWER
 
