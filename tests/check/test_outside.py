@@ -19,7 +19,7 @@ from gcbench.check.command import check
 from gcbench.check.methods import read_methods
 from gcbench.check.report import check_method
 from gcbench.check.subject import subject_of
-from gcbench.config import Config, ConfigError
+from gcbench.config import Config
 from gcbench.launch.local import WorkerFailed
 
 FOLDER = Path(outside.__file__).parent
@@ -133,35 +133,6 @@ def test_what_was_typed_is_not_changed() -> None:
     assert {node["min_size"] for node in subject.cases.values()} == {5}
     assert list(subject.cases) == ["", "bucket_size=16", "error_feedback=true bucket_size=16"]
     assert subject.typed["method"]["bucket_size"] == 512
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["nowhere.Method"], "nowhere.Method cannot be imported"),
-        (["qsgd"], "qsgd: a class is typed with its module, .*, type compressor=qsgd"),
-        (["outside.Unnatural"], "outside has no Unnatural; type Natural"),
-        (["outside.Natural", "rank=2"], "outside.Natural has no such argument"),
-        ([], "nothing was asked for; type my_package.MyMethod"),
-        (
-            ["outside.Natural", "--config-dri=mine"],
-            "unrecognized arguments: --config-dri=mine; type gcbench check --help",
-        ),
-        (["outside.Natural", "rank"], "rank: type outside.Natural's settings as key=value"),
-        (
-            ["gcbench.compressors.qsgd.QSGD", "levels=0"],
-            "levels=0: type a whole number from 1 to 127",
-        ),
-    ],
-)
-def test_bad_names_and_settings_end_in_one_sentence(arguments: list[str], says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
-        check(arguments)
-
-
-def test_an_unknown_folder_ends_in_one_sentence() -> None:
-    with pytest.raises(ConfigError, match="--config-dir nowhere: there is no such folder"):
-        check(["compressor=powers", "--config-dir", "nowhere"])
 
 
 def test_it_is_listed_with_the_others() -> None:

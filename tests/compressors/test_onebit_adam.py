@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 from method_cases import aggregate, build_method, compose_method, flat, gradients
-from sentence import run
 from torch import Tensor, nn
 
 from gcbench.compressors import State, build
 from gcbench.compressors.dense import Dense
-from gcbench.config import ConfigError
 from gcbench.launch.instantiate import make
 from gcbench.train.optimizers import FrozenAdam
 
@@ -101,31 +97,3 @@ def test_momentum_and_warm_up_are_those_of_the_optimizer(
 ) -> None:
     node = compose_method("onebit_adam", *overrides)["compressor"]
     assert (node["momentum"], node["dense_steps"]) == taken
-
-
-@pytest.mark.parametrize(
-    ("overrides", "says"),
-    [
-        (("optimizer=adamw",), "optimizer=adamw: .*; type optimizer=frozen_adam"),
-        (
-            ("optimizer._target_=torch.optim.RMSprop", "optimizer.lr=0.1"),
-            "optimizer=torch.optim.RMSprop: .*; type optimizer=frozen_adam",
-        ),
-        (
-            ("optimizer=frozen_adam", "compressor.momentum=0.5"),
-            r"compressor.momentum=0.5 must .* is 0.9; type optimizer.betas=\[0.5,0.999\]",
-        ),
-        (
-            ("compressor.momentum=0.5",),
-            "compressor.momentum=0.5 must .*; type optimizer.momentum=0.5",
-        ),
-        (
-            ("optimizer=frozen_adam", "compressor.dense_steps=3"),
-            "compressor.dense_steps=3 must .* are 100; type optimizer.freeze_steps=3",
-        ),
-    ],
-)
-def test_what_disagrees_is_refused(tmp_path: Path, overrides: tuple[str, ...], says: str) -> None:
-    with pytest.raises(ConfigError, match=says) as error:
-        run(tmp_path, "compressor=onebit_adam", *overrides)
-    assert "\n" not in str(error.value)

@@ -5,11 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gcbench.config import ConfigError
 from gcbench.data import Data
 from gcbench.data.digits import digits
 from gcbench.data.synthetic import synthetic, synthetic_rows
-from gcbench.launch.instantiate import make
 
 
 def test_digits_split_is_fixed_and_stratified() -> None:
@@ -100,9 +98,3 @@ def test_synthetic_rows_come_from_their_optimum() -> None:
     assert (len(inputs), data.test_batches(64)) == (200, 4)
     assert float((inputs @ data.optimum.T - targets).std()) == pytest.approx(0.1, rel=0.2)
     assert not any((row == everything[0]).all(1).any() for row in inputs)
-
-
-def test_synthetic_refuses_other_tasks() -> None:
-    node = {"_target_": "gcbench.data.synthetic.synthetic", "task": "ranking"}
-    with pytest.raises(ConfigError, match=r"dataset\.task=ranking.*classification or regression"):
-        make(node, "dataset")

@@ -303,14 +303,6 @@ def test_a_name_that_is_no_folder_is_refused_before_any_is_made(here: Path, name
     assert list(here.iterdir()) == []
 
 
-def test_a_mistake_is_told_in_our_sentence_only(here: Path) -> None:
-    done = command(("bits=11",), here, dict(os.environ), timeout=100)
-    assert (
-        done.stderr.splitlines()[0].startswith("gcbench: bits=11: ")
-        and "overrides" not in done.stderr
-    )
-
-
 @pytest.mark.parametrize("kind", ["open", "link"])
 def test_a_cluster_in_a_folder_that_others_could_make_is_refused(here: Path, kind: str) -> None:
     folder = here / "cluster"

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from gcbench.comm import LocalControl
 from gcbench.compressors import State
-from gcbench.config import Config, ConfigError, RunFailed
+from gcbench.config import Config, RunFailed
 from gcbench.identity import fingerprint, relevant_config
 from gcbench.train import pipeline
 from gcbench.train.pipeline import TURN_STEPS, TURNS
@@ -236,32 +236,6 @@ def test_a_resumed_run_applies_what_was_under_way(tmp_path: Path) -> None:
     assert resumed["resumed_step"] == 4
     a, b = ((tmp_path / name / "metrics.jsonl").read_text() for name in ("whole", "parts"))
     assert a == b
-
-
-@pytest.mark.parametrize("choice", GLOBAL)
-def test_methods_of_global_scope_are_refused_with_overlap(choice: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"trainer.overlap=true .* trainer.double_buffering=true"):
-        run(tmp_path, f"compressor={choice}", "trainer.overlap=true", "trainer.launcher=local")
-
-
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (("trainer.double_buffering=true",), "type only one"),
-        ((VIRTUAL,), "trainer.launcher=local"),
-        (("estimator=svrg", "model=linear", "optimizer.momentum=0"), "estimator=sgd"),
-        (("exchange=scatter",), "trainer.double_buffering=true"),
-        (("clip_norm=1",), "trainer.double_buffering=true"),
-        (("trainer.bucket_mib=0",), "trainer.bucket_mib=0"),
-        (("trainer.overlap=sometimes",), "type trainer.overlap=true, false or auto"),
-    ],
-)
-def test_what_cannot_be_overlapped_is_refused_in_one_sentence(
-    overrides: tuple[str, ...], message: str, tmp_path: Path
-) -> None:
-    with pytest.raises(ConfigError) as error:
-        run(tmp_path, "trainer.overlap=true", *overrides)
-    assert message in str(error.value) and "\n" not in str(error.value)
 
 
 @pytest.mark.usefixtures("copied_workers")
