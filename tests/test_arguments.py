@@ -48,18 +48,7 @@ class Settings:
 
 
 def test_values_have_the_types_of_their_fields() -> None:
-    typed = [
-        "a",
-        "steps=5",
-        "seconds=1e-3",
-        "overlap=true",
-        "form=latex",
-        "in=[4,5]",
-        "b",
-        "--config-dir",
-        "c",
-        "in=6",
-    ]
+    typed = "a steps=5 seconds=1e-3 overlap=true form=latex in=[4,5] b --config-dir c in=6".split()
     arguments = read_arguments(Own, typed)
     assert (arguments.steps, arguments.seconds, arguments.overlap, arguments.form) == (
         5,

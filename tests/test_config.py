@@ -33,16 +33,7 @@ from gcbench.identity import fingerprint, identify
 from gcbench.settings.config import SCHEMAS
 
 GROUPS = (
-    "model",
-    "dataset",
-    "estimator",
-    "compressor",
-    "optimizer",
-    "schedule",
-    "trainer",
-    "network",
-    "logger",
-    "resume",
+    *"model dataset estimator compressor optimizer schedule trainer network logger resume".split(),
     "budget",
 )
 CHOICES = [(g, f.stem) for g in GROUPS for f in sorted((conf_directory() / g).glob("*.yaml"))]
@@ -203,12 +194,7 @@ def test_runs_that_differ_have_directories_that_differ() -> None:
         == name
     )
     typed = (
-        "bits=3",
-        "seed=2",
-        "optimizer.lr=0.1",
-        "trainer.gpus=4",
-        "model.widths=[3]",
-        "network=emulated",
+        *"bits=3 seed=2 optimizer.lr=0.1 trainer.gpus=4 model.widths=[3] network=emulated".split(),
     )
     assert len({name, *(run_name(compose(o)) for o in typed)}) == 1 + len(typed)
     assert run_name(compose("name=mine")).startswith("mine-s1-")
@@ -306,10 +292,7 @@ def test_a_recipe_takes_the_place_of_everything_but_the_method_and_the_form_of_o
     assert (medium["rank"], medium["error_feedback"]) == (7, True)
     typed = config_of(
         ROW,
-        "budget=cpu_medium",
-        "trainer.label_smoothing=0.1",
-        "trainer.epochs=2",
-        "schedule=steps",
+        *"budget=cpu_medium trainer.label_smoothing=0.1 trainer.epochs=2 schedule=steps".split(),
     )
     assert typed["trainer"]["label_smoothing"] == 0.1 and typed["choices"]["schedule"] == "steps"
     others = {name: config_of(ROW, f"budget={name}") for name in ("cpu", "cpu_long")}
@@ -425,11 +408,7 @@ def test_a_budget_may_leave_the_rate_to_the_number_of_workers() -> None:
 def test_what_is_typed_stays_whatever_the_budget() -> None:
     config = config_of(
         ROW,
-        "budget=cpu",
-        "model=resnet20",
-        "trainer.epochs=7",
-        "optimizer.lr=0.3",
-        "trainer.gpus=2",
+        *"budget=cpu model=resnet20 trainer.epochs=7 optimizer.lr=0.3 trainer.gpus=2".split(),
     )
     assert config["choices"]["model"] == "resnet20" and config["optimizer"]["lr"] == 0.3
     assert (

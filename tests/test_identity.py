@@ -26,14 +26,9 @@ from gcbench.identity import (
 @pytest.fixture(scope="module")
 def config() -> dict[str, Any]:
     return config_of(
-        "model=resnet8",
-        "dataset=cifar10",
-        "compressor=signum",
-        "+compressor.bucket_scope=tensor",
-        "+compressor.min_ratio=0",
-        "+compressor.method.scale=mean",
-        "+compressor.method.combine=mean",
-        "optimizer=frozen_adam",
+        *"model=resnet8 dataset=cifar10 compressor=signum +compressor.bucket_scope=tensor".split(),
+        *"+compressor.min_ratio=0 +compressor.method.scale=mean".split(),
+        *"+compressor.method.combine=mean optimizer=frozen_adam".split(),
     )
 
 

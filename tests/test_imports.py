@@ -9,16 +9,7 @@ import gcbench
 
 PACKAGE = Path(gcbench.__file__).parent
 # Plain modules that every room may import.
-SHARED = {
-    "identity",
-    "settings",
-    "seeds",
-    "private",
-    "deadline",
-    "reasons",
-    "console",
-    "drawing",
-}
+SHARED = {*"identity settings seeds private deadline reasons console drawing".split()}
 MAY_IMPORT = {
     "comm": set(),
     "codecs": set(),
@@ -34,30 +25,10 @@ MAY_IMPORT = {
     "predict": {"config", "launch", "compressors", "comm", "records"},
     "report": {"config", "records", "comm", "predict"},
     "studies": {
-        "config",
-        "launch",
-        "bench",
-        "check",
-        "compressors",
-        "codecs",
-        "comm",
-        "records",
-        "predict",
-        "report",
+        *"config launch bench check compressors codecs comm records predict report".split()
     },
     "library": {"config", "launch", "train", "compressors", "codecs", "comm", "records", "report"},
-    "cli": {
-        "config",
-        "launch",
-        "bench",
-        "check",
-        "report",
-        "studies",
-        "predict",
-        "search",
-        "sweep_progress",
-        "tune",
-    },
+    "cli": {*"config launch bench check report studies predict search sweep_progress tune".split()},
     "sweep_progress": {"config", "launch", "records", "report", "search"},
     "search": {"config", "records", "report"},
     "job_queue": {"launch", "records", "report"},
@@ -75,17 +46,7 @@ MAY_IMPORT = {
 ONLY_IN = {
     "hydra": {"cli", "config", "launch", "search", "sweep_progress"},
     "omegaconf": {"cli", "config", "launch", "search", "sweep_progress"},
-    "pydantic": {
-        "settings",
-        "tune",
-        "config",
-        "compressors",
-        "data",
-        "models",
-        "predict",
-        "records",
-        "report",
-    },
+    "pydantic": {*"settings tune config compressors data models predict records report".split()},
     "torch.distributed": {"comm", "launch", "bench", "check", "library"},
     "wandb": {"records", "report"},
     "matplotlib": {"report", "predict", "drawing"},

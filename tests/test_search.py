@@ -20,12 +20,8 @@ from gcbench.records.schema import BITS_PER_MIB
 from gcbench.search import WORST, explain_sweeper_error, objectives
 
 SHORT = (
-    "logger=none",
-    "trainer.launcher=virtual",
-    "trainer.max_steps=2",
-    "trainer.threads=1",
-    "model.widths=[16]",
-    "hydra.sweeper.n_jobs=1",
+    *"logger=none trainer.launcher=virtual trainer.max_steps=2 trainer.threads=1".split(),
+    *"model.widths=[16] hydra.sweeper.n_jobs=1".split(),
 )
 
 

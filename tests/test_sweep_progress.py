@@ -34,10 +34,7 @@ from gcbench.records.schema import Result, Status
 from gcbench.sweep_progress import SweepProgress, SweepRow, listed_errors, plan_sentence
 
 OVERRIDES = [
-    "logger.mode=disabled",
-    "trainer.launcher=virtual",
-    "trainer.max_steps=2",
-    "model.widths=[16]",
+    *"logger.mode=disabled trainer.launcher=virtual trainer.max_steps=2 model.widths=[16]".split(),
     "trainer.threads=1",
 ]
 

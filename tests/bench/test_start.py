@@ -71,9 +71,7 @@ def test_processes_without_a_gpu_of_their_own_are_refused(
 def test_a_step_is_timed_beside_a_dense_one_and_the_hook(device: str, tmp_path: Path) -> None:
     overrides = ["compressor=powersgd", f"device={device}", "sizes=[1000]", "draws=[]"]
     overrides += [
-        "codec_backend=eager",
-        "rounds=1",
-        "workers=[1]",
+        *"codec_backend=eager rounds=1 workers=[1]".split(),
         f"outputs={tmp_path}",
         "name=one",
     ]

@@ -100,10 +100,7 @@ def test_an_error_of_theirs_is_told_with_its_place(capsys: pytest.CaptureFixture
 def test_it_trains(tmp_path: Path) -> None:
     """The model has 64 x 10 weights and 10 biases: 650 bytes of exponents and 82 of signs."""
     overrides = [
-        "compressor=powers",
-        "min_size=0",
-        "trainer.max_steps=3",
-        "trainer.launcher=virtual",
+        *"compressor=powers min_size=0 trainer.max_steps=3 trainer.launcher=virtual".split(),
         "model=linear",
     ]
     places = ["logger.mode=disabled", f"directory={tmp_path}"]

@@ -50,15 +50,9 @@ def test_omega_is_as_defined() -> None:
 
 
 def test_omega_of_the_first_integers_by_hand() -> None:
-    assert [omega(k) for k in (1, 2, 3, 4, 7, 8, 16)] == [
-        "0",
-        "100",
-        "110",
-        "101000",
-        "101110",
-        "1110000",
-        "10100100000",
-    ]
+    assert [
+        omega(k) for k in (1, 2, 3, 4, 7, 8, 16)
+    ] == "0 100 110 101000 101110 1110000 10100100000".split()
 
 
 @pytest.mark.parametrize("levels", [1, 2, 7, 127])

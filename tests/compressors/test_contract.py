@@ -75,26 +75,9 @@ CONTRACTIVE = {choice for choice, promises in PROMISES.items() if promises.contr
 MEAN_LINEAR = {choice for choice, promises in PROMISES.items() if promises.mean_linear}
 DIVISIBLE = {choice for choice, promises in PROMISES.items() if promises.divisible}
 RANDOM = {
-    "dion",
-    "qsgd_by_kind",
-    "qsgd",
-    "powersgd",
-    "ecqsgd",
-    "random_k",
-    "random_block",
-    "orq",
-    "linear",
-    "qsgd_levels",
-    "terngrad",
-    "bingrad_pb",
-    "maxnorm",
-    "maxnorm_multiscale",
-    "global_randk",
-    "global_randk_multiscale",
-    "unbiased_lowrank",
-    "atomo",
-    "natural",
-    "acpsgd",
+    *"dion qsgd_by_kind qsgd powersgd ecqsgd random_k random_block orq linear qsgd_levels".split(),
+    *"terngrad bingrad_pb maxnorm maxnorm_multiscale global_randk global_randk_multiscale".split(),
+    *"unbiased_lowrank atomo natural acpsgd".split(),
 }
 NEVER_ZERO = {"signum"}  # a zero also gets one of the two signs
 # The narrowest float type that is sent; for all other choices it is float32.

@@ -30,9 +30,7 @@ def test_a_model_of_the_users_gets_shape_and_outputs_from_the_data(
 
 def test_what_is_typed_for_a_model_of_the_users_stays(tmp_path: Path) -> None:
     overrides = [
-        "model._target_=own_models.Open",
-        "+model.outputs=12",
-        "trainer.launcher=virtual",
+        *"model._target_=own_models.Open +model.outputs=12 trainer.launcher=virtual".split(),
         "trainer.max_steps=1",
     ]
     assert run(tmp_path, *overrides)["parameters"] == 64 * 5 + 5 + 5 * 12 + 12
@@ -138,9 +136,7 @@ def test_text_cannot_be_cut_into_micro_batches(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="trainer.accumulate=2: model=lstm carries hidden state"):
         run(
             tmp_path / "out",
-            "model=lstm",
-            "model.width=8",
-            "dataset=wikitext2",
+            *"model=lstm model.width=8 dataset=wikitext2".split(),
             f"data.root={tmp_path}",
             "trainer.batch_size=2",
             "trainer.accumulate=2",
@@ -179,9 +175,7 @@ def test_text_cannot_be_cut_into_micro_batches(tmp_path: Path) -> None:
         ),
         (
             [
-                "compressor=scaled_sign",
-                "error_feedback=true",
-                "estimator=zero_one_adam",
+                *"compressor=scaled_sign error_feedback=true estimator=zero_one_adam".split(),
                 "optimizer=frozen_adam",
             ],
             0.0,

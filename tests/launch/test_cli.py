@@ -114,9 +114,7 @@ def test_a_reader_that_has_read_enough_ends_nothing(
 def test_lines_are_whole_where_no_terminal_has_a_width(tmp_path: Path) -> None:
     overrides = [
         *QUICK,
-        "trainer.launcher=virtual",
-        "trainer.max_steps=2",
-        "name=a-rather-long-name-of-a-run",
+        *"trainer.launcher=virtual trainer.max_steps=2 name=a-rather-long-name-of-a-run".split(),
     ]
     done = run_copy(tmp_path, *overrides)
     assert any(
@@ -181,9 +179,7 @@ def test_their_own_model_and_data_without_touching_the_package(tmp_path: Path) -
         "    return (x, x[:, :3].argmax(1)), (x[:64], x[:64, :3].argmax(1))\n"
     )
     overrides = [
-        "model._target_=mine.Net",
-        "+model.width=9",
-        "dataset._target_=mine.make_data",
+        *"model._target_=mine.Net +model.width=9 dataset._target_=mine.make_data".split(),
         "logger.mode=disabled",
     ]
     done = run_copy(
@@ -292,9 +288,7 @@ def test_a_sweep_makes_one_directory_a_job(tmp_path: Path) -> None:
     arguments = [
         "-m",
         *QUICK,
-        "compressor=none,qsgd",
-        "trainer.launcher=virtual",
-        "trainer.max_steps=2",
+        *"compressor=none,qsgd trainer.launcher=virtual trainer.max_steps=2".split(),
     ]
     done = run_copy(tmp_path, *arguments)
     assert done.returncode == 0, done.stderr

@@ -11,10 +11,7 @@ from sentence import run
 from gcbench.predict.compare import compare
 
 OVERRIDES = (
-    "trainer.max_steps=6",
-    "trainer.eval_every=null",
-    "compressor=none",
-    "trainer.error_every=null",
+    *"trainer.max_steps=6 trainer.eval_every=null compressor=none trainer.error_every=null".split(),
 )
 EMULATED = ("network=emulated", "network.bandwidth=1mbit", "network.latency=100ms")
 N = 64 * 16 + 16 + 16 * 10 + 10

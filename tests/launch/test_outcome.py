@@ -80,12 +80,9 @@ def test_a_worker_alone_in_its_node_sends_what_a_gather_does(tmp_path: Path) -> 
 
 
 def test_a_resumed_run_goes_on_counting(tmp_path: Path) -> None:
-    overrides = [
-        "min_size=0",
-        "exchange=hierarchical",
-        "workers_per_node=2",
-        "trainer.checkpoint_steps=2",
-    ]
+    overrides = (
+        "min_size=0 exchange=hierarchical workers_per_node=2 trainer.checkpoint_steps=2".split()
+    )
     whole = virtual(tmp_path, *overrides)
     (tmp_path / "result.json").unlink()
     resumed = virtual(tmp_path, *overrides)

@@ -182,8 +182,5 @@ def test_no_network_is_emulated_where_nothing_is_exchanged_or_timed(
 def test_a_network_is_emulated_between_as_many_processes_as_workers() -> None:
     assert plan_of(
         LAPTOP,
-        "network=emulated",
-        "trainer.gpus=64",
-        "trainer.launcher=local",
-        "trainer.processes=null",
+        *"network=emulated trainer.gpus=64 trainer.launcher=local trainer.processes=null".split(),
     ).timed

@@ -21,17 +21,12 @@ from nightly import slow_but
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 QUICK = [
-    "model.widths=[16]",
-    "logger.mode=disabled",
-    "min_size=0",
-    "trainer.device=cpu",
+    *"model.widths=[16] logger.mode=disabled min_size=0 trainer.device=cpu".split(),
     "trainer.threads=1",
 ]
 LONG = [
     *QUICK,
-    "trainer.max_steps=300",
-    "trainer.epochs=100",
-    "trainer.log_every=10",
+    *"trainer.max_steps=300 trainer.epochs=100 trainer.log_every=10".split(),
     "trainer.eval_every=null",
 ]
 # No machine finishes this before the test ends it.
@@ -255,11 +250,7 @@ def test_a_run_that_makes_way_for_an_urgent_job_goes_on_after_it(
     ).stdout.strip()
     wait_for(lambda: losses(tmp_path))
     urgent = run(
-        "srun",
-        "--partition=urgent",
-        "--nodes=2",
-        "--exclusive",
-        "true",
+        *"srun --partition=urgent --nodes=2 --exclusive true".split(),
         folder=tmp_path,
         environment=cluster,
     )
@@ -299,10 +290,7 @@ def test_a_sweep_is_one_job_a_point_and_a_failure_is_one(
 ) -> None:
     (tmp_path / "mine.py").write_text(FAILING)
     overrides = [
-        "model._target_=mine.Net",
-        "+model.end=raise,null",
-        "trainer.nodes=2",
-        "trainer.gpus=2",
+        *"model._target_=mine.Net +model.end=raise,null trainer.nodes=2 trainer.gpus=2".split(),
         "trainer.max_steps=9",
     ]
     quick = [override for override in QUICK if "widths" not in override]
@@ -321,12 +309,7 @@ def test_a_sweep_is_one_job_a_point_and_a_failure_is_one(
         if r["status"] == "done"
     } == {(2, 2)}
     # A job ends shortly after it has written its result.
-    listed = [
-        "sacct",
-        "--noheader",
-        "--allocations",
-        "--format=State",
-    ]
+    listed = "sacct --noheader --allocations --format=State".split()
     wait_for(
         lambda: (
             {"FAILED", "COMPLETED"}
@@ -405,10 +388,7 @@ def test_a_sweep_waits_for_a_job_that_was_queued_again(
     try:
         wait_for(lambda: losses(tmp_path))
         run(
-            "scancel",
-            "--signal=USR2",
-            "--name=gcbench",
-            "--state=RUNNING",
+            *"scancel --signal=USR2 --name=gcbench --state=RUNNING".split(),
             folder=tmp_path,
             environment=cluster,
         )
@@ -425,17 +405,12 @@ def test_a_sweep_waits_for_a_job_that_was_queued_again(
 def test_a_killed_task_is_a_failed_point(cluster: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(FAILING)
     overrides = [
-        "model._target_=mine.Net",
-        "+model.end=kill",
-        "trainer.nodes=2",
-        "trainer.gpus=2",
+        *"model._target_=mine.Net +model.end=kill trainer.nodes=2 trainer.gpus=2".split(),
         "trainer.max_steps=9",
     ]
     quick = [override for override in QUICK if "widths" not in override]
     done = run(
-        "gcbench",
-        "-m",
-        "hydra/launcher=submitit_slurm",
+        *"gcbench -m hydra/launcher=submitit_slurm".split(),
         *overrides,
         *quick,
         folder=tmp_path,
@@ -496,9 +471,7 @@ def test_two_local_sweeps_at_once(tmp_path: Path) -> None:
         "-m",
         "hydra/launcher=submitit_local",
         *QUICK,
-        "trainer.max_steps=5",
-        "trainer.gpus=2",
-        "trainer.launcher=local",
+        *"trainer.max_steps=5 trainer.gpus=2 trainer.launcher=local".split(),
     ]
     command = [sys.executable, "-m", "gcbench", *arguments]
     sweeps = [

@@ -139,12 +139,7 @@ def test_a_rank_of_torchrun_reads_a_report(tmp_path: Path) -> None:
 
 def test_a_benchmark_is_hydras_with_its_sweeps(tmp_path: Path) -> None:
     arguments = (
-        "bench",
-        "-m",
-        "compressor=none,bf16",
-        "sizes=[1000]",
-        "draws=[normal]",
-        "rounds=1",
+        *"bench -m compressor=none,bf16 sizes=[1000] draws=[normal] rounds=1".split(),
         "codec_backend=eager",
     )
     done = command(arguments, tmp_path, ENVIRONMENT, timeout=patience(120))

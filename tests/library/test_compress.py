@@ -43,13 +43,8 @@ from gcbench.config import method_keys
 from gcbench.library.ddp import workers_per_host
 
 PLAIN_SGD = (
-    "model.widths=[64]",
-    "trainer.gpus=2",
-    "schedule=constant",
-    "optimizer.lr=0.1",
-    "optimizer.momentum=0",
-    "optimizer.nesterov=false",
-    "optimizer.weight_decay=0",
+    *"model.widths=[64] trainer.gpus=2 schedule=constant optimizer.lr=0.1".split(),
+    *"optimizer.momentum=0 optimizer.nesterov=false optimizer.weight_decay=0".split(),
 )
 
 

@@ -19,10 +19,7 @@ from gcbench.records.summary import _facts
 from gcbench.train import weights
 
 OVERRIDES = [
-    "trainer.gpus=2",
-    "trainer.launcher=virtual",
-    "compressor=powersgd",
-    "min_size=0",
+    *"trainer.gpus=2 trainer.launcher=virtual compressor=powersgd min_size=0".split(),
     "trainer.log_every=5",
 ]
 CONSTANT = ["schedule=constant", "trainer.checkpoint_keep=9"]

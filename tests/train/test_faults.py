@@ -29,9 +29,7 @@ from gcbench.records.schema import Result
 from gcbench.train.drift import parameter_hash
 
 LENGTH = [
-    "trainer.max_steps=24",
-    "trainer.checkpoint_steps=4",
-    "trainer.checkpoint_keep=9",
+    *"trainer.max_steps=24 trainer.checkpoint_steps=4 trainer.checkpoint_keep=9".split(),
     "trainer.log_every=3",
 ]
 METHOD = ["compressor=qsgd", "min_size=0", "error_feedback=true", "alpha=0.2", "beta=0.9"]
@@ -342,12 +340,9 @@ def test_replicas_that_drift_are_named() -> None:
 
 
 def test_replicas_are_compared_at_the_end_however_seldom_before() -> None:
-    overrides = [
-        "trainer.gpus=2",
-        "trainer.max_steps=3",
-        "trainer.log_every=3",
-        "trainer.error_every=null",
-    ]
+    overrides = (
+        "trainer.gpus=2 trainer.max_steps=3 trainer.log_every=3 trainer.error_every=null".split()
+    )
     says = "after step 2 the parameters of process 1 were not those of process 0"
     rarely = config_of(*SMALL, *overrides, "trainer.drift_every=100")
     assert pool(2).run(drift_error_at_the_end, rarely) == [says] * 2

@@ -180,11 +180,9 @@ def test_a_cycle_has_the_length_that_was_typed(tmp_path: Path) -> None:
 
 def test_any_optimizer_and_any_schedule_run(tmp_path: Path) -> None:
     """T_max, which is not typed here, defaults to the number of steps."""
-    overrides = [
-        "optimizer._target_=torch.optim.RMSprop",
-        "optimizer.alpha=0.9",
-        "optimizer.lr=0.01",
-    ]
+    overrides = (
+        "optimizer._target_=torch.optim.RMSprop optimizer.alpha=0.9 optimizer.lr=0.01".split()
+    )
     cosine = "schedule._target_=torch.optim.lr_scheduler.CosineAnnealingLR"
     config = config_of(*overrides, cosine)
     assert config["optimizer"] == {"_target_": "torch.optim.RMSprop", "alpha": 0.9, "lr": 0.01}
@@ -199,11 +197,9 @@ def test_any_optimizer_and_any_schedule_run(tmp_path: Path) -> None:
 
 
 def test_a_schedule_of_ones_own_is_stepped_by_epochs_where_that_is_typed(tmp_path: Path) -> None:
-    overrides = [
-        "schedule._target_=own_optimizers.halving",
-        "optimizer.lr=1",
-        "trainer.batch_size=240",
-    ]
+    overrides = (
+        "schedule._target_=own_optimizers.halving optimizer.lr=1 trainer.batch_size=240".split()
+    )
     assert rates(tmp_path / "a", *overrides) == [1, 1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 32]
     assert rates(tmp_path / "b", *overrides, "schedule.every=2") == [
         1,

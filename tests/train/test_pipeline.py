@@ -56,11 +56,8 @@ def test_the_error_of_the_first_late_exchange_is_sampled(tmp_path: Path) -> None
     result = run(
         tmp_path,
         *SMALL,
-        "trainer.launcher=virtual",
-        "trainer.double_buffering=true",
-        "trainer.max_steps=4",
-        "schedule._target_=torch.optim.lr_scheduler.StepLR",
-        "schedule.step_size=1",
+        *"trainer.launcher=virtual trainer.double_buffering=true trainer.max_steps=4".split(),
+        *"schedule._target_=torch.optim.lr_scheduler.StepLR schedule.step_size=1".split(),
     )
     assert result["compression_error"]["samples"] == 1
 
@@ -220,18 +217,14 @@ def test_a_resumed_run_applies_what_was_under_way(tmp_path: Path) -> None:
     run(
         tmp_path / "parts",
         *overrides,
-        "trainer.max_steps=8",
-        "schedule.kind=constant",
-        "trainer.checkpoint_steps=4",
+        *"trainer.max_steps=8 schedule.kind=constant trainer.checkpoint_steps=4".split(),
     )
     (tmp_path / "parts" / "result.json").unlink()  # as if killed after its first checkpoint
     shutil.rmtree(tmp_path / "parts" / "checkpoints" / "step-00000008")
     resumed = run(
         tmp_path / "parts",
         *overrides,
-        "trainer.max_steps=8",
-        "schedule.kind=constant",
-        "trainer.checkpoint_steps=4",
+        *"trainer.max_steps=8 schedule.kind=constant trainer.checkpoint_steps=4".split(),
     )
     assert resumed["resumed_step"] == 4
     a, b = ((tmp_path / name / "metrics.jsonl").read_text() for name in ("whole", "parts"))

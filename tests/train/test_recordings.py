@@ -16,12 +16,9 @@ from gcbench.compressors import Aggregated, Grads, State, Step
 from gcbench.compressors.dense import Dense
 from gcbench.records.gradients import read_gradients
 
-OVERRIDES = [
-    "compressor=none",
-    "trainer.gpus=4",
-    "trainer.max_steps=5",
-    "trainer.record_gradients=[0,3]",
-]
+OVERRIDES = (
+    "compressor=none trainer.gpus=4 trainer.max_steps=5 trainer.record_gradients=[0,3]".split()
+)
 
 
 def test_what_is_read_is_what_was_aggregated(

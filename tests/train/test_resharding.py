@@ -22,9 +22,7 @@ from gcbench.train.resharding import merge_workers, replaced_shares
 from gcbench.train.run import Progress, Run
 
 LENGTH = [
-    "trainer.launcher=virtual",
-    "trainer.checkpoint_steps=4",
-    "trainer.log_every=3",
+    *"trainer.launcher=virtual trainer.checkpoint_steps=4 trainer.log_every=3".split(),
     "trainer.eval_every=null",
 ]
 LENGTH += ["trainer.keep_weights=false"]

@@ -35,21 +35,15 @@ METHODS = {
 }
 METHODS["svrg"] = [
     *METHODS["qsgd"],
-    "estimator=svrg",
-    "estimator.epoch_steps=7",
-    "optimizer.momentum=0",
+    *"estimator=svrg estimator.epoch_steps=7 optimizer.momentum=0".split(),
 ]
 METHODS["adamw"] = [*METHODS["qsgd"], "optimizer=adamw", "schedule.interval=epoch"]
 # One half of the tensors is exchanged after 3 + 7 k steps, the other after 7 k steps.
 METHODS["local_steps"] = [
     *METHODS["qsgd"],
-    "estimator=local_steps",
-    "estimator.every=7",
-    "estimator.fragments=2",
-    "optimizer._target_=own_optimizers.Decaying",
-    "optimizer.lr=0.05",
-    "schedule._target_=torch.optim.lr_scheduler.OneCycleLR",
-    "schedule.max_lr=0.1",
+    *"estimator=local_steps estimator.every=7 estimator.fragments=2".split(),
+    *"optimizer._target_=own_optimizers.Decaying optimizer.lr=0.05".split(),
+    *"schedule._target_=torch.optim.lr_scheduler.OneCycleLR schedule.max_lr=0.1".split(),
 ]
 METHODS["ef21"] = ["compressor=ef21", "min_size=0"]
 METHODS["loco"] = ["compressor=loco", "reset_steps=8"]
@@ -65,17 +59,11 @@ METHODS["zero_one_adam"] = [
 METHODS["dion"] = ["compressor=dion", "rank=4", "optimizer=dion"]
 METHODS["buffers"] = [*METHODS["qsgd"], "model._target_=own_models.Centered"]
 METHODS["any_class"] = [
-    "compressor=powersgd",
-    "optimizer._target_=own_optimizers.Decaying",
-    "optimizer.lr=0.05",
-    "schedule._target_=torch.optim.lr_scheduler.OneCycleLR",
-    "schedule.max_lr=0.1",
+    *"compressor=powersgd optimizer._target_=own_optimizers.Decaying optimizer.lr=0.05".split(),
+    *"schedule._target_=torch.optim.lr_scheduler.OneCycleLR schedule.max_lr=0.1".split(),
 ]
 LENGTH = [
-    "trainer.gpus=4",
-    "trainer.threads=1",
-    "trainer.log_every=7",
-    "trainer.error_every=4",
+    *"trainer.gpus=4 trainer.threads=1 trainer.log_every=7 trainer.error_every=4".split(),
     "trainer.checkpoint_keep=9",
 ]
 
@@ -113,9 +101,7 @@ def test_killed_and_resumed_equals_not_killed(tmp_path: Path, method: str) -> No
     overrides = [
         *METHODS[method],
         *LENGTH,
-        "trainer.launcher=virtual",
-        "trainer.max_steps=30",
-        "trainer.checkpoint_steps=5",
+        *"trainer.launcher=virtual trainer.max_steps=30 trainer.checkpoint_steps=5".split(),
     ]
     whole = run(tmp_path / "whole", *overrides)
     run(tmp_path / "cut", *overrides)
@@ -175,9 +161,7 @@ def test_virtual_workers_continue_as_real_ones(tmp_path: Path, method: str) -> N
     overrides = [
         *METHODS[method],
         *LENGTH,
-        "trainer.max_steps=12",
-        "trainer.checkpoint_steps=4",
-        "trainer.keep_weights=false",
+        *"trainer.max_steps=12 trainer.checkpoint_steps=4 trainer.keep_weights=false".split(),
     ]
     whole = run(tmp_path / "whole", *overrides, "trainer.launcher=virtual")
     run(tmp_path / "cut", *overrides, "trainer.launcher=virtual")
@@ -195,19 +179,11 @@ def test_a_recipe_with_a_stem_from_data_continues_in_real_workers(tmp_path: Path
     write_cifar10(tmp_path, images, [k % 10 for k in range(16)])
     overrides = [
         *METHODS["qsgd"],
-        "model=airnet",
-        "model.widths=[4,4,4]",
-        "dataset=cifar10",
+        *"model=airnet model.widths=[4,4,4] dataset=cifar10".split(),
         f"data.root={tmp_path}",
-        "dataset.crop_fill=reflect",
-        "dataset.flip=alternating",
-        "trainer.precision=bf16",
-        "trainer.label_smoothing=0.2",
-        "trainer.batch_size=8",
-        "trainer.epochs=3",
-        "trainer.checkpoint_steps=4",
-        "trainer.keep_weights=false",
-        "schedule=linear",
+        *"dataset.crop_fill=reflect dataset.flip=alternating trainer.precision=bf16".split(),
+        *"trainer.label_smoothing=0.2 trainer.batch_size=8 trainer.epochs=3".split(),
+        *"trainer.checkpoint_steps=4 trainer.keep_weights=false schedule=linear".split(),
         "optimizer.groups=[{match:norm,lr_scale:64}]",
     ]
     whole = run(
@@ -227,16 +203,11 @@ def test_text_resumes_with_its_hidden_state(tmp_path: Path) -> None:
     for name in ("train", "valid", "test"):
         (folder / f"{name}.txt").write_text(words + "\n")
     sentence = [
-        "model=lstm",
-        "model.width=8",
-        "dataset=wikitext2",
-        "dataset.bptt=5",
+        *"model=lstm model.width=8 dataset=wikitext2 dataset.bptt=5".split(),
         f"data.root={tmp_path / 'data'}",
     ]
     sentence += [
-        "trainer.batch_size=4",
-        "trainer.max_steps=20",
-        "trainer.checkpoint_steps=5",
+        *"trainer.batch_size=4 trainer.max_steps=20 trainer.checkpoint_steps=5".split(),
         "trainer.checkpoint_keep=9",
     ]
     sentence += ["compressor=powersgd", "clip_norm=0.4", "trainer.launcher=virtual"]
@@ -250,11 +221,8 @@ def test_text_resumes_with_its_hidden_state(tmp_path: Path) -> None:
 def test_only_the_last_k_are_kept_and_each_names_its_files(tmp_path: Path) -> None:
     run(
         tmp_path,
-        "trainer.launcher=virtual",
-        "trainer.max_steps=12",
-        "trainer.checkpoint_steps=3",
-        "trainer.checkpoint_keep=2",
-        "trainer.keep_weights=false",
+        *"trainer.launcher=virtual trainer.max_steps=12 trainer.checkpoint_steps=3".split(),
+        *"trainer.checkpoint_keep=2 trainer.keep_weights=false".split(),
     )
     folders = sorted(p.name for p in (tmp_path / "checkpoints").iterdir())
     assert folders == ["step-00000006", "step-00000009"]
@@ -264,9 +232,7 @@ def test_only_the_last_k_are_kept_and_each_names_its_files(tmp_path: Path) -> No
 
 def test_a_damaged_checkpoint_is_refused_by_name(tmp_path: Path) -> None:
     overrides = [
-        "trainer.launcher=virtual",
-        "trainer.max_steps=12",
-        "trainer.checkpoint_steps=4",
+        *"trainer.launcher=virtual trainer.max_steps=12 trainer.checkpoint_steps=4".split(),
         "trainer.keep_weights=false",
     ]
     run(tmp_path, *overrides)
@@ -285,9 +251,7 @@ def test_a_damaged_checkpoint_is_refused_by_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", slow_but(["shared.pt"], ["shared.pt", "manifest.json"]))
 def test_a_truncated_checkpoint_makes_room_for_the_one_before(tmp_path: Path, name: str) -> None:
     overrides = [
-        "trainer.launcher=virtual",
-        "trainer.max_steps=12",
-        "trainer.checkpoint_steps=4",
+        *"trainer.launcher=virtual trainer.max_steps=12 trainer.checkpoint_steps=4".split(),
         "trainer.keep_weights=false",
     ]
     whole = run(tmp_path, *overrides)
@@ -307,9 +271,7 @@ def test_a_truncated_checkpoint_makes_room_for_the_one_before(tmp_path: Path, na
 
 def test_resume_never_starts_anew(tmp_path: Path) -> None:
     overrides = [
-        "trainer.launcher=virtual",
-        "trainer.max_steps=6",
-        "trainer.checkpoint_steps=4",
+        *"trainer.launcher=virtual trainer.max_steps=6 trainer.checkpoint_steps=4".split(),
         "trainer.keep_weights=false",
     ]
     first = run(tmp_path, *overrides)
@@ -352,9 +314,7 @@ def test_a_state_that_is_not_finite_is_never_kept(
     else:
         make_update_infinite(monkeypatch, 7)
     overrides = [
-        "compressor=none",
-        "trainer.launcher=virtual",
-        "trainer.max_steps=20",
+        *"compressor=none trainer.launcher=virtual trainer.max_steps=20".split(),
         "trainer.checkpoint_steps=4",
     ]
     with pytest.raises(RunFailed, match=f"the run diverged: {says}"):
@@ -369,11 +329,8 @@ def test_an_update_under_way_is_looked_at_before_a_checkpoint(
     with pytest.raises(RunFailed, match="the run diverged: the update was not finite"):
         run(
             tmp_path,
-            "compressor=none",
-            "trainer.launcher=virtual",
-            "trainer.double_buffering=true",
-            "trainer.max_steps=20",
-            "trainer.checkpoint_steps=4",
+            *"compressor=none trainer.launcher=virtual trainer.double_buffering=true".split(),
+            *"trainer.max_steps=20 trainer.checkpoint_steps=4".split(),
         )
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000004"]
 

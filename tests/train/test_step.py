@@ -44,10 +44,7 @@ def test_a_step_applies_its_own_learning_rate(tmp_path: Path) -> None:
 def test_the_loss_of_the_log_is_the_mean_of_all_workers_and_steps(tmp_path: Path) -> None:
     """It depends neither on how many workers share the batch nor on how often lines are logged."""
     overrides = (
-        "model=linear",
-        "compressor=none",
-        "trainer.launcher=virtual",
-        "trainer.max_steps=4",
+        *"model=linear compressor=none trainer.launcher=virtual trainer.max_steps=4".split(),
     )
 
     def losses(name: str, *more: str) -> list[float]:

@@ -34,10 +34,7 @@ from gcbench.train.tasks import loss_of
 
 SVRG_STEPS = ["estimator=svrg", "optimizer.momentum=0", "schedule=constant"]
 CONVEX = [
-    "model=linear",
-    "dataset=synthetic",
-    "dataset.samples=300",
-    "dataset.features=8",
+    *"model=linear dataset=synthetic dataset.samples=300 dataset.features=8".split(),
     *SVRG_STEPS,
 ]
 DATA = synthetic("regression", samples=207, features=16, outputs=1, noise=0.5)

@@ -38,12 +38,8 @@ def test_virtual_and_real_workers_train_alike(tmp_path: Path, optimizer: str) ->
     """With an exchange by gather they agree to the bit: same samples, weights and noise."""
     overrides = [
         f"optimizer={optimizer}",
-        "trainer.drift_every=1",
-        "min_size=0",
-        "trainer.gpus=4",
-        "trainer.threads=1",
-        "trainer.max_steps=12",
-        "trainer.log_every=3",
+        *"trainer.drift_every=1 min_size=0 trainer.gpus=4 trainer.threads=1".split(),
+        *"trainer.max_steps=12 trainer.log_every=3".split(),
     ]
     virtual = run(tmp_path / "virtual", *overrides, VIRTUAL)
     hybrid = run(tmp_path / "hybrid", *overrides, "trainer.processes=2")
@@ -111,10 +107,7 @@ def test_a_result_has_the_facts_of_the_run(tmp_path: Path) -> None:
 
 def test_regression_and_synthetic_data(tmp_path: Path) -> None:
     overrides = [
-        "model=linear",
-        "dataset=synthetic",
-        "dataset.task=regression",
-        "dataset.outputs=1",
+        *"model=linear dataset=synthetic dataset.task=regression dataset.outputs=1".split(),
         "compressor=none",
     ]
     overrides += [VIRTUAL, "optimizer.lr=0.01"]
@@ -126,10 +119,7 @@ def test_regression_and_synthetic_data(tmp_path: Path) -> None:
 def test_a_convolution_trains_in_both_layouts_and_precisions(tmp_path: Path) -> None:
     overrides = [
         VIRTUAL,
-        "model=resnet20",
-        "compressor=none",
-        "trainer.max_steps=2",
-        "trainer.batch_size=8",
+        *"model=resnet20 compressor=none trainer.max_steps=2 trainer.batch_size=8".split(),
         "trainer.log_every=1",
     ]
 
