@@ -47,9 +47,8 @@ def test_processes_without_a_gpu_of_their_own_are_refused(
 ) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
-    with pytest.raises(
-        ConfigError, match=r"workers=\[1, 4\]: .* type workers=\[2\], or device=cpu"
-    ):
+    says = r"workers=\[1, 4\]: .* type workers=\[2\], or device=cpu"
+    with pytest.raises(ConfigError, match=says):
         bench(asked_for(workers=[1, 4], device="cuda"), str(tmp_path))
 
 

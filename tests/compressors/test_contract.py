@@ -245,7 +245,7 @@ def test_contractive_may_be_of_the_largest_magnitude() -> None:
         check_contractive(method, kind, slack=0)
 
 
-LONG = {"sparseloco"}  # its codes take seconds
+LONG = {"sparseloco", "orq", "bingrad_b", "sign_norm"}  # codes as others here, and takes seconds
 ADDS_UP = [choice for choice in CHOICES if PROMISES[choice].contractive or choice in UNBIASED]
 
 

@@ -214,9 +214,8 @@ def test_ans_costs_a_third_of_a_bit_where_fixed_codes_cost_four() -> None:
 @pytest.mark.parametrize("exchange", ["scatter", "scatter_coded", "sum", "hierarchical"])
 @each_code
 def test_only_a_gather_takes_messages_of_different_lengths(code: str, exchange: str) -> None:
-    with pytest.raises(
-        ValueError, match=f"code={code}.*exchange={exchange}.*type exchange=gather or code=fixed"
-    ):
+    says = f"code={code}.*exchange={exchange}.*type exchange=gather or code=fixed"
+    with pytest.raises(ValueError, match=says):
         build_method("qsgd", code=code, exchange=exchange)
 
 

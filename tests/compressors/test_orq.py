@@ -276,10 +276,8 @@ def test_counts_cost_less_than_a_gather_from_some_workers_on(count: int, workers
 
 
 def test_counts_that_cost_no_less_than_fp32_are_refused() -> None:
-    with pytest.raises(
-        ValueError,
-        match="17 levels by 4 workers take 38 bits per value.*type exchange=scatter_coded",
-    ):
+    says = "17 levels by 4 workers take 38 bits per value.*type exchange=scatter_coded"
+    with pytest.raises(ValueError, match=says):
         aggregate(build(ORQ(17), exchange="sum"), {"w": sample("normal", 64).expand(4, -1)})
 
 

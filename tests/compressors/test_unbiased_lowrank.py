@@ -34,14 +34,12 @@ def test_the_sketch_is_unbiased_and_its_variance_is_known(rank: int) -> None:
 
 def test_the_sketch_multiplies_by_the_identity_on_average() -> None:
     """The update of the identity is U U^T, which is symmetric and the same for all workers."""
-    updates = [
-        aggregate(UnbiasedLowRank(4), {"w": torch.eye(6).expand(3, 6, 6)}, number=k).update["w"][0]
-        for k in range(2000)
-    ]
-    assert all(
-        torch.allclose(u, u.T, atol=1e-5) and torch.linalg.matrix_rank(u) == 4 for u in updates[:10]
-    )
-    torch.testing.assert_close(torch.stack(updates).mean(0), torch.eye(6), rtol=0, atol=0.08)
+    identity = {"w": torch.eye(6).expand(3, 6, 6)}
+    updates = [aggregate(UnbiasedLowRank(4), identity, number=k).update["w"][0] for k in range(800)]
+    for u in updates[:10]:
+        assert torch.allclose(u, u.T, atol=1e-5) and torch.linalg.matrix_rank(u) == 4
+    # Five standard errors of an entry of the diagonal, whose variance is 2 / 4.
+    torch.testing.assert_close(torch.stack(updates).mean(0), torch.eye(6), rtol=0, atol=0.125)
 
 
 @pytest.mark.parametrize("variant", ["text", "alternating"])

@@ -496,9 +496,8 @@ def test_everything_at_once_works() -> None:
 @pytest.mark.parametrize("choice", CHOICES)
 def test_other_types_than_float32_are_refused_by_name(choice: str) -> None:
     for dtype in (torch.float16, torch.bfloat16, torch.float64):
-        with pytest.raises(
-            TypeError, match=f"the gradient of matrix is {dtype}; aggregate takes torch.float32"
-        ):
+        says = f"the gradient of matrix is {dtype}; aggregate takes torch.float32"
+        with pytest.raises(TypeError, match=says):
             aggregate(build_method(choice), {"matrix": torch.randn(2, 8, 8, dtype=dtype)})
 
 

@@ -114,9 +114,8 @@ def test_crops_fit_and_have_the_asked_for_areas() -> None:
 
 
 def test_missing_folders_are_explained(tmp_path: Path, small: str) -> None:
-    with pytest.raises(
-        ValueError, match=r"dataset=imagenet: .*/nowhere lacks.*cannot be downloaded.*data\.root"
-    ):
+    says = r"dataset=imagenet: .*/nowhere lacks.*cannot be downloaded.*data\.root"
+    with pytest.raises(ValueError, match=says):
         imagenet(str(tmp_path), folder="nowhere")
     (tmp_path / "imagenet" / "val" / "n02").rename(tmp_path / "imagenet" / "val" / "n03")
     with pytest.raises(ValueError, match="different classes"):

@@ -80,9 +80,8 @@ def test_compressed_files(folder: Path, ending: str, pack: Callable[[bytes], byt
 
 
 def test_missing_files_are_named(folder: Path) -> None:
-    with pytest.raises(
-        ValueError, match=r"neither other nor other\.bz2 or \.xz in .*cjlin.*data\.root"
-    ):
+    says = r"neither other nor other\.bz2 or \.xz in .*cjlin.*data\.root"
+    with pytest.raises(ValueError, match=says):
         libsvm(str(folder.parent), "other", features=4)
 
 

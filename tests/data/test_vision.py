@@ -42,9 +42,8 @@ LABELS = [3, 1, 4, 1]
 def test_missing_files_are_explained(
     factory: Callable[..., ArrayData], folder: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(
-        ValueError, match=rf"no files under .*no route to host.*put {folder}/ there.*data\.root"
-    ):
+    says = rf"no files under .*no route to host.*put {folder}/ there.*data\.root"
+    with pytest.raises(ValueError, match=says):
         factory(str(tmp_path))
 
 

@@ -79,10 +79,8 @@ def test_virtual_copies_that_do_not_fit_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(memory, "free_bytes", lambda: 1 << 19)
-    with pytest.raises(
-        ConfigError,
-        match=r"trainer.gpus=64: gradients of .* need about .* GiB are free; type trainer.gpus=\d+",
-    ):
+    says = r"trainer.gpus=64: gradients of .* need about .* GiB are free; type trainer.gpus=\d+"
+    with pytest.raises(ConfigError, match=says):
         run(tmp_path, "trainer.launcher=virtual", "trainer.gpus=64")
 
 

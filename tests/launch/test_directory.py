@@ -70,10 +70,8 @@ def test_a_run_that_was_killed_is_not_continued_as_another_one(tmp_path: Path) -
     ]
     first = run(tmp_path, *overrides)
     (tmp_path / "result.json").unlink()
-    with pytest.raises(
-        ConfigError,
-        match=r"an unfinished run with another configuration \(optimizer.lr=0.05 -> 0.01\)",
-    ):
+    says = r"an unfinished run with another configuration \(optimizer.lr=0.05 -> 0.01\)"
+    with pytest.raises(ConfigError, match=says):
         run(tmp_path, *overrides, "optimizer.lr=0.01")
     with pytest.raises(ConfigError, match=r"\(trainer.max_steps=6 -> 9\)"):
         run(tmp_path, *overrides[:1], *overrides[2:], "trainer.max_steps=9")
@@ -186,9 +184,8 @@ def test_a_finished_run_on_another_link_is_no_answer(
     monkeypatch.setenv("GCBENCH_LINK", "1gbit")
     assert run(tmp_path, *overrides) == run(tmp_path, *overrides)
     monkeypatch.setenv("GCBENCH_LINK", "10mbit")
-    with pytest.raises(
-        ConfigError, match="finished on netlab's link of 1gbit, and .* link of 10mbit; typ"
-    ):
+    says = "finished on netlab's link of 1gbit, and .* link of 10mbit; typ"
+    with pytest.raises(ConfigError, match=says):
         run(tmp_path, *overrides)
     there = tmp_path / "mine-s1-12345678"
     run(there, *overrides)

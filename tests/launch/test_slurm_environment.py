@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from sentence import config_of, run
+from slurm_step import STEP
 
 from gcbench.config import ConfigError
 from gcbench.launch import failure, slurm
@@ -17,18 +18,6 @@ from gcbench.launch.failure import failure_of, first_failure, forget_notes
 from gcbench.launch.plan import Machine, make_plan
 from gcbench.launch.slurm import ClusterResources
 from gcbench.settings.trainer import TrainerSettings
-
-STEP = {
-    "SLURM_JOB_ID": "17",
-    "SLURM_STEP_ID": "0",
-    "SLURM_STEP_NUM_TASKS": "4",
-    "SLURM_STEP_NUM_NODES": "2",
-    "SLURM_STEP_TASKS_PER_NODE": "2(x2)",
-    "SLURM_STEP_NODELIST": "gpu[003-004]",
-    "SLURM_PROCID": "3",
-    "SLURM_LOCALID": "1",
-    "SLURM_NODEID": "1",
-}
 
 
 @pytest.mark.parametrize(
@@ -166,9 +155,8 @@ def test_what_a_partition_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert slurm.find_cluster("short") == (2, False)
     assert slurm.find_cluster("long") == slurm.find_cluster(None) == (5, True)
     assert slurm.find_cluster("short,long") == (5, True)
-    with pytest.raises(
-        ConfigError, match="partition=fast: the cluster has no such partition; type long or short"
-    ):
+    says = "partition=fast: the cluster has no such partition; type long or short"
+    with pytest.raises(ConfigError, match=says):
         slurm.find_cluster("fast")
 
 
@@ -211,35 +199,6 @@ def test_a_step_of_several_tasks_is_joined_unless_torchrun_was_there_first() -> 
         config_of("trainer.gpus=4", "trainer.nodes=2"), Machine(2, 0, {**STEP, **torchrun})
     )
     assert both.launcher == "torchrun"
-
-
-@pytest.mark.parametrize(
-    ("environment", "overrides", "says"),
-    [
-        (
-            {},
-            ["trainer.launcher=slurm"],
-            "this is not a task of a Slurm job step; type srun --ntasks N gcbench",
-        ),
-        (
-            STEP,
-            ["trainer.gpus=2"],
-            "trainer.gpus=2, but srun started 4 processes; type trainer.gpus=4",
-        ),
-        (
-            STEP,
-            ["trainer.gpus=4", "trainer.nodes=4"],
-            "trainer.nodes=4, but srun started on 2; type trainer.nodes=2",
-        ),
-        ({}, ["trainer.nodes=2"], "trainer.nodes=2: trainer.launcher=local stays on this machine"),
-    ],
-)
-def test_what_does_not_fit_is_refused(
-    environment: dict[str, str], overrides: list[str], says: str
-) -> None:
-    with pytest.raises(ConfigError) as error:
-        make_plan(config_of(*overrides), Machine(2, 0, environment))
-    assert says in str(error.value)
 
 
 def test_all_workers_name_the_one_that_failed(

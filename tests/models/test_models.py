@@ -81,9 +81,8 @@ def test_imagenet_model_has_the_published_size(
 def test_imagenet_models_refuse_other_images(
     factory: Callable[..., nn.Module], shape: tuple[int, ...]
 ) -> None:
-    with pytest.raises(
-        ValueError, match=rf"model=.*not {shape[0]} x {shape[1]} x 224; type dataset=imagenet"
-    ):
+    says = rf"model=.*not {shape[0]} x {shape[1]} x 224; type dataset=imagenet"
+    with pytest.raises(ValueError, match=says):
         factory(shape, 1000)
 
 

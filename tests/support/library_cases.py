@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import io
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -153,38 +154,51 @@ def train_as_people_do(process: Process, name: str, knobs: dict[str, Any]) -> di
         ddp = DistributedDataParallel(Net(), gradient_as_bucket_view=True)
         return ddp, gcbench.compress(ddp, name, **knobs), torch.optim.AdamW(ddp.parameters(), 0.01)
 
-    def step(ddp: Any, optimizer: torch.optim.Optimizer, number: int) -> float:
+    def backward(ddp: Any, number: int, last: bool) -> Tensor:
+        inputs, targets = batch(process.rank, number)
+        with contextlib.nullcontext() if last else ddp.no_sync(), torch.autocast("cpu"):
+            loss = cross_entropy(ddp(inputs), targets) / 2
+            loss.backward()
+        return loss
+
+    return train_with_restart(start, backward, 20, parameters)
+
+
+def train_with_restart(
+    start: Callable[[], tuple[Any, gcbench.Compression, torch.optim.Optimizer]],
+    backward: Callable[[Any, int, bool], Tensor],
+    steps: int,
+    parameters: Callable[[Any], list[Tensor]],
+) -> dict[str, Any]:
+    """Train twice, on two micro-batches a step, the second time with a restart half way."""
+
+    def step(model: Any, optimizer: torch.optim.Optimizer, number: int) -> float:
         optimizer.zero_grad()
-        total = 0.0
-        for micro in range(2):
-            inputs, targets = batch(process.rank, 2 * number + micro)
-            whole = contextlib.nullcontext() if micro == 1 else ddp.no_sync()
-            with whole, torch.autocast("cpu", dtype=torch.bfloat16):
-                loss = cross_entropy(ddp(inputs), targets) / 2
-                loss.backward()
-            total += float(loss)
+        total = sum(float(backward(model, 2 * number + micro, micro == 1)) for micro in range(2))
         optimizer.step()
         return total
 
-    ddp, compression, optimizer = start()
-    losses = [step(ddp, optimizer, number) for number in range(20)]
+    model, compression, optimizer = start()
+    losses = [step(model, optimizer, number) for number in range(steps)]
     again, resumed, other = start()
-    for number in range(10):
+    for number in range(steps // 2):
         step(again, other, number)
     file = io.BytesIO()
-    torch.save([again.state_dict(), resumed.state_dict(), other.state_dict()], file)
+    torch.save(resumed.state_dict(), file)
     file.seek(0)
+    held = copy.deepcopy((again.state_dict(), other.state_dict()))
     again, resumed, other = start()
-    for part, saved in zip((again, resumed, other), torch.load(file), strict=True):
+    for part, saved in zip((resumed, again, other), (torch.load(file), *held), strict=True):
         part.load_state_dict(saved)
-    for number in range(10, 20):
+    for number in range(steps // 2, steps):
         step(again, other, number)
     return {
         "losses": losses,
-        "parameters": parameters(ddp),
+        "parameters": parameters(model),
         "resumed": parameters(again),
         "bits": compression.bits_sent,
         "resumed bits": resumed.bits_sent,
+        "steps": compression.state_dict()["steps"],
         "handle": repr(compression),
     }
 
@@ -225,14 +239,24 @@ def remove(process: Process) -> dict[str, list[Tensor]]:
         cross_entropy(model(inputs), targets).backward()
         return gradients(model)
 
-    seen = {"plain": backward(plain)}
-    first = gcbench.compress(ddp, "scaled_sign")
-    seen["sign"] = backward(ddp)
+    return seen_around_remove(
+        lambda name: gcbench.compress(ddp, name), lambda: backward(plain), lambda: backward(ddp)
+    )
+
+
+def seen_around_remove(
+    compress: Callable[[str], gcbench.Compression],
+    plain: Callable[[], list[Tensor]],
+    backward: Callable[[], list[Tensor]],
+) -> dict[str, list[Tensor]]:
+    seen = {"plain": plain()}
+    first = compress("scaled_sign")
+    seen["sign"] = backward()
     first.remove()
-    seen["removed"] = backward(ddp)
-    gcbench.compress(ddp, "none")
+    seen["removed"] = backward()
+    compress("none")
     first.remove()  # again, which must not remove the new one
-    seen["none"] = backward(ddp)
+    seen["none"] = backward()
     return seen
 
 
@@ -371,14 +395,8 @@ def late_parameters(process: Process) -> list[str]:
 
 def refused_for_unused_parameters(process: Process, names: Sequence[str]) -> list[str]:
     """Return which of these methods do not work with find_unused_parameters=True."""
-    refused = []
-    for name in names:
-        try:
-            ddp = DistributedDataParallel(Net(), find_unused_parameters=True)
-            gcbench.compress(ddp, name)
-        except ValueError:
-            refused.append(name)
-    return refused
+    ddps = {name: DistributedDataParallel(Net(), find_unused_parameters=True) for name in names}
+    return [name for name in names if message_of(lambda n=name: gcbench.compress(ddps[n], n))]
 
 
 def unfrozen_parameter(process: Process) -> str:
@@ -445,8 +463,13 @@ def save_whole(process: Process) -> bool:
 def refusal_of_backward(ddp: DistributedDataParallel, rank: int) -> str:
     """Return the error message of a backward pass."""
     inputs, targets = batch(rank, 0)
+    return message_of(lambda: cross_entropy(ddp(inputs), targets).backward())
+
+
+def message_of(call: Callable[[], object]) -> str:
+    """Return the message of the ValueError that `call` raises, if any."""
     try:
-        cross_entropy(ddp(inputs), targets).backward()
+        call()
     except ValueError as error:
         return str(error)
     return ""
@@ -463,10 +486,9 @@ def refusal(process: Process, case: str) -> str:
         static_graph=case == "static",
         process_group=dist.new_subgroups(1)[0] if case == "nodes" else None,
     )
+    hierarchical = {"compressor": "qsgd", "exchange": "hierarchical"}
     arguments: dict[str, Any] = {
         "module": {"module": model},
-        "unused": {},
-        "static": {},
         "name": {"compressor": "powersdg"},
         "knob": {"bits": 4},
         "range": {"rank": 0},
@@ -474,28 +496,21 @@ def refusal(process: Process, case: str) -> str:
         "levels": {"compressor": "qsgd", "bits": 4, "levels": 100},
         "codecs": {"codec_backend": "fast"},
         "momentum": {"compressor": "onebit_adam"},
-        "twice": {},
-        "hook": {},
-        "sparse": {},
-        "complex": {},
         "class": {"compressor": PowerSGD},
         "codec": {"compressor": QSGD(3)},
         "seed": {"seed": "one"},
         "seeds": {"seed": process.rank},
         "knobs": {"rank": 1 + process.rank},
-        "nodes": {"compressor": "qsgd", "exchange": "hierarchical", "workers_per_node": 1},
-        "node": {"compressor": "qsgd", "exchange": "hierarchical", "workers_per_node": 2},
+        "nodes": {**hierarchical, "workers_per_node": 1},
+        "node": {**hierarchical, "workers_per_node": 2},
         "compiled": {"module": torch.compile(ddp)},
-    }[case]
+    }.get(case, {})
     if case == "twice":
         gcbench.compress(ddp, "none")
     if case == "hook":
         ddp.register_comm_hook(None, lambda state, bucket: bucket.buffer())
-    try:
-        gcbench.compress(**{"module": ddp, "compressor": "powersgd", **arguments})
-    except ValueError as error:
-        return str(error)
-    return ""
+    typed = {"module": ddp, "compressor": "powersgd", **arguments}
+    return message_of(lambda: gcbench.compress(**typed))
 
 
 def refused_states(process: Process) -> list[str]:
@@ -503,20 +518,17 @@ def refused_states(process: Process) -> list[str]:
 
     One of the other models has equally many values, but under other names.
     """
-    compressions = [
-        gcbench.compress(DistributedDataParallel(Net()), "powersgd", rank=rank) for rank in (1, 2)
-    ]
-    sentences = []
-    others = [
-        gcbench.compress(DistributedDataParallel(module), "powersgd", rank=1)
-        for module in (nn.Linear(12, 4), nn.ModuleDict({"net": Net()}))
-    ]
-    for state in (*(other.state_dict() for other in (compressions[1], *others)), {"model": {}}):
-        try:
-            compressions[0].load_state_dict(state)
-        except ValueError as error:
-            sentences.append(str(error))
-    return sentences
+    first, *others = (
+        gcbench.compress(DistributedDataParallel(module), "powersgd", rank=rank)
+        for module, rank in (
+            (Net(), 1),
+            (Net(), 2),
+            (nn.Linear(12, 4), 1),
+            (nn.ModuleDict({"net": Net()}), 1),
+        )
+    )
+    states: list[dict[str, Any]] = [*(other.state_dict() for other in others), {"model": {}}]
+    return [message_of(lambda s=state: first.load_state_dict(s)) for state in states]
 
 
 def join(process: Process, name: str | None, knobs: dict[str, Any]) -> dict[str, Any]:

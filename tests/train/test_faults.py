@@ -177,9 +177,8 @@ def test_a_gradient_that_is_not_finite_is_named_with_its_worker(tmp_path: Path) 
         *faulty("nan gradient", 11, tmp_path / "spent", rank=0),
         "trainer.launcher=virtual",
     ]
-    with pytest.raises(
-        RunFailed, match="the run diverged: the gradient of worker 1 was not finite at step 5"
-    ):
+    says = "the run diverged: the gradient of worker 1 was not finite at step 5"
+    with pytest.raises(RunFailed, match=says):
         run(tmp_path / "run", *overrides)
     result = result_of(tmp_path / "run")
     assert result["status"] == "diverged" and result["steps"] == 6
@@ -201,10 +200,8 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_full_disk_leaves_the_checkpoint_before_usable(small_disk: Path, tmp_path: Path) -> None:
     folder = small_disk / "run"
     overrides = [*OVERRIDES, "trainer.launcher=virtual", "trainer.max_steps=24"]
-    with pytest.raises(
-        RunFailed,
-        match=r"step-\d+ could not be written \(.*No space.*\); .*step-\d+ is whole; make room",
-    ):
+    says = r"step-\d+ could not be written \(.*No space.*\); .*step-\d+ is whole; make room"
+    with pytest.raises(RunFailed, match=says):
         run(folder, *overrides)
     result = result_of(folder)
     assert result["status"] == "failed" and "No space" in result["reason"]

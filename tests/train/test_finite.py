@@ -84,9 +84,8 @@ def test_a_residual_that_is_not_finite_ends_the_run(
         return out
 
     monkeypatch.setattr(ErrorFeedback, "aggregate", spoil)
-    with pytest.raises(
-        RunFailed, match=r"diverged: what worker 2 remembers .* was not finite after step 5"
-    ):
+    says = r"diverged: what worker 2 remembers .* was not finite after step 5"
+    with pytest.raises(RunFailed, match=says):
         run(tmp_path, *OVERRIDES, "min_size=0")
 
 
@@ -101,10 +100,8 @@ def test_finite_gradients_whose_sum_is_not_are_not_blamed(
         )
 
     monkeypatch.setattr(Dense, "aggregate", enlarge)
-    with pytest.raises(
-        RunFailed,
-        match="diverged: the update was not finite at step 0, though every worker's gradient was",
-    ):
+    says = "diverged: the update was not finite at step 0, though every worker's gradient was"
+    with pytest.raises(RunFailed, match=says):
         run(tmp_path, *OVERRIDES, "compressor=none")
 
 
