@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import pytest
+from nightly import each
 from pydantic import Field
 
 from gcbench.config import Arguments, ConfigError, Option, read_arguments, read_keys
@@ -83,7 +84,7 @@ def test_settings_of_any_dataclass() -> None:
     assert read_keys(Settings, typed) == {"norms": ("linf",), "scales": (0.5, 2.0), "note": None}
 
 
-@pytest.mark.parametrize(
+@each(
     ("arguments", "says"),
     [
         (["stesp=1"], "stesp=1: no such key; type steps= or seconds="),

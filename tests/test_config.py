@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 from hydra._internal import config_loader_impl as loader
-from nightly import slow_but
+from nightly import each, loop_over, slow_but
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from sentence import compose, config_of
 
@@ -32,9 +32,9 @@ from gcbench.config.sentences import unknown_key
 from gcbench.identity import fingerprint, identify
 from gcbench.settings.config import SCHEMAS
 
-GROUPS = (
-    *"model dataset estimator compressor optimizer schedule trainer network logger resume".split(),
-    "budget",
+GROUPS = tuple(
+    "model dataset estimator compressor optimizer schedule trainer network logger resume "
+    "budget".split()
 )
 CHOICES = [(g, f.stem) for g in GROUPS for f in sorted((conf_directory() / g).glob("*.yaml"))]
 
@@ -63,9 +63,7 @@ def test_a_choice_without_hydra_is_the_one_with_it() -> None:
 
 
 # Compressors are slow cases here, because method_cases.py composes all of them for other tests.
-@pytest.mark.parametrize(
-    ("group", "choice"), slow_but([key for key in CHOICES if key[0] != "compressor"], CHOICES)
-)
+@loop_over([key for key in CHOICES if key[0] != "compressor"], CHOICES)
 def test_every_file_of_conf_composes(group: str, choice: str) -> None:
     texts = dict.fromkeys(("lstm", "lstm_small", "gpt_small", "gpt_tiny"), ["dataset=wikitext2"])
     fitting = {
@@ -268,7 +266,7 @@ def test_a_budget_makes_the_same_experiment_smaller() -> None:
     assert budget_notice(paper) is None
 
 
-@pytest.mark.parametrize(("typed", "steps"), [("every=8", 8), ("every=2", 3)])
+@each(("typed", "steps"), [("every=8", 8), ("every=2", 3)])
 def test_a_budget_of_few_steps_ends_with_an_exchange(typed: str, steps: int) -> None:
     row = "+experiment/modern/gpt=local_8"
     assert config_of(row, "budget=smoke", f"estimator.{typed}")["trainer"]["max_steps"] == steps
@@ -305,7 +303,7 @@ def test_a_recipe_takes_the_place_of_everything_but_the_method_and_the_form_of_o
     assert own["choices"]["model"] == "mlp" and own["model"]["widths"] == [8]
 
 
-@pytest.mark.parametrize(("typed", "batch"), [([], 512), (["trainer.batch_size=16"], 64)])
+@each(("typed", "batch"), [([], 512), (["trainer.batch_size=16"], 64)])
 def test_a_recipe_keeps_the_rates_of_methods_relative_to_each_other(
     typed: list[str], batch: int
 ) -> None:
@@ -467,9 +465,7 @@ def test_defaults_are_those_of_the_models() -> None:
 STRUCTURE = {"defaults", "_target_", "compressor", "reads", "features"}  # keys that are not knobs
 
 
-@pytest.mark.parametrize(
-    ("group", "choice"), [key for key in CHOICES if key[0] not in ("budget", "compressor")]
-)
+@each(("group", "choice"), [key for key in CHOICES if key[0] not in ("budget", "compressor")])
 def test_every_key_is_explained_by_its_knob_or_beside_it(group: str, choice: str) -> None:
     text = (conf_directory() / group / f"{choice}.yaml").read_text()
     said = {line.partition(":")[0] for line in text.splitlines() if "  # " in line}

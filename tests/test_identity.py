@@ -6,6 +6,7 @@ from copy import deepcopy
 from typing import Any
 
 import pytest
+from nightly import each
 from sentence import config_of
 
 from gcbench.identity import (
@@ -70,9 +71,7 @@ def test_what_changes_numbers_changes_it(config: dict[str, Any], key: str) -> No
     assert identify(other) != identify(config)
 
 
-@pytest.mark.parametrize(
-    "typed", ["dataset.root=/b", "dataset.download=true", "dataset.crop_padding=4"]
-)
+@each("typed", ["dataset.root=/b", "dataset.download=true", "dataset.crop_padding=4"])
 def test_keys_of_a_class_of_ones_own_may_change_numbers(typed: str) -> None:
     own = ["dataset._target_=mine.make_data", "dataset.root=/a"]
     config, other = config_of(*own), config_of(*(own if "root" not in typed else own[:1]), typed)

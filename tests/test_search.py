@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
+from nightly import each
 from processes import command
 from results import plain_result
 
@@ -109,7 +110,7 @@ def test_it_may_weigh_the_error_against_the_bits(tmp_path: Path) -> None:
     assert "qsgd" in {point["params"]["compressor"] for point in found["solutions"]}
 
 
-@pytest.mark.parametrize(
+@each(
     ("test", "expected"),
     [
         ({"accuracy": 90.0, "loss": 0.3}, 10.0),

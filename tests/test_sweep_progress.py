@@ -20,6 +20,7 @@ import pytest
 import torch
 from hydra.core.utils import JobReturn, JobStatus
 from needed import lacks, patience
+from nightly import each
 from processes import command
 from results import plain_result
 from sentence import compose, config_of
@@ -267,7 +268,7 @@ def test_what_counts_as_the_same_run(
     assert find_same_run(asked, there) is None, "that is the row's own"
 
 
-@pytest.mark.parametrize(
+@each(
     ("rows", "says"),
     [
         (

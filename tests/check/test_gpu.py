@@ -15,6 +15,7 @@ from gloo_pool import pool
 from layout_cases import traces_over_gloo, traces_over_torchs_own
 from method_cases import CHOICES, DIFFERENT, compressor_of
 from needed import lacks
+from nightly import loop_over
 from sentence import config_of
 from torch.utils._triton import has_triton
 
@@ -58,14 +59,8 @@ def last_step(choice: str, variant: str) -> ObservedStep:
     return observe_step(compressor_of(choice, variant), SHAPES)
 
 
-@pytest.mark.parametrize(("choice", "variant"), QUICK)
+@loop_over(QUICK, [*QUICK, *sorted({*DIFFERENT} - {*QUICK})])
 def test_a_step_waits_and_sends_as_it_may(choice: str, variant: str) -> None:
-    assert not list(step_problems(last_step(choice, variant)))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("choice", "variant"), sorted({*DIFFERENT} - {*QUICK}))
-def test_so_does_every_step(choice: str, variant: str) -> None:
     assert not list(step_problems(last_step(choice, variant)))
 
 

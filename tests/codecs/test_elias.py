@@ -12,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nightly import each
 from torch import Tensor
 
 from gcbench.codecs.blocks import Blocks
@@ -55,7 +56,7 @@ def test_omega_of_the_first_integers_by_hand() -> None:
     ] == "0 100 110 101000 101110 1110000 10100100000".split()
 
 
-@pytest.mark.parametrize("levels", [1, 2, 7, 127])
+@each("levels", [1, 2, 7, 127])
 def test_no_code_begins_another(levels: int) -> None:
     dense = [dense_code(code, levels) for code in range(2 * levels + 1)]
     sparse = [sparse_code(code, levels) for code in range(2 * levels + 1) if code != levels]

@@ -20,6 +20,7 @@ from comm_cases import (
     transposed_inputs,
     values,
 )
+from nightly import each
 from torch import Tensor
 
 from gcbench.comm import Comm, GlooTransport
@@ -34,8 +35,8 @@ def seen(outcomes: Outcomes, layout: str, case: str) -> list[Outcome]:
     return [process[case] for process in outcomes[layout]]
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@each("layout", LAYOUTS)
+@each("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_mean_is_the_mean_of_all_workers(
     outcomes: Outcomes, layout: str, dtype: torch.dtype
 ) -> None:
@@ -49,7 +50,7 @@ def test_mean_is_the_mean_of_all_workers(
             )
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@each("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_means_agree_between_layouts_and_to_the_bit_between_ranks(
     outcomes: Outcomes, dtype: torch.dtype
 ) -> None:
@@ -63,7 +64,7 @@ def test_means_agree_between_layouts_and_to_the_bit_between_ranks(
             assert all(map(torch.equal, other.results, first.results))
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@each("layout", LAYOUTS)
 def test_no_sum_of_large_halves_overflows(outcomes: Outcomes, layout: str) -> None:
     for outcome in seen(outcomes, layout, "mean of large halves"):
         torch.testing.assert_close(outcome.results[0], torch.full((1, 3), 6e4, dtype=torch.float16))
@@ -83,8 +84,8 @@ def integer_reduction(verb: str, rows: Tensor) -> Tensor:
     )
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize(("verb", "dtype"), [key for key in REDUCED if key[0] != "mean"], ids=str)
+@each("layout", LAYOUTS)
+@each(("verb", "dtype"), [key for key in REDUCED if key[0] != "mean"])
 def test_reductions_are_exact(
     outcomes: Outcomes, layout: str, verb: str, dtype: torch.dtype
 ) -> None:
@@ -95,8 +96,8 @@ def test_reductions_are_exact(
             assert torch.equal(result, integer_reduction(verb, rows))
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("verb", ["max", "min"])
+@each("layout", LAYOUTS)
+@each("verb", ["max", "min"])
 def test_a_nan_of_any_worker_is_the_extreme(outcomes: Outcomes, layout: str, verb: str) -> None:
     """gloo by itself keeps a NaN of the first worker only."""
     expected = {"max": [torch.inf, -3e38, 0.0], "min": [3e38, -torch.inf, -0.0]}[verb]
@@ -106,7 +107,7 @@ def test_a_nan_of_any_worker_is_the_extreme(outcomes: Outcomes, layout: str, ver
         assert torch.equal(bits[WORKERS:], torch.tensor(expected).view(torch.int32))
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@each("layout", LAYOUTS)
 def test_gather_returns_all_rows_in_worker_order(outcomes: Outcomes, layout: str) -> None:
     for outcome in seen(outcomes, layout, "gather"):
         for result, expected in zip(outcome.results, mixed_inputs(EVERYONE), strict=True):
@@ -116,7 +117,7 @@ def test_gather_returns_all_rows_in_worker_order(outcomes: Outcomes, layout: str
         assert torch.equal(outcome.results[0], values(EVERYONE, (13,), torch.uint8))
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@each("layout", LAYOUTS)
 def test_a_message_may_have_empty_parts(outcomes: Outcomes, layout: str) -> None:
     for outcome in seen(outcomes, layout, "gather empty"):
         assert [(x.shape, x.dtype) for x in outcome.results] == [
@@ -125,7 +126,7 @@ def test_a_message_may_have_empty_parts(outcomes: Outcomes, layout: str) -> None
         ]
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@each("layout", LAYOUTS)
 def test_ragged_gather_returns_the_true_values_and_zeros_behind(
     outcomes: Outcomes, layout: str
 ) -> None:
@@ -142,13 +143,13 @@ def test_ragged_gather_returns_the_true_values_and_zeros_behind(
         assert torch.equal(outcome.results[2], whole)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@each("layout", LAYOUTS)
 def test_ragged_gather_of_nothing_is_empty(outcomes: Outcomes, layout: str) -> None:
     for outcome in seen(outcomes, layout, "nothing ragged"):
         assert outcome.results[0].shape == (WORKERS, 0)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@each("layout", LAYOUTS)
 def test_transpose_gives_each_worker_what_the_others_had_for_it(
     outcomes: Outcomes, layout: str
 ) -> None:
@@ -183,8 +184,8 @@ BITS = {
 }
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("case", BITS)
+@each("layout", LAYOUTS)
+@each("case", BITS)
 def test_metered_bits_are_those_counted_by_hand(outcomes: Outcomes, layout: str, case: str) -> None:
     processes = seen(outcomes, layout, case)
     sent = [bits for outcome in processes for bits in outcome.sent_bits]
@@ -203,8 +204,8 @@ WIRE = {
 }
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("case", WIRE)
+@each("layout", LAYOUTS)
+@each("case", WIRE)
 def test_wire_bits_are_those_counted_by_hand(outcomes: Outcomes, layout: str, case: str) -> None:
     assert [bits for outcome in seen(outcomes, layout, case) for bits in outcome.wire_bits] == WIRE[
         case

@@ -15,6 +15,7 @@ from method_cases import (
     flat,
     gradients,
 )
+from nightly import each
 from torch import Tensor
 
 from gcbench.codecs.elias import omega
@@ -86,10 +87,8 @@ def sparse_bits(bucket: list[int], levels: int) -> int:
     )
 
 
-@pytest.mark.parametrize(
-    ("code", "bits_of"), [("elias_dense", dense_bits), ("elias_sparse", sparse_bits)]
-)
-@pytest.mark.parametrize(("levels", "bucket"), [(7, 16), (1, 50), (127, 5000)])
+@each(("code", "bits_of"), [("elias_dense", dense_bits), ("elias_sparse", sparse_bits)])
+@each(("levels", "bucket"), [(7, 16), (1, 50), (127, 5000)])
 def test_metered_bits_are_those_of_the_codes_that_were_sent(
     code: str, bits_of: Any, levels: int, bucket: int
 ) -> None:
@@ -112,7 +111,7 @@ def test_metered_bits_are_those_of_the_codes_that_were_sent(
     assert comm.meter.received_bits == [sum(expected) - sent for sent in expected]
 
 
-@pytest.mark.parametrize("bucket", [2048, 2049, 10_000])
+@each("bucket", [2048, 2049, 10_000])
 def test_buckets_beyond_2048_have_a_length_for_each_2048(bucket: int) -> None:
     grads = {"w": torch.zeros(1, 10_000)}
     comm = Comm(1)
@@ -127,9 +126,9 @@ def shannon_by_hand(codes: list[int]) -> float:
     return sum(d * math.log2(len(codes) / d) for d in Counter(codes).values())
 
 
-@pytest.mark.parametrize("small", [0, 100])
-@pytest.mark.parametrize("error_feedback", [False, True])
-@pytest.mark.parametrize("code", ["fixed", *CODES])
+@each("small", [0, 100])
+@each("error_feedback", [False, True])
+@each("code", ["fixed", *CODES])
 def test_the_bound_is_reported_for_every_code_and_not_undercut(
     code: str, small: int, error_feedback: bool
 ) -> None:
@@ -227,8 +226,8 @@ def test_codes_on_no_grid_are_refused() -> None:
         apply_code(OffGrid(), "ans")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("code", ["elias_dense", "elias_sparse", "ans"])
-@pytest.mark.parametrize("level_count", [2, 4, 256])
+@each("code", ["elias_dense", "elias_sparse", "ans"])
+@each("level_count", [2, 4, 256])
 def test_codes_of_any_length_need_a_level_at_zero(code: Any, level_count: int) -> None:
     with pytest.raises(
         ValueError,

@@ -9,6 +9,7 @@ import torch
 from gloo_pool import pool
 from layout_cases import traces_in_one_process, traces_over_gloo
 from method_cases import SHAPES, aggregate, build_method, flat, gradients
+from nightly import each
 from torch import Tensor
 
 from gcbench.codecs.noise import Noise
@@ -78,7 +79,7 @@ def test_what_was_sent_is_the_gradient_less_the_error_of_the_nodes_code(codec: s
     assert missing.abs().max() > 1e-3
 
 
-@pytest.mark.parametrize(("alpha", "beta"), [(1.0, 1.0), (0.2, 0.9)])
+@each(("alpha", "beta"), [(1.0, 1.0), (0.2, 0.9)])
 def test_a_node_remembers_as_one_worker_would(alpha: float, beta: float) -> None:
     compressor = build(
         ScaledSign(bucket_size=16),
@@ -157,7 +158,7 @@ def test_a_node_sends_its_code_once_to_each_other_node() -> None:
 # Real processes
 
 
-@pytest.mark.parametrize(("processes", "workers"), [(4, 4), (2, 4), (4, 8), (2, 8)])
+@each(("processes", "workers"), [(4, 4), (2, 4), (4, 8), (2, 8)])
 def test_virtual_workers_are_those_of_processes_that_share_nodes(
     processes: int, workers: int
 ) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from method_cases import aggregate, build_method, compose_method, flat, gradients
+from nightly import each
 from torch import Tensor, nn
 
 from gcbench.compressors import State, build
@@ -26,7 +26,7 @@ def signs(x: Tensor, size: int, scale: str) -> Tensor:
     return torch.cat(parts, dim=1)
 
 
-@pytest.mark.parametrize("scale", ["rms", "mean"])
+@each("scale", ["rms", "mean"])
 def test_updates_make_the_momentum_of_the_algorithm(scale: str) -> None:
     """m_i = beta m + (1 - beta) g_i; m' = mean of C(m_i + e_i) = beta m + (1 - beta) update."""
     compressor, state = build_method("onebit_adam", bucket_size=16, scale=scale), State()
@@ -57,7 +57,7 @@ def test_a_code_without_error_hands_on_the_mean_gradient() -> None:
         torch.testing.assert_close(flat(out.update)[0], flat(grads).mean(0), rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("start", ["warmup", "zero"])
+@each("start", ["warmup", "zero"])
 def test_the_optimizer_has_the_coded_momentum(start: str) -> None:
     """If that starts from zero, what is left of the warm-up's momentum is added to it."""
     warm_up, steps = 3, 8
@@ -84,7 +84,7 @@ def test_the_optimizer_has_the_coded_momentum(start: str) -> None:
     assert torch.equal(optimizer.state[p]["exp_avg_sq"], variance)
 
 
-@pytest.mark.parametrize(
+@each(
     ("overrides", "taken"),
     [
         (("optimizer=frozen_adam", "optimizer.betas=[0.8,0.99]"), (0.8, 100)),

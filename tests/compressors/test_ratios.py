@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from method_cases import aggregate, build_method
-from nightly import slow_but
+from nightly import each, slow_but
 
 from gcbench.comm import Comm
 from gcbench.compressors.build import analytic_ratio, compressed_share
@@ -55,7 +55,7 @@ def test_methods_whose_papers_count_all_that_is_sent_have_no_other_ratio(choice:
     assert analytic_ratio(build_method(choice)) is None
 
 
-@pytest.mark.parametrize("align", [False, True])
+@each("align", [False, True])
 def test_codes_of_any_length_have_no_ratio_before_they_are_sent(align: bool) -> None:
     assert analytic_ratio(build_method("qsgd", align=align)) == 8
     assert analytic_ratio(build_method("qsgd", align=align, code="elias_dense")) is None

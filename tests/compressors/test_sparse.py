@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 from method_cases import aggregate, build_method, flat, gradients
+from nightly import each
 from torch import Tensor
 
 from gcbench.codecs.indices import (
@@ -30,7 +31,7 @@ def randn(*shape: int, seed: int = 0) -> Tensor:
 # Positions
 
 
-@pytest.mark.parametrize(("n", "k"), [(1, 1), (10, 3), (1000, 1), (1000, 999), (1000, 1000)])
+@each(("n", "k"), [(1, 1), (10, 3), (1000, 1), (1000, 999), (1000, 1000)])
 def test_largest_are_those_of_a_stable_sort(n: int, k: int) -> None:
     """There are many ties; of equal values, the first ones are taken."""
     x = torch.randint(0, 4, (3, n), generator=torch.Generator().manual_seed(n)).float()
@@ -87,8 +88,8 @@ def test_largest_orders_denormals_infinity_and_nan() -> None:
     ]
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 7, 9, 100, 256, 257, 1000, 65536, 65537, 100_000])
-@pytest.mark.parametrize("share", [0.0, 0.002, 0.05, 0.5, 1.0])
+@each("n", [1, 2, 3, 7, 9, 100, 256, 257, 1000, 65536, 65537, 100_000])
+@each("share", [0.0, 0.002, 0.05, 0.5, 1.0])
 def test_positions_come_back_in_the_bytes_that_were_promised(n: int, share: float) -> None:
     k = max(1, int(share * n))
     index = (
@@ -118,10 +119,10 @@ def test_top_k_by_hand() -> None:
     assert torch.equal(out.update["w"], torch.tensor([[0.0, 1.5, -1.5, 0.0, 0.0]]))
 
 
-@pytest.mark.parametrize(
+@each(
     ("fraction", "n", "k"), [(0.5 / 136, 272, 1), (0.5 / 136, 271, 1), (0.5 / 136, 272_000, 1000)]
 )
-@pytest.mark.parametrize("digits", [17, 12])
+@each("digits", [17, 12])
 def test_a_fraction_is_counted_as_it_was_meant(
     fraction: float, n: int, k: int, digits: int
 ) -> None:
@@ -129,8 +130,8 @@ def test_a_fraction_is_counted_as_it_was_meant(
     assert TopK(0.1).count(9) == 1 and TopK(0.25).count(11) == 2 and TopK(1.0).count(7) == 7
 
 
-@pytest.mark.parametrize("index", ["int32", "auto"])
-@pytest.mark.parametrize("fraction", [0.01, 0.3, 1.0])
+@each("index", ["int32", "auto"])
+@each("fraction", [0.01, 0.3, 1.0])
 def test_positions_of_either_size_say_the_same(fraction: float, index: str) -> None:
     """The largest values of tensors of many sizes are sent, and all bits are metered."""
     grads, comm = gradients(range(3), 0), Comm(3)

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from nightly import each
 
 from gcbench.data import Data
 from gcbench.data.an4 import MEL, an4, flat_start, log_mel
@@ -40,7 +41,7 @@ def test_phones_share_the_frames_evenly() -> None:
     assert flat_start(torch.tensor([3, 1, 2]), 7).tolist() == [3, 3, 3, 1, 1, 2, 2]
 
 
-@pytest.mark.parametrize("hertz", [250.0, 1000.0, 4000.0])
+@each("hertz", [250.0, 1000.0, 4000.0])
 def test_a_tone_is_loudest_in_its_band(hertz: float) -> None:
     features = log_mel(tone(hertz, 0.3))
     assert features.shape == (31, 40)

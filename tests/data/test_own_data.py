@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from nightly import each
 from torch.utils.data import TensorDataset
 
 from gcbench.data import ArrayData, as_data
@@ -66,7 +67,7 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize(("made", "message"), BAD.values(), ids=BAD)
+@each(("made", "message"), BAD.values())
 def test_anything_else_is_explained(made: object, message: str) -> None:
     with pytest.raises(ValueError, match=f"dataset=mine.*{message}"):
         as_data(made, "mine")

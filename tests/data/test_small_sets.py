@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from nightly import each
 
 from gcbench.data import Data
 from gcbench.data.digits import digits
@@ -28,7 +29,7 @@ def test_digits_are_standardized() -> None:
     assert abs(float(images.mean())) < 1e-5 and abs(float(images.std()) - 1) < 1e-5
 
 
-@pytest.mark.parametrize("fraction", [0, 1, -0.5])
+@each("fraction", [0, 1, -0.5])
 def test_digits_refuses_an_empty_split(fraction: float) -> None:
     with pytest.raises(ValueError, match=r"dataset\.test_fraction=.*0\.2"):
         digits(fraction)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from nightly import each
 from sentence import config_of
 from slurm_step import STEP
 
@@ -26,7 +27,7 @@ def plan_of(machine: Machine, *overrides: str) -> Plan:
     return make_plan(config_of(*overrides), machine)
 
 
-@pytest.mark.parametrize(
+@each(
     ("machine", "gpus", "launcher", "processes", "device"),
     [
         (LAPTOP, 2, "local", 2, "cpu"),

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from nightly import each
 from sentence import config_of, run
 from slurm_step import STEP
 
@@ -20,7 +21,7 @@ from gcbench.launch.slurm import ClusterResources
 from gcbench.settings.trainer import TrainerSettings
 
 
-@pytest.mark.parametrize(
+@each(
     ("node_list", "host"),
     [
         ("n1", "n1"),
@@ -34,7 +35,7 @@ def test_the_first_host(node_list: str, host: str) -> None:
     assert slurm.first_host(node_list) == host
 
 
-@pytest.mark.parametrize(
+@each(
     ("counts", "node", "local_tasks"),
     [("2(x2)", 1, 2), ("3,1", 0, 3), ("3,1", 1, 1), ("2(x3),1", 3, 1)],
 )
@@ -103,7 +104,7 @@ def test_only_that_signal_queues_a_job_again(
     assert result["status"] == "interrupted"
 
 
-@pytest.mark.parametrize(
+@each(
     ("overrides", "gpus_here", "shape"),
     [
         (["trainer.nodes=2", "trainer.gpus=16"], True, (2, 8, 8)),
@@ -122,7 +123,7 @@ def test_the_shape_of_a_job(
     assert slurm.job_shape(trainer, ClusterResources(2, gpus_here)) == shape
 
 
-@pytest.mark.parametrize(
+@each(
     ("nodes", "says"),
     [
         (3, "trainer.nodes=3 cannot share trainer.gpus=16 evenly"),

@@ -34,7 +34,7 @@ from library_cases import (
     wrong_shape,
 )
 from method_cases import CHOICES
-from nightly import slow_but
+from nightly import each, slow_but
 from pipeline_cases import train_steps
 from sentence import SMALL, config_of
 from torch import Tensor
@@ -102,7 +102,7 @@ def test_compiled_codecs_change_nothing() -> None:
         assert equal(eager, compiled) and bits == same_bits
 
 
-@pytest.mark.parametrize("rank", [1, 2])
+@each("rank", [1, 2])
 def test_powersgd_equals_that_of_torch(rank: int) -> None:
     for distances in pool(2).run(train_beside_torch, rank):
         assert len(distances) == 6 and max(distances) < 1e-4
@@ -276,9 +276,7 @@ def test_a_parameter_with_gaps_gets_its_own_gradient() -> None:
         assert close(seen[True], seen[False])
 
 
-@pytest.mark.parametrize(
-    ("ranks", "each"), [(range(8), 4), (range(0, 8, 2), 2), ([3, 7], 1), ([0, 1, 4], None)]
-)
+@each(("ranks", "each"), [(range(8), 4), (range(0, 8, 2), 2), ([3, 7], 1), ([0, 1, 4], None)])
 def test_hosts_have_as_many_workers_as_the_group_has_there(
     ranks: Sequence[int], each: int | None
 ) -> None:

@@ -17,7 +17,7 @@ import pytest
 import torch
 from gloo_pool import pool
 from needed import patience, skip
-from nightly import slow_but
+from nightly import each, slow_but
 from sentence import SMALL, config_of, run, untimed_metrics
 from train_cases import drift_error, drift_error_at_the_end
 
@@ -356,7 +356,7 @@ def test_a_run_whose_replicas_drift_fails(tmp_path: Path) -> None:
     assert says in result_of(tmp_path / "run")["reason"]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@each("dtype", [torch.float32, torch.bfloat16, torch.float64])
 def test_the_hash_sees_every_bit_and_every_exchange(dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(1)
     parameters = [

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from nightly import each
 from sentence import run
 from torch import Tensor
 
@@ -30,7 +31,7 @@ def test_the_largest_finite_values_are_finite() -> None:
     assert noted.collect(range(2)) == []
 
 
-@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+@each("value", [torch.nan, torch.inf, -torch.inf])
 def test_kind_step_and_worker_are_told(value: float) -> None:
     gradients, residuals = torch.zeros(2, 10), torch.zeros(2, 3, 4)
     gradients[1, 4], residuals[0, 2, 1] = value, value

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from inner_cases import VIRTUAL, N, W, build, shared, take_steps, train_losses
-from nightly import slow_but
+from nightly import each, slow_but
 from sentence import run, untimed_metrics
 from torch import Tensor, nn
 
@@ -194,7 +194,7 @@ def test_fragments_take_turns(tmp_path: Path) -> None:
     assert sum(bits) == 4 * 32 * N
 
 
-@pytest.mark.parametrize("sizes", [[5], [1, 1, 1, 1], [9, 1, 1, 1], [1, 1, 1, 9], [3, 8, 2, 7, 5]])
+@each("sizes", [[5], [1, 1, 1, 1], [9, 1, 1, 1], [1, 1, 1, 9], [3, 8, 2, 7, 5]])
 def test_fragments_are_all_tensors_in_order_and_none_is_empty(sizes: list[int]) -> None:
     named = {str(i): n for i, n in enumerate(sizes)}
     for count in range(1, len(sizes) + 1):

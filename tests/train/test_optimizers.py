@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from nightly import each
 from sentence import config_of, run
 from torch import nn
 
@@ -22,7 +23,7 @@ def with_norm() -> nn.Sequential:
     return nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
 
 
-@pytest.mark.parametrize(
+@each(
     ("options", "along"),
     [
         ({"kind": "sgd", "momentum": 0.9}, lambda d, m: m),
@@ -75,7 +76,7 @@ def test_frozen_adam_is_adamw_until_its_variance_stands_still() -> None:
         torch.testing.assert_close(twice - once, once - none, rtol=1e-3, atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", ["adam", "adamw"])
+@each("kind", ["adam", "adamw"])
 def test_adam_has_moments_of_the_update_and_adamw_decays_beside_them(kind: str) -> None:
     model = with_norm()
     optimizer = make_optimizer({**ADAM, "kind": kind}, model)
@@ -120,7 +121,7 @@ def test_groups_have_rates_and_options_of_their_own() -> None:
     assert all(group["initial_lr"] == group["lr"] for group in groups), "what schedules multiply"
 
 
-@pytest.mark.parametrize(
+@each(
     ("group", "says"),
     [
         (

@@ -12,7 +12,7 @@ import pytest
 import torch
 from gloo_pool import pool
 from method_cases import CHOICES, compressor_of
-from nightly import slow_but
+from nightly import each, slow_but
 from pipeline_cases import Trained, messages_of_a_continued_run, train_steps
 from sentence import SMALL, config_of, run
 from torch import Tensor
@@ -147,7 +147,7 @@ def test_the_faster_way_is_taken(slow: bool, monkeypatch: pytest.MonkeyPatch) ->
     assert used == [False, True] * (1 + TURNS) + [not slow]
 
 
-@pytest.mark.parametrize("model", ["resnet8", "lstm_small"])
+@each("model", ["resnet8", "lstm_small"])
 def test_overlap_gives_the_same_update_in_any_layout(model: str) -> None:
     """Convolution weights are stored channels last, and an LSTM carries hidden state along."""
     data = "dataset._target_=own_data.text" if model == "lstm_small" else "dataset=digits"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from nightly import slow_but
+from nightly import each, slow_but
 from sentence import run
 from torch import Tensor
 
@@ -30,8 +30,8 @@ SIX, FOUR_WORKERS = "trainer.max_steps=6", "trainer.gpus=4"
 RESIDUAL = ["compressor=qsgd", "min_size=0", "error_feedback=true", "alpha=0.2", "beta=0.9"]
 
 
-@pytest.mark.parametrize("before", [1, 2, 4, 6])
-@pytest.mark.parametrize("now", [1, 2, 3, 4, 12])
+@each("before", [1, 2, 4, 6])
+@each("now", [1, 2, 3, 4, 12])
 def test_the_pending_update_stays(before: int, now: int) -> None:
     drawn = torch.Generator().manual_seed(before)
     rows = torch.randn(before, 5, generator=drawn, dtype=torch.float64)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from method_cases import build_method
+from nightly import each
 from sentence import run
 from torch import nn
 
@@ -159,9 +160,7 @@ def test_a_worker_without_a_batch_adds_nothing_to_the_full_gradient() -> None:
     torch.testing.assert_close(full, full_gradient(run.replica.model), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("samples", "largest"), [(207, 5), (207, 300), (1437, 32), (1, 1), (64, 64)]
-)
+@each(("samples", "largest"), [(207, 5), (207, 300), (1437, 32), (1, 1), (64, 64)])
 def test_every_sample_is_in_one_batch(samples: int, largest: int) -> None:
     batches = cover_samples(samples, largest)
     held = [i for step, size in batches for i in range(step * size, (step + 1) * size)]
@@ -234,7 +233,7 @@ class Norm(nn.Sequential):
         super().__init__(nn.Linear(4, 4), nn.BatchNorm1d(4))
 
 
-@pytest.mark.parametrize(
+@each(
     ("model", "data", "momentum", "says"),
     [
         (Linear([16], 1), DATA, 0.9, "type optimizer.momentum=0"),

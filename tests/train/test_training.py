@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from nightly import slow_but
+from nightly import each, slow_but
 from sentence import run
 from torch import nn
 
@@ -192,8 +192,8 @@ def test_schedules() -> None:
     assert by_epoch == [cosine[step - step % 10] for step in range(100)]
 
 
-@pytest.mark.parametrize("start", [0.0, 0.1, 1.0])
-@pytest.mark.parametrize("scaled", [False, True])
+@each("start", [0.0, 0.1, 1.0])
+@each("scaled", [False, True])
 def test_a_warm_up_starts_at_the_fraction_that_was_typed(start: float, scaled: bool) -> None:
     """ORQ, section 5, has "a linear warm-up schedule starting from base learning rate/10"."""
     settings = ScheduleSettings(

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from inner_cases import N, W, build, shared, take_steps, train_losses
+from nightly import each
 from sentence import run
 from torch import Tensor, nn
 
@@ -27,7 +28,7 @@ DENSE = {0, 1, 2, 4, 6}
 EXCHANGED = {3, 5, 7, 8, 9, *(10, 11, 12, 13), *(15, 17), *(21, 25, 29)}
 
 
-@pytest.mark.parametrize("kappa", [1, 2, 3, 16])
+@each("kappa", [1, 2, 3, 16])
 def test_the_variance_is_updated_ever_more_seldom(kappa: int) -> None:
     """k_0 = 0, k_{j+1} = k_j + 2^floor(j / kappa)."""
     steps = [0]
