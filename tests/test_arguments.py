@@ -51,17 +51,10 @@ class Settings:
 def test_values_have_the_types_of_their_fields() -> None:
     typed = "a steps=5 seconds=1e-3 overlap=true form=latex in=[4,5] b --config-dir c in=6".split()
     arguments = read_arguments(Own, typed)
-    assert (arguments.steps, arguments.seconds, arguments.overlap, arguments.form) == (
-        5,
-        0.001,
-        True,
-        "latex",
-    )
-    assert (arguments.plain, arguments.numbers, arguments.config_dir) == (
-        ("a", "b"),
-        (4, 5, 6),
-        "c",
-    )
+    facts = (arguments.steps, arguments.seconds, arguments.overlap, arguments.form)
+    assert facts == (5, 0.001, True, "latex")
+    facts = (arguments.plain, arguments.numbers, arguments.config_dir)
+    assert facts == (("a", "b"), (4, 5, 6), "c")
     assert set(arguments.given) == {"steps", "seconds", "overlap", "form", "numbers"}
     assert (
         read_arguments(Own, []).numbers == (1, 2)

@@ -405,8 +405,7 @@ def test_a_budget_may_leave_the_rate_to_the_number_of_workers() -> None:
 
 def test_what_is_typed_stays_whatever_the_budget() -> None:
     config = config_of(
-        ROW,
-        *"budget=cpu model=resnet20 trainer.epochs=7 optimizer.lr=0.3 trainer.gpus=2".split(),
+        ROW, *"budget=cpu model=resnet20 trainer.epochs=7 optimizer.lr=0.3 trainer.gpus=2".split()
     )
     assert config["choices"]["model"] == "resnet20" and config["optimizer"]["lr"] == 0.3
     assert (
@@ -426,12 +425,10 @@ def test_a_model_that_a_budget_does_not_name_keeps_its_size() -> None:
 
 def test_a_fingerprint_forgets_how_a_run_executes() -> None:
     one = fingerprint(config_of())
-    assert (
-        fingerprint(
-            config_of("trainer.launcher=virtual", "trainer.threads=1", "trainer.checkpoint_steps=3")
-        )
-        == one
+    facts = fingerprint(
+        config_of("trainer.launcher=virtual", "trainer.threads=1", "trainer.checkpoint_steps=3")
     )
+    assert facts == one
     assert fingerprint(config_of("network=emulated", "network.bandwidth=100mbit")) == one
     assert fingerprint(config_of("optimizer.lr=0.1")) != one
 

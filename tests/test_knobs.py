@@ -32,16 +32,8 @@ from gcbench.identity import format_value
 from gcbench.settings.__main__ import json_schema
 from gcbench.settings.compressor import MethodSettings
 from gcbench.settings.config import MODELS, SCHEMAS
-from gcbench.settings.fields import (
-    Checked,
-    Positive,
-    checked_hints,
-    hints_of,
-    refusal,
-)
-from gcbench.settings.fields import (
-    example as typed_like,
-)
+from gcbench.settings.fields import Checked, Positive, checked_hints, hints_of, refusal
+from gcbench.settings.fields import example as typed_like
 from gcbench.settings.run import BenchSettings, RunSettings
 
 TOP = (MethodSettings, RunSettings, BenchSettings)

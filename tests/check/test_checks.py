@@ -72,10 +72,7 @@ RULES: list[tuple[type, Callable[[Compressor], object], str]] = [
 ]
 
 
-@each(
-    ("method", "check", "sentence"),
-    RULES,
-)
+@each(("method", "check", "sentence"), RULES)
 def test_a_broken_rule_is_found(
     method: type, check: Callable[[Compressor], object], sentence: str
 ) -> None:

@@ -71,11 +71,7 @@ def test_methods_that_are_composed_together_are_those_of_runs() -> None:
     for choice, (node, knobs) in compose_methods(["qsgd", "powersgd", "unbiased_lowrank"]).items():
         config = resolve(compose_overrides([f"compressor={choice}"]))
         assert node == config["compressor"]
-        assert set(knobs) <= set(config) and not {
-            "compressor",
-            "recommended",
-            "seed",
-        } & set(knobs)
+        assert set(knobs) <= set(config) and not {"compressor", "recommended", "seed"} & set(knobs)
 
 
 def test_a_method_is_measured_with_the_knobs_that_are_typed(

@@ -107,21 +107,15 @@ def test_it_trains(tmp_path: Path) -> None:
     done = command("--config-dir", str(CONF), *overrides, *places)
     assert done.returncode == 0, done.stderr
     result = json.loads((tmp_path / "result.json").read_text())
-    assert (result["status"], result["choices"]["compressor"], result["parameters"]) == (
-        "done",
-        "powers",
-        650,
-    )
+    facts = (result["status"], result["choices"]["compressor"], result["parameters"])
+    assert facts == ("done", "powers", 650)
     assert result["bits_sent"]["per_step"] == 8 * (650 + 82)
 
 
 def test_settings_of_a_target_are_typed_after_it() -> None:
     subject = subject_of(["gcbench.compressors.qsgd.QSGD"], ["levels=3", "norm=l2"])
-    assert subject.typed["method"] == {
-        "_target_": "gcbench.compressors.qsgd.QSGD",
-        "levels": 3,
-        "norm": "l2",
-    }
+    facts = subject.typed["method"]
+    assert facts == {"_target_": "gcbench.compressors.qsgd.QSGD", "levels": 3, "norm": "l2"}
     assert list(subject.cases) == ["", "min_size=100", "error_feedback=true"]
 
 

@@ -127,9 +127,7 @@ FITS: list[Bucketed] = [
 
 
 @settings(
-    deadline=None,
-    max_examples=20,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    deadline=None, max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @LAYOUTS
 def test_a_gpu_fits_many_buckets_in_few_calls_as_each_alone(

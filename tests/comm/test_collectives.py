@@ -72,12 +72,9 @@ def test_no_sum_of_large_halves_overflows(outcomes: Outcomes, layout: str) -> No
 
 def integer_reduction(verb: str, rows: Tensor) -> Tensor:
     """Return the reduction by Python's arithmetic, row by row."""
-    of_two = {
-        "sum": lambda a, b: a + b,
-        "max": max,
-        "min": min,
-        "bitwise_and": lambda a, b: a & b,
-    }[verb]
+    of_two = {"sum": lambda a, b: a + b, "max": max, "min": min, "bitwise_and": lambda a, b: a & b}[
+        verb
+    ]
     columns = rows.flatten(1).T.tolist() if rows.dim() > 1 else [rows.tolist()]
     return torch.tensor([reduce(of_two, column) for column in columns], dtype=rows.dtype).view(
         1, *rows.shape[1:]

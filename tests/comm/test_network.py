@@ -66,12 +66,7 @@ def test_one_level_costs_what_the_papers_formulas_say(workers: int) -> None:
     )
 
 
-COLLECTIVES: list[Collective] = [
-    "all_reduce",
-    "all_gather",
-    "ragged_gather",
-    "all_to_all",
-]
+COLLECTIVES: list[Collective] = ["all_reduce", "all_gather", "ragged_gather", "all_to_all"]
 
 
 @each("collective", COLLECTIVES)

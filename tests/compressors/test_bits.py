@@ -384,7 +384,7 @@ LEVELS = ("orq", "linear", "qsgd_levels", "terngrad", "bingrad_pb")
         (c, e)
         for c in (*LEVELS, "bingrad_b", "scaled_sign", "onebit", "natural")
         for e in ("scatter", "scatter_coded")
-    ],
+    ]
 )
 def test_every_exchange_of_every_code_costs_its_formula(choice: str, exchange: str) -> None:
     """The update is also close to the mean of what was sent."""

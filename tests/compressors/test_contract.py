@@ -81,10 +81,7 @@ RANDOM = {
 }
 NEVER_ZERO = {"signum"}  # a zero also gets one of the two signs
 # The narrowest float type that is sent; for all other choices it is float32.
-HALF = {
-    "fp16": torch.float16,
-    "bf16": torch.bfloat16,
-}
+HALF = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 def bare(choice: str) -> Compressor:

@@ -8,13 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from method_cases import (
-    WORKERS,
-    aggregate,
-    build_method,
-    flat,
-    gradients,
-)
+from method_cases import WORKERS, aggregate, build_method, flat, gradients
 from nightly import each
 from torch import Tensor
 
@@ -141,9 +135,7 @@ def test_the_bound_is_reported_for_every_code_and_not_undercut(
         **({"alpha": 0.2} if error_feedback else {}),
     }
     out = aggregate(
-        build_method("qsgd", code=code, **settings),
-        gradients(range(WORKERS), 0),
-        comm=comm,
+        build_method("qsgd", code=code, **settings), gradients(range(WORKERS), 0), comm=comm
     )
     assert out.shannon_bits is not None
     bounds = out.shannon_bits().tolist()

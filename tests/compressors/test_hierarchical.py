@@ -138,9 +138,7 @@ def test_a_node_sends_its_code_once_to_each_other_node() -> None:
     codec: Codec = QSGD(7, bucket_size=512)
     grads = {"w": torch.randn(8, 40_000, generator=torch.Generator().manual_seed(0))}
     code = codec.encode(
-        grads["w"][:1],
-        (40_000,),
-        Noise(torch.zeros(1, 2, dtype=torch.int32), ((0, 40_000),)),
+        grads["w"][:1], (40_000,), Noise(torch.zeros(1, 2, dtype=torch.int32), ((0, 40_000),))
     )
     code_bits = sum(8 * m.element_size() * m.numel() for m in code)
     for size in (2, 4):

@@ -284,11 +284,8 @@ def test_tensors_become_matrices_by_their_first_dimension() -> None:
     }
     comm = Comm(1)
     out = aggregate(PowerSGD(2), grads, comm=comm)
-    assert {k: q.shape for k, q in out.state.shared.items()} == {
-        "conv": (1, 2, 36),
-        "matrix": (1, 2, 12),
-        "vector": (1, 1, 1),
-    }
+    facts = {k: q.shape for k, q in out.state.shared.items()}
+    assert facts == {"conv": (1, 2, 36), "matrix": (1, 2, 12), "vector": (1, 1, 1)}
     assert comm.meter.sent_bits == [32 * (2 * (6 + 36) + 2 * (10 + 12) + (9 + 1))]
 
 

@@ -57,12 +57,8 @@ def test_filters_overlap_and_cover_the_band() -> None:
 def test_utterances_become_labeled_segments(toy: str) -> None:
     data = an4(toy, frames=20)
     assert isinstance(data, Data)
-    assert (data.task, data.kind, data.shape, data.outputs) == (
-        "classification",
-        "speech",
-        (20, 40),
-        4,
-    )
+    facts = (data.task, data.kind, data.shape, data.outputs)
+    assert facts == ("classification", "speech", (20, 40), 4)
     # 51 frames make segments that start at 0, 20 and 31; the phones are SIL G OW AH SIL.
     whole = flat_start(torch.tensor([3, 1, 2, 0, 3]), 51)
     assert torch.equal(data.train[1], torch.stack([whole[:20], whole[20:40], whole[31:]]))

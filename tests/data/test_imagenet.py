@@ -107,10 +107,7 @@ def test_crops_fit_and_have_the_asked_for_areas() -> None:
     assert 0.74 < ratios.min() < 0.76 and 1.32 < ratios.max() < 1.35
     assert {t == 0 for t, *_ in boxes} == {True, False}
     # If no random box fits, it is the largest box at the center.
-    assert crop_box(10, 1000, chance)[2:] == (
-        10,
-        13,
-    )
+    assert crop_box(10, 1000, chance)[2:] == (10, 13)
 
 
 def test_missing_folders_are_explained(tmp_path: Path, small: str) -> None:

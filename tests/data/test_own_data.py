@@ -21,13 +21,8 @@ def convert(inputs: torch.Tensor, targets: torch.Tensor) -> ArrayData:
 
 def test_images_with_labels() -> None:
     data = convert(IMAGES, LABELS)
-    assert (data.name, data.task, data.kind, data.shape, data.outputs) == (
-        "mine",
-        "classification",
-        "image",
-        (1, 4, 4),
-        3,
-    )
+    facts = (data.name, data.task, data.kind, data.shape, data.outputs)
+    assert facts == ("mine", "classification", "image", (1, 4, 4), 3)
     assert torch.equal(data.test_batch(0, 6)[0], IMAGES)
 
 

@@ -13,12 +13,8 @@ from gcbench.data.synthetic import synthetic, synthetic_rows
 
 def test_digits_split_is_fixed_and_stratified() -> None:
     data = digits()
-    assert (data.train_samples, len(data.test[0]), data.shape, data.kind) == (
-        1437,
-        360,
-        (1, 8, 8),
-        "image",
-    )
+    facts = (data.train_samples, len(data.test[0]), data.shape, data.kind)
+    assert facts == (1437, 360, (1, 8, 8), "image")
     assert torch.equal(data.test[0], digits().test[0])
     counts = data.test[1].bincount()
     assert len(counts) == 10 and counts.min() >= 34

@@ -94,10 +94,7 @@ REAL = [
 
 
 @pytest.mark.filterwarnings("ignore:.*not the official ones")
-@pytest.mark.parametrize(
-    ("factory", "folder", "samples"),
-    slow_but([REAL[0]], REAL),
-)
+@pytest.mark.parametrize(("factory", "folder", "samples"), slow_but([REAL[0]], REAL))
 def test_real_images_are_complete_and_standardized(
     factory: Callable[..., ArrayData], folder: str, samples: int, real_root: Callable[[str], str]
 ) -> None:

@@ -144,11 +144,7 @@ def test_text_cannot_be_cut_into_micro_batches(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("overrides", "share", "says"),
     [
-        (
-            [],
-            0.0,
-            "(tensors of fewer than 10,000 values are sent whole; type min_size=",
-        ),
+        ([], 0.0, "(tensors of fewer than 10,000 values are sent whole; type min_size="),
         (["min_size=17"], 1184 / 1210, None),
         (["min_size=0"], 1.0, None),
         (["compressor=none"], 0.0, None),
@@ -161,11 +157,7 @@ def test_text_cannot_be_cut_into_micro_batches(tmp_path: Path) -> None:
         ),
         (["compressor=qsgd_by_kind", "min_size=200"], 1024 / 1210, None),
         (["min_size=0", "dense_steps=1"], 0.5, None),
-        (
-            ["min_size=0", "dense_steps=9"],
-            0.0,
-            "(the first 9 steps send all whole; type dense_",
-        ),
+        (["min_size=0", "dense_steps=9"], 0.0, "(the first 9 steps send all whole; type dense_"),
         (
             ["compressor=onebit_adam", "optimizer=frozen_adam", "optimizer.freeze_steps=9"],
             0.0,

@@ -55,12 +55,8 @@ def test_two_real_workers(tmp_path: Path, start: Start) -> None:
     done = start(tmp_path, *QUICK, "trainer.epochs=2", "min_size=0")
     assert done.returncode == 0, done.stderr
     (result,) = results(tmp_path)
-    assert (result["status"], result["workers"], result["processes"], result["backend"]) == (
-        "done",
-        2,
-        2,
-        "gloo",
-    )
+    facts = (result["status"], result["workers"], result["processes"], result["backend"])
+    assert facts == ("done", 2, 2, "gloo")
     assert result["seconds"]["step"]["mean"] > 0
     phases = [v["mean"] for k, v in result["seconds"].items() if k != "step"]
     assert sum(phases) == pytest.approx(result["seconds"]["step"]["mean"], rel=1e-6)
@@ -218,8 +214,7 @@ def test_ctrl_c_leaves_an_interrupted_result_and_a_run_that_resumes(tmp_path: Pa
     anew = [*overrides, "rerun=true", "resume=never"]  # typed again, they would not continue it
     with Copy(processes.gcbench, *anew, folder=tmp_path, environment=ENVIRONMENT) as copy:
         _wait_for(
-            lambda: any(tmp_path.glob("outputs/*/metrics.jsonl")) or copy.returncode is not None,
-            60,
+            lambda: any(tmp_path.glob("outputs/*/metrics.jsonl")) or copy.returncode is not None, 60
         )
         os.killpg(copy.pid, signal.SIGINT)  # as a terminal does
         out, err = copy.communicate(timeout=patience(120))

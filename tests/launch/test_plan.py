@@ -153,10 +153,7 @@ NOT_HERE = [
         (Machine(2, 0, STEP), "trainer.gpus=4 trainer.nodes=4"),
         "trainer.nodes=4, but srun started on 2; type trainer.nodes=2",
     ),
-    (
-        (LAPTOP, "trainer.nodes=2"),
-        "trainer.nodes=2: trainer.launcher=local stays on this machine",
-    ),
+    ((LAPTOP, "trainer.nodes=2"), "trainer.nodes=2: trainer.launcher=local stays on this machine"),
 ]
 
 

@@ -162,12 +162,8 @@ def test_srun_joins_the_tasks_of_two_nodes(
     )
     assert done.returncode == 0, done.stderr
     (result,) = results(tmp_path)
-    assert (result["status"], result["launcher"], result["processes"], result["threads"]) == (
-        "done",
-        "slurm",
-        2 * tasks,
-        1,
-    )
+    facts = (result["status"], result["launcher"], result["processes"], result["threads"])
+    assert facts == ("done", "slurm", 2 * tasks, 1)
     assert done.stdout.count("status") == 1
 
 

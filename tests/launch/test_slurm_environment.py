@@ -183,12 +183,10 @@ def test_a_sweep_without_a_cluster(
 def test_a_step_of_several_tasks_is_joined_unless_torchrun_was_there_first() -> None:
     plan = make_plan(config_of("trainer.gpus=4", "trainer.nodes=2"), Machine(2, 0, STEP))
     assert (plan.launcher, plan.processes, plan.local_processes) == ("slurm", 4, 2)
-    assert (
-        make_plan(
-            config_of("trainer.gpus=2"), Machine(2, 0, {**STEP, "SLURM_STEP_NUM_TASKS": "1"})
-        ).launcher
-        == "local"
-    )
+    facts = make_plan(
+        config_of("trainer.gpus=2"), Machine(2, 0, {**STEP, "SLURM_STEP_NUM_TASKS": "1"})
+    ).launcher
+    assert facts == "local"
     torchrun = {
         "RANK": "0",
         "WORLD_SIZE": "4",

@@ -175,10 +175,7 @@ def test_a_step_that_overflows_is_seen_and_leaves_no_trace(
 @pytest.mark.parametrize(
     "case, says",
     [
-        (
-            "module",
-            "Net is not a DistributedDataParallel, and fully_shard did not shard it; type ",
-        ),
+        ("module", "Net is not a DistributedDataParallel, and fully_shard did not shard it; type "),
         ("unused", "find_unused_parameters=True: "),
         ("static", "static_graph=True: in the first step, DDP has a bucket for each type of "),
         ("name", "compressor=powersdg: there is no such method; type powersgd"),

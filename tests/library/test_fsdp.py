@@ -78,10 +78,7 @@ def test_updates_are_those_of_the_exchange_of_the_same_shards(between: bool, see
 
 @pytest.mark.parametrize(
     "names",
-    [
-        pytest.param(FEW, id="few"),
-        pytest.param(BETWEEN_NODES, id="all", marks=pytest.mark.slow),
-    ],
+    [pytest.param(FEW, id="few"), pytest.param(BETWEEN_NODES, id="all", marks=pytest.mark.slow)],
 )
 @either_way
 def test_choices_agree_between_nodes_and_count_the_bits_of_the_wire(

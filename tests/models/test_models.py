@@ -211,12 +211,8 @@ def test_inception_blocks_have_the_papers_channels() -> None:
         assert googlenet(CIFAR, 10, width=0.5, blocks=[1, 1, 1])[:-3](
             torch.empty(2, *CIFAR)
         ).shape == (2, 416, 8, 8)
-        assert googlenet(CIFAR, 10, stem_stride=2)[:-3](torch.empty(2, *CIFAR)).shape == (
-            2,
-            1024,
-            4,
-            4,
-        )
+        facts = googlenet(CIFAR, 10, stem_stride=2)[:-3](torch.empty(2, *CIFAR)).shape
+        assert facts == (2, 1024, 4, 4)
         assert bn_inception(IMAGENET, 10)[:-3](torch.empty(2, *IMAGENET)).shape == (2, 1024, 7, 7)
 
 

@@ -17,16 +17,7 @@ from filelock import FileLock
 from omegaconf import OmegaConf
 
 import gcbench
-from gcbench.check.steps import (
-    SHAPES,
-    STEPS,
-    WORKERS,
-    Trace,
-    flat,
-    gradients,
-    shapes_of,
-    trace,
-)
+from gcbench.check.steps import SHAPES, STEPS, WORKERS, Trace, flat, gradients, shapes_of, trace
 from gcbench.check.subject import SETTINGS
 from gcbench.compressors import Compressor
 from gcbench.compressors.virtual import aggregate

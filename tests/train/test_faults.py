@@ -259,10 +259,7 @@ def test_ctrl_c_after_the_last_step_of_a_row_ends_the_sweep(
 @pytest.mark.usefixtures("copied_workers")
 @pytest.mark.parametrize("launcher", ["local", "virtual"])
 def test_a_failure_after_the_result_leaves_it_as_it_is(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    launcher: str,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, launcher: str
 ) -> None:
     """For example if a worker is killed while W&B finishes, which may take seconds."""
     processes = start.run_processes

@@ -202,14 +202,8 @@ def test_a_schedule_of_ones_own_is_stepped_by_epochs_where_that_is_typed(tmp_pat
         "schedule._target_=own_optimizers.halving optimizer.lr=1 trainer.batch_size=240".split()
     )
     assert rates(tmp_path / "a", *overrides) == [1, 1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 32]
-    assert rates(tmp_path / "b", *overrides, "schedule.every=2") == [
-        1,
-        1,
-        1 / 2,
-        1 / 2,
-        1 / 4,
-        1 / 4,
-    ]
+    facts = rates(tmp_path / "b", *overrides, "schedule.every=2")
+    assert facts == [1, 1, 1 / 2, 1 / 2, 1 / 4, 1 / 4]
     # With two workers, 1437 samples make two steps per epoch.
     assert rates(tmp_path / "c", *overrides, "schedule.interval=epoch", "trainer.epochs=3") == [
         *(1, 1, 1 / 2, 1 / 2, 1 / 4, 1 / 4)
