@@ -20,7 +20,6 @@ import pytest
 import torch
 from hydra.core.utils import JobReturn, JobStatus
 from needed import lacks, patience
-from nightly import each
 from processes import command
 from results import plain_result
 from sentence import compose, config_of
@@ -268,33 +267,31 @@ def test_what_counts_as_the_same_run(
     assert find_same_run(asked, there) is None, "that is the row's own"
 
 
-@each(
-    ("rows", "says"),
-    [
+def test_rows_times_minutes() -> None:
+    a, unknown = SweepRow("a", seconds=30), [SweepRow("a"), SweepRow("b")]
+    for rows, says in (
         (
             [SweepRow("a", seconds=60), SweepRow("b", seconds=180)],
             "2 rows; 2 x about 2 min = 4 min",
         ),
+        ([SweepRow("b", done=True), a], "2 rows, 1 of them done before; 1 x about 30 s = 30 s"),
         (
-            [SweepRow("a", done=True), SweepRow("b", seconds=30)],
-            "2 rows, 1 of them done before; 1 x about 30 s = 30 s",
-        ),
-        (
-            [SweepRow("a", seconds=30), SweepRow("b", done=True, same="a")],
+            [a, SweepRow("b", done=True, same="a")],
             "2 rows, 1 of them the same run as another (a); 1 x about 30 s = 30 s",
         ),
-        (
-            [SweepRow("a"), SweepRow("b")],
-            "2 rows; how long they take is not known before the first has run",
-        ),
+        (unknown, "2 rows; how long they take is not known before the first has run"),
         (
             [SweepRow("a", done=True)],
             "1 row, 1 of them done before; type rerun=true to run them again",
         ),
-    ],
-)
-def test_rows_times_minutes(rows: list[SweepRow], says: str) -> None:
-    assert plan_sentence(rows) == says
+    ):
+        assert plan_sentence(rows) == says
+
+
+def five_minutes(folder: Path) -> None:
+    times = {"started": "2026-01-01T00:00:00+00:00", "finished": "2026-01-01T00:05:00+00:00"}
+    result = make_result(config_of(), Begun.here(), "done", "").model_copy(update=times)
+    RunFiles(folder).write_result(result)
 
 
 @pytest.mark.parametrize(
@@ -305,12 +302,9 @@ def test_a_row_takes_what_its_result_says(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, one_by_one: bool, says: str
 ) -> None:
     """Waiting in a cluster's queue does not count, and times of parallel rows are not added."""
-    times = {"started": "2026-01-01T00:00:00+00:00", "finished": "2026-01-01T00:05:00+00:00"}
-    result = make_result(config_of(), Begun.here(), "done", "").model_copy(update=times)
-    RunFiles(tmp_path).write_result(result)
-    progress = SweepProgress(
-        [SweepRow(str(tmp_path), seconds=30.0), SweepRow("b", seconds=60.0)], one_by_one=one_by_one
-    )
+    five_minutes(tmp_path)
+    rows = [SweepRow(str(tmp_path), seconds=30.0), SweepRow("b", seconds=60.0)]
+    progress = SweepProgress(rows, one_by_one=one_by_one)
     with caplog.at_level("INFO", "gcbench"):
         progress.on_job_end(compose(), JobReturn(status=JobStatus.COMPLETED))
     assert caplog.messages == [f"row 1 of 2, {tmp_path}, {says}"]
@@ -319,14 +313,10 @@ def test_a_row_takes_what_its_result_says(
 def test_a_failed_row_does_not_shorten_the_time_left(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    times = {"started": "2026-01-01T00:00:00+00:00", "finished": "2026-01-01T00:05:00+00:00"}
-    result = make_result(config_of(), Begun.here(), "done", "").model_copy(update=times)
-    RunFiles(tmp_path).write_result(result)
-    names = ("failed", str(tmp_path), "next")
-    progress = SweepProgress(
-        [SweepRow(name, seconds=s) for name, s in zip(names, (600.0, 30.0, 60.0), strict=True)],
-        started=time.monotonic(),
-    )
+    five_minutes(tmp_path)
+    seconds = {"failed": 600.0, str(tmp_path): 30.0, "next": 60.0}
+    rows = [SweepRow(name, seconds=s) for name, s in seconds.items()]
+    progress = SweepProgress(rows, started=time.monotonic())
     with caplog.at_level("INFO", "gcbench"):
         progress.on_job_end(compose(), JobReturn(status=JobStatus.FAILED))
         progress.on_job_end(compose(), JobReturn(status=JobStatus.COMPLETED))

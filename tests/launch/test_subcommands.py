@@ -20,13 +20,8 @@ from gcbench import cli
 
 ENVIRONMENT = {**os.environ, "WANDB_MODE": "offline"}
 TORCHRUN = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "localhost"}
-KEYS = {
-    "report": "table=",
-    "runs": "results=",
-    "claims": "paper=",
-    "predict": "network=",
-    "methods": "measure=",
-}
+KEYS = {"report": "table=", "runs": "results=", "claims": "paper="}
+KEYS |= {"predict": "network=", "methods": "measure="}
 
 Typed = Callable[..., tuple[int, str, str]]
 
@@ -37,11 +32,8 @@ def test_help_names_every_subcommand(typed: Typed) -> None:
     assert status == 0 and stdout == typed("-h")[1]
     for name, subcommand in cli.SUBCOMMANDS.items():
         assert f"{name:10}{subcommand.about}" in lines
-    assert (
-        stdout.index("Subcommands") < stdout.index("Groups")
-        and "$GCBENCH_DATA" in stdout
-        and "${" not in stdout
-    )
+    assert stdout.index("Subcommands") < stdout.index("Groups")
+    assert "$GCBENCH_DATA" in stdout and "${" not in stdout
 
 
 def test_help_imports_no_torch(tmp_path: Path) -> None:
@@ -55,37 +47,29 @@ def test_help_imports_no_torch(tmp_path: Path) -> None:
     assert done.returncode == 0 and "Subcommands" in done.stdout
 
 
-@pytest.mark.parametrize(
-    ("line", "completed"),
-    [
-        ("gcbench rep", ["report"]),
-        ("gcbench compressor=pow", ["compressor=powersgd"]),
-        ("gcbench report ta", []),  # but file names, which the shell adds
-        ("gcbench report ", []),
-        ("gcbench ", ["report", "check"]),
-        ("gcbench c", ["claims", "check", "clip_norm=", "compressor"]),
-        ("gcbench +experiment/powersgd/table7=", ["+experiment/powersgd/table7=signum"]),
-    ],
-)
 def test_a_shell_completes_subcommands_keys_and_choices(
-    typed: Typed, monkeypatch: pytest.MonkeyPatch, line: str, completed: list[str]
+    typed: Typed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("COMP_LINE", line)
-    status, stdout, stderr = typed("-sc", "query=bash")
-    assert status == 0 and not stderr
-    assert set(completed) <= set(stdout.split()) and bool(completed) == bool(stdout.split())
+    for line, completed in {
+        "gcbench rep": {"report"},
+        "gcbench compressor=pow": {"compressor=powersgd"},
+        "gcbench report ta": set(),  # but file names, which the shell adds
+        "gcbench report ": set(),
+        "gcbench ": {"report", "check"},
+        "gcbench c": {"claims", "check", "clip_norm=", "compressor"},
+        "gcbench +experiment/powersgd/table7=": {"+experiment/powersgd/table7=signum"},
+    }.items():
+        monkeypatch.setenv("COMP_LINE", line)
+        status, stdout, stderr = typed("-sc", "query=bash")
+        assert status == 0 and not stderr
+        assert completed <= set(stdout.split()) and bool(completed) == bool(stdout.split()), line
 
 
-@pytest.mark.parametrize("name", cli.SUBCOMMANDS)
-def test_every_subcommand_has_a_help(typed: Typed, tmp_path: Path, name: str) -> None:
-    status, stdout, stderr = typed(name, "--help")
-    assert (
-        status == 0
-        and f"usage: gcbench {name}" in stdout
-        and KEYS.get(name, "") in stdout
-        and not stderr
-    )
-    assert not list(tmp_path.iterdir())
+def test_every_subcommand_has_a_help(typed: Typed, tmp_path: Path) -> None:
+    for name in cli.SUBCOMMANDS:
+        status, stdout, stderr = typed(name, "--help")
+        assert status == 0 and f"usage: gcbench {name}" in stdout and not stderr
+        assert KEYS.get(name, "") in stdout and not list(tmp_path.iterdir())
 
 
 def test_what_hydra_takes_is_a_run(typed: Typed) -> None:

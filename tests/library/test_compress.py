@@ -26,7 +26,6 @@ from library_cases import (
     send_shapes,
     skip_infinite,
     train_as_people_do,
-    train_beside_torch,
     train_compiled,
     train_like_runner,
     unfrozen_parameter,
@@ -100,12 +99,6 @@ def test_compiled_codecs_change_nothing() -> None:
     for trained in pool(2).run(train_compiled, config):
         (eager, bits), (compiled, same_bits) = trained[False], trained[True]
         assert equal(eager, compiled) and bits == same_bits
-
-
-@each("rank", [1, 2])
-def test_powersgd_equals_that_of_torch(rank: int) -> None:
-    for distances in pool(2).run(train_beside_torch, rank):
-        assert len(distances) == 6 and max(distances) < 1e-4
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ import torch.distributed as dist
 from gloo_pool import Process
 from own_models import Forgetful, Mixture
 from torch import Tensor, nn
-from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
@@ -97,54 +96,6 @@ def batch(rank: int, step: int, size: int = 8) -> tuple[Tensor, Tensor]:
 
 def parameters(model: nn.Module) -> list[Tensor]:
     return [p.detach().clone() for p in model.parameters()]
-
-
-def train_beside_torch(process: Process, rank: int) -> list[float]:
-    """Return for every step the relative distance of our updates from powerSGD_hook's.
-
-    Both send the first two steps without compression, and then start from the same factors.
-    """
-    knobs = {"rank": rank, "residual": "aggregated", "dense_steps": 2}
-    ours, theirs = (DistributedDataParallel(Net(), bucket_cap_mb=100) for _ in range(2))
-    compression = gcbench.compress(ours, "powersgd", **knobs)
-    state = PowerSGDState(
-        dist.group.WORLD,
-        matrix_approximation_rank=rank,
-        start_powerSGD_iter=2,
-        min_compression_rate=1,
-    )
-    theirs.register_comm_hook(state, powerSGD_hook)
-    distances = []
-    for step in range(6):
-        if step == 2:
-            _begin_with_same_factors(compression, state, rank)
-        for ddp in (ours, theirs):
-            ddp.zero_grad()
-            inputs, targets = batch(process.rank, step)
-            cross_entropy(ddp(inputs), targets).backward()
-        apart = [
-            float((p.grad - q.grad).norm() / q.grad.norm())
-            for p, q in zip(ours.parameters(), theirs.parameters(), strict=True)
-            if p.grad is not None and q.grad is not None
-        ]
-        distances.append(max(apart))
-    return distances
-
-
-def _begin_with_same_factors(
-    compression: gcbench.Compression, state: PowerSGDState, rank: int
-) -> None:
-    shapes = {"layers.0.weight": (24, 12), "layers.2.weight": (4, 24)}
-    factors = {
-        name: torch.randn(1, rank, columns, generator=torch.Generator().manual_seed(columns))
-        for name, (_, columns) in shapes.items()
-    }
-    residuals = {name: torch.zeros(1, *shape) for name, shape in shapes.items()}
-    saved = compression.state_dict()
-    compression.load_state_dict({**saved, "states": {"gradient": [({}, residuals), (factors, {})]}})
-    # The hook orders layers as their gradients arrive, the last layer first.
-    state.q_memory_dict[0] = torch.cat([q.mT.flatten() for q in reversed(factors.values())])
-    state.p_memory_dict[0] = torch.empty(sum(rank * rows for rows, _ in shapes.values()))
 
 
 def train_as_people_do(process: Process, name: str, knobs: dict[str, Any]) -> dict[str, Any]:

@@ -6,15 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from inner_cases import virtual_run
 from passes import PassCounter
-from sentence import SMALL, config_of, run
+from sentence import run
 
-from gcbench.comm import Comm, LocalControl
 from gcbench.compressors import Goal, flatten
-from gcbench.launch.building import build_run
-from gcbench.launch.connections import Connections
-from gcbench.launch.instantiate import make_data
-from gcbench.launch.plan import Machine, make_plan
 from gcbench.records import RunFiles
 from gcbench.train.run import Progress, Run
 from gcbench.train.step import sample, train_step
@@ -26,7 +22,7 @@ def test_a_step_applies_its_own_learning_rate(tmp_path: Path) -> None:
     """Steps count from 0: x_{t+1} = x_t - lr_t update_t."""
     cosine = ("optimizer.lr=0.5", "schedule=cosine", "schedule.warmup_epochs=0")
     linear = ("model=linear", "compressor=none", "trainer.max_steps=4", "trainer.gpus=4")
-    run, progress = prepare(tmp_path, *SGD, *linear, *cosine)
+    run, progress = virtual_run(tmp_path, *SGD, *linear, *cosine)
     for rate in (0.5, 0.5 * 0.8535534, 0.25, 0.5 * 0.1464466):  # a half cosine over 4 steps
         before = {k: p.detach().clone() for k, p in run.replica.parameters.items()}
         exchanged = train_step(run, progress)
@@ -53,18 +49,9 @@ def test_the_loss_of_the_log_is_the_mean_of_all_workers_and_steps(tmp_path: Path
     assert whole == pytest.approx([sum(four) / 4], rel=1e-6)
 
 
-def prepare(tmp_path: Path, *overrides: str) -> tuple[Run, Progress]:
-    """Return a run of virtual workers before its first step."""
-    config = config_of(*SMALL, "trainer.launcher=virtual", *overrides)
-    joined = Connections(Comm(config["trainer"]["gpus"]), None, LocalControl(), torch.device("cpu"))
-    plan, data = make_plan(config, Machine.detect()), make_data(config)
-    run = build_run(config, plan, joined, data, tmp_path)
-    return run, Progress.start(run)
-
-
 def begin(tmp_path: Path, *overrides: str) -> tuple[Run, Progress]:
     """Return a run of virtual workers after its first step."""
-    run, progress = prepare(tmp_path, *overrides)
+    run, progress = virtual_run(tmp_path, *overrides)
     train_step(run, progress)
     return run, progress
 
