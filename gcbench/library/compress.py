@@ -48,6 +48,7 @@ from gcbench.library.fsdp import (
 from gcbench.records.summary import advice_on_share, share_in_words
 from gcbench.settings.fields import hints_of, refusal
 from gcbench.settings.run import RunSettings
+from gcbench.settings.trainer import TrainerSettings
 
 
 def compress(
@@ -57,6 +58,7 @@ def compress(
     seed: int = 1,
     replicas: dist.ProcessGroup | None = None,
     codec_backend: str = "auto",
+    error_every: int | None = None,
     **knobs: Any,
 ) -> Compression:
     """Make the backward passes of a DDP or FSDP2 module exchange gradients through a compressor.
@@ -64,7 +66,7 @@ def compress(
         model = DistributedDataParallel(model)
         compression = gcbench.compress(model, "powersgd", rank=2)
         ...  # the loop stays as it is, with any optimizer, no_sync() and autocast
-        print(compression.bits_sent)
+        print(compression.ratio)  # times fewer bits than fp32 gradients; also bits_sent, memory
 
     After the backward pass `p.grad` holds the update that all workers agree on, in place of the
     mean gradient. AdamW, for example, computes both moments from this update; error feedback acts
@@ -127,6 +129,8 @@ def compress(
             times slower. `auto` is `compiled`, or `eager` with a warning where that cannot be had.
             Results are bitwise identical, except for products of matrices, as PowerSGD's, and for
             sums on a GPU.
+        error_every: measure the update's error in each such exchange, which `error()` returns; an
+            all-reduce in fp32 more, which is not counted.
         **knobs: keys of conf/compressor/<compressor>.yaml, such as `rank`, `bits`,
             `error_feedback`, `dense_steps` (first steps without compression), `min_size` (smaller
             tensors are sent uncompressed) and `min_ratio` (so are matrices that are smaller than
@@ -134,14 +138,17 @@ def compress(
             `onebit_adam` needs `momentum` and `dense_steps`, with the values of your optimizer.
 
     Returns:
-        A handle that counts bits, and saves and loads the compressor's state.
+        A handle with `bits_sent`, `ratio`, `memory`, `error()` and `remove()`; `state_dict()` and
+        `load_state_dict()` save and load the compressor's state.
 
     Raises:
         ConfigError: if the module, the compressor or a knob does not fit, or workers have different
             ones; says what to type.
     """
     seed = int(seed) if isinstance(seed, Integral) else seed  # also one of NumPy
-    if problem := refusal("seed", seed, hints_of(RunSettings)["seed"]):
+    if problem := refusal("seed", seed, hints_of(RunSettings)["seed"]) or refusal(
+        "error_every", error_every, hints_of(TrainerSettings)["error_every"]
+    ):
         raise ConfigError(problem)
     if isinstance(module, FSDPModule):
         refuse_fsdp(module, replicas)
@@ -156,7 +163,9 @@ def compress(
             raise ConfigError(_name_carried(method, compressor, knobs, replicas))
         _warn_if_mostly_whole(method, config, shapes_of_groups(module, replicas))
         _use_codecs(codec_backend, module)
-        return FsdpCompression(module, method, seed, replicas)
+        return _named(
+            FsdpCompression(module, method, seed, replicas, error_every), compressor, knobs
+        )
     if hasattr(module, "_orig_mod"):
         raise ConfigError(
             "torch.compile made this module, which has no hooks; type compress before torch.compile"
@@ -175,7 +184,15 @@ def compress(
     refuse_unused(module, method)
     _warn_if_mostly_whole(method, config, [*shapes_of(module).values()])
     _use_codecs(codec_backend, module)
-    return DdpCompression(module, method, seed)
+    return _named(DdpCompression(module, method, seed, error_every), compressor, knobs)
+
+
+def _named(
+    handle: Compression, compressor: str | Compressor, knobs: Mapping[str, Any]
+) -> Compression:
+    if isinstance(compressor, str):
+        handle.name = " ".join([compressor, *(f"{key}={value}" for key, value in knobs.items())])
+    return handle
 
 
 def _use_codecs(asked: str, module: nn.Module) -> None:

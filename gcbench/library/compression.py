@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -28,9 +29,11 @@ from gcbench.compressors.matrices import StacksOfMatrices
 from gcbench.compressors.virtual import aggregate
 from gcbench.config import ConfigError
 from gcbench.library.agreement import choose, judge, tell
+from gcbench.library.errors import Errors
 from gcbench.library.states import (
     by_name,
     differing,
+    own_state,
     read_state,
     read_steps,
     refuse_other_identity,
@@ -58,6 +61,7 @@ class Compression(ABC):
         device: torch.device,
         seed: int,
         exchanges: Mapping[str, Exchange],
+        error_every: int | None = None,
         **place: Any,
     ) -> None:
         """Take the user's seed, and the exchanges of a backward pass by name, none made yet.
@@ -65,6 +69,8 @@ class Compression(ABC):
         `place` holds further values that a saved state must match, such as a shard's number.
         """
         self.compressor = compressor
+        self.name = type(compressor).__name__  # or what was typed, see `compress`
+        self._errors = Errors(error_every, comm)
         self._comm = comm
         self._device = device
         self._exchanges: Mapping[str, Exchange] = exchanges
@@ -87,6 +93,7 @@ class Compression(ABC):
                 "seed": seed,
                 "compressor": self._identity["compressor"],
                 "seeds": seeds,
+                "error_every": error_every,
                 # Products of matrices are rounded differently, so that replicas would drift apart.
                 "codec_backend": backend_in_use(),
             }
@@ -117,9 +124,10 @@ class Compression(ABC):
         return gather_json(value, gather)
 
     def __repr__(self) -> str:
+        steps = max(exchange.step for exchange in self._exchanges.values())
         return (
-            f"{type(self).__name__}({self.compressor!r}, workers={self._comm.workers}, "
-            f"bits_sent={self.bits_sent})"
+            f"<gcbench.compress {self.name}: {self._comm.workers} workers, {steps} exchanges, "
+            f"{self.ratio:.4g}x fewer bits than fp32 gradients>"
         )
 
     def __reduce__(self) -> tuple[type[None], tuple[()]]:
@@ -136,11 +144,50 @@ class Compression(ABC):
         """Payload bits that this worker handed to collectives so far, as in `result.json`."""
         return self._comm.meter.sent_bits[0]
 
-    def state_dict(self) -> dict[str, Any]:
+    @property
+    def ratio(self) -> float:
+        """Bits of fp32 gradients over bits sent, in all exchanges of this handle; NaN before."""
+        return self._fp32_bits / self._own_bits if self._own_bits else math.nan
+
+    @property
+    def memory(self) -> int:
+        """Bytes of the compressor's state in this process, such as its error-feedback residual."""
+        return sum(
+            x.nbytes
+            for state in self._states()
+            for layer in state.layers()
+            for x in (*layer.shared.values(), *layer.per_worker.values())
+        )
+
+    def _states(self) -> Iterable[State]:
+        return (exchange.state for exchange in self._exchanges.values())
+
+    def error(self) -> float:
+        """Return the relative error |y - x| / |x| of the update y, x being the mean gradient.
+
+        It is that of the last exchange in which it was measured, `compress(error_every=...)`; NaN
+        before. With FSDP2 it is that of the gradients that this process owns.
+
+        Raises:
+            ConfigError: if `compress` was called without `error_every`.
+        """
+        return self._errors.last()
+
+    def state_dict(self, gather_to: int | None = None) -> dict[str, Any]:
         """Return the steps, the bits and the compressor's state, for `torch.save`.
 
-        The residual differs between workers: each must save and load its own state.
+        The residual differs between workers: each saves and loads its own state. For a checkpoint
+        that one process writes, all processes call this with its rank as `gather_to`; it returns
+        the states of all there, of which `load_state_dict` takes its own, and {} elsewhere.
         """
+        if gather_to is None:
+            return self._state()
+        here = dist.get_rank() == gather_to
+        states: list[Any] = [None] * dist.get_world_size() if here else []
+        dist.gather_object(self._state(), states if here else None, dst=gather_to)
+        return {"processes": states} if here else {}
+
+    def _state(self) -> dict[str, Any]:
         return {
             **self._identity,
             "steps": {name: exchange.step for name, exchange in self._exchanges.items()},
@@ -149,12 +196,13 @@ class Compression(ABC):
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` returned on this worker.
+        """Restore what `state_dict` returned on this worker, or gathered from all.
 
         Raises:
             ConfigError: if it is not this worker's state, or damaged; nothing is replaced then.
         """
-        self._replace(self._read(state_dict), state_dict)
+        own = own_state(state_dict)
+        self._replace(self._read(own), own)
 
     def _replace(self, exchanges: Mapping[str, Exchange], saved: Mapping[str, Any]) -> None:
         self._exchanges = exchanges
@@ -186,6 +234,7 @@ class Compression(ABC):
         The update has the shapes of `rows`, or else those of `like`.
         """
         device, before = next(iter(rows.values())).device, self.bits_sent
+        mean = self._errors.mean(exchange.step, rows)
         # A backward pass may run under autocast.
         with torch.autocast(device.type, enabled=False):
             out = aggregate(
@@ -197,6 +246,8 @@ class Compression(ABC):
                 comm=self._comm,
             )
         refuse_other_update(out.update, like or rows)
+        if mean is not None:
+            self._errors.compare(mean, out.update)
         exchange.step += 1
         self._own_bits += self.bits_sent - before
         self._fp32_bits += 32 * sum(row.numel() for row in rows.values())

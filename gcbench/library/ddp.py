@@ -32,7 +32,13 @@ from gcbench.train.finite import not_finite
 class DdpCompression(Compression):
     """A compressor that sees the whole gradient of a DistributedDataParallel at once."""
 
-    def __init__(self, ddp: DistributedDataParallel, compressor: Compressor, seed: int) -> None:
+    def __init__(
+        self,
+        ddp: DistributedDataParallel,
+        compressor: Compressor,
+        seed: int,
+        error_every: int | None = None,
+    ) -> None:
         # Not the DDP, of whose life its hook, and therefore this object, is a part.
         self._module, self._ignored = ddp.module, ddp.parameters_to_ignore
         self._parameters = parameters_of(ddp)
@@ -46,6 +52,7 @@ class DdpCompression(Compression):
             device,
             seed,
             {"gradient": Exchange(seed)},
+            error_every,
             parameters={name: list(p.shape) for p, name in self._parameters.items()},
         )
         self._arrived: Arrived | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -15,7 +15,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from gcbench.comm import Comm, FlatGradient, transport_of
-from gcbench.compressors import Compressor, parts_of
+from gcbench.compressors import Compressor, State, parts_of
 from gcbench.compressors.ef21 import EF21
 from gcbench.compressors.sharded import shard_exchange
 from gcbench.config import ConfigError
@@ -26,6 +26,7 @@ from gcbench.library.states import (
     by_name,
     differing,
     name_without_wrappers,
+    own_state,
     refuse_other_tensors,
 )
 from gcbench.library.turns import Turns
@@ -51,6 +52,7 @@ class FsdpCompression(Compression):
         compressor: Compressor,
         seed: int,
         replicas: dist.ProcessGroup | None,
+        error_every: int | None = None,
     ) -> None:
         groups = {
             name_without_wrappers(name): part
@@ -87,6 +89,7 @@ class FsdpCompression(Compression):
             device,
             seed,
             exchanges,
+            error_every,
             shard=shards.rank(),
             shards=shards.size(),
             parameters={
@@ -106,10 +109,13 @@ class FsdpCompression(Compression):
         for hook in self._hooks:
             hook.on_gradient = None
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return what `Compression.state_dict` returns, and whose state it is."""
+    def _state(self) -> dict[str, Any]:
         turns = {name: exchange.turns.to_plain() for name, exchange in self._exchanges.items()}
-        return {**super().state_dict(), "turns": turns}
+        return {**super()._state(), "turns": turns}
+
+    def _states(self) -> Iterable[State]:
+        resting = (turn for x in self._exchanges.values() for turn in x.turns.resting.values())
+        return (*super()._states(), *resting)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Restore what `state_dict` returned on this worker; all workers have to call this.
@@ -119,11 +125,12 @@ class FsdpCompression(Compression):
                 after different steps; no worker replaces anything then.
         """
         try:
-            read = self._read(state_dict)
+            own = own_state(state_dict)
+            read = self._read(own)
         except ConfigError as error:
             self._gather([str(error), {}])
             raise
-        steps = dict(state_dict["steps"])
+        steps = dict(own["steps"])
         for worker, (refused, other) in enumerate(self._gather(["", steps])):
             if refused:
                 raise ConfigError(f"worker {worker} cannot load its state: {refused}")
@@ -133,7 +140,7 @@ class FsdpCompression(Compression):
                     f"worker {worker} loads a state with steps={theirs}, and this one with {own}; "
                     "type load_state_dict on every worker, with what it saved after the same step"
                 )
-        self._replace(read, state_dict)
+        self._replace(read, own)
 
     def _check(self, name: str, read: Exchange, saved: Mapping[str, Any]) -> Exchange:
         assert isinstance(read, GroupExchange)

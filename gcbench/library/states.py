@@ -8,6 +8,7 @@ from itertools import zip_longest
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from gcbench.comm import Comm, MirrorTransport
@@ -46,6 +47,20 @@ def states_of(compressor: Compressor, rows: Grads, comm: Comm) -> list[State]:
             out = aggregate(compressor, rows, number=number, state=states[-1], comm=alone)
             states.append(out.state)
     return states[1:]
+
+
+def own_state(saved: Any) -> Any:
+    """Return this process's part of the states that were gathered from all, or `saved` itself."""
+    if not isinstance(saved, Mapping) or "processes" not in saved:
+        return saved
+    states, rank = saved["processes"], dist.get_rank()
+    if not isinstance(states, list) or len(states) != dist.get_world_size():
+        number = len(states) if isinstance(states, list) else 0
+        raise ConfigError(
+            f"the saved states are of {number} processes, and there are {dist.get_world_size()}; "
+            f"{ADVICE}"
+        )
+    return states[rank]
 
 
 def refuse_other_identity(saved: Any, expected: Mapping[str, Any]) -> None:

@@ -45,7 +45,7 @@ def split_events(row: Line, step: int) -> Iterator[Line]:
 
 
 def totals(result: Result) -> dict[str, float]:
-    """Return a finished run's bits, its seconds per step of each phase, and where its target is."""
+    """Return a finished run's bits, seconds per step of each phase, best scores, and target."""
     seconds = {f"time/{phase}": value.mean for phase, value in (result.seconds or {}).items()}
     bits: dict[str, float | None] = {
         "shannon_per_step": result.shannon_bits_per_step,
@@ -57,7 +57,9 @@ def totals(result: Result) -> dict[str, float]:
         bits["received_per_step"] = result.bits_wire.per_step
         bits["received_ratio"] = result.bits_wire.ratio
     spent = result.target.model_dump(exclude={"score", "value"}) if result.target else {}
-    every = {"bits": bits, "target": spent}
+    scores = (result.test or {}).items()
+    best = {k.removeprefix("best_"): v for k, v in scores if k.startswith("best_")}
+    every = {"bits": bits, "best": best, "target": spent}
     return seconds | {
         f"{group}/{name}": value
         for group, values in every.items()

@@ -17,6 +17,8 @@ from gcbench.records.wandb_service import (
     PATIENCE_SECONDS,
     ask_service,
     asked_mode,
+    is_reachable,
+    leave_service,
     own_settings,
     quiet_settings,
     settled_mode,
@@ -110,9 +112,11 @@ def start_wandb(config: dict[str, Any], directory: Path, begun: Begun) -> WandbL
             )
         if mode == "disabled":
             return None
+        if mode == "online" and not is_reachable(own):
+            log.warning("%s cannot be reached from here: logging offline", own.base_url)
+            mode = "offline"
         what = _describe(config, directory, begun, own)
-        run = ask_service(own.init_timeout + 2 * PATIENCE_SECONDS, partial(_start, mode, what))
-        return WandbLogger(run, own.finish_timeout)
+        return WandbLogger(_start(mode, what, own), own.finish_timeout)
     except Exception as error:
         _warn(error)
         return None
@@ -140,13 +144,27 @@ def _describe(config: dict[str, Any], directory: Path, begun: Begun, own: Any) -
             **config,
             "label": label,
             "identity": begun.identity(config),
+            "commit": begun.git.commit,
             "paper": (config["experiment"] or "").partition("/")[0] or None,
         },
         "dir": os.environ.get("WANDB_DIR") or directory,
     }
 
 
-def _start(mode: str, what: dict[str, Any]) -> Any:
+def _start(mode: str, what: dict[str, Any], own: Any) -> Any:
+    """Return W&B's run; it is offline where its host does not take it."""
+    try:
+        return ask_service(own.init_timeout + 2 * PATIENCE_SECONDS, partial(_init, mode, what))
+    except Exception as error:
+        if mode != "online":
+            raise
+        log.warning("W&B at %s: %s: logging offline", own.base_url, in_one_line(error))
+        leave_service()  # for which the run's id would stay in use
+        own_settings()
+        return ask_service(2 * PATIENCE_SECONDS, partial(_init, "offline", what))
+
+
+def _init(mode: str, what: dict[str, Any]) -> Any:
     import wandb
 
     chosen: dict[str, Any] = {**what, "mode": mode}

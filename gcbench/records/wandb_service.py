@@ -9,17 +9,20 @@ from __future__ import annotations
 import configparser
 import netrc
 import os
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 from gcbench.deadline import within
 
 T = TypeVar("T")
 
 PATIENCE_SECONDS = 30.0  # for calls that a service answers at once
+REACH_SECONDS = 5.0  # for a connection to the host
 LEAVE_SECONDS = 5.0  # for the end of one that does not answer
 # Hosts that share their keys.
 HOSTS = ("api.wandb.ai", "api.forge.coreweave.com")
@@ -126,6 +129,24 @@ def _key_is_configured(own: Any) -> bool:
     return any(entries.authenticators(one) for one in (HOSTS if host in HOSTS else (host,)))
 
 
+def is_reachable(own: Any) -> bool:
+    """Return whether the user's host accepts connections; what is behind a proxy may.
+
+    W&B itself would try for minutes, as on the nodes of a cluster, which have no internet.
+    """
+    address = urlsplit(own.base_url)
+    if own.http_proxy or own.https_proxy or getproxies():
+        return True
+    where = (address.hostname, address.port or (443 if address.scheme == "https" else 80))
+
+    def connect() -> bool:
+        with suppress(OSError), socket.create_connection(where, REACH_SECONDS):
+            return True
+        return False
+
+    return within(REACH_SECONDS, connect, False)
+
+
 def ask_service(seconds: float | None, call: Callable[[], T]) -> T:
     """Return what `call` returns; leave W&B's service and raise TimeoutError if that takes longer.
 
@@ -133,16 +154,20 @@ def ask_service(seconds: float | None, call: Callable[[], T]) -> T:
     """
     answered = within(seconds, lambda: (call(),), None)
     if answered is None:
-        within(LEAVE_SECONDS, _leave_service, None)
+        leave_service()
         raise TimeoutError(f"its service has not answered for {seconds or 0:.0f} s")
     return answered[0]
 
 
-def _leave_service() -> None:
+def leave_service() -> None:
     """End a service that gcbench has started, for which the end of Python would wait as well.
 
     The next run starts a new one.
     """
+    within(LEAVE_SECONDS, _kill_service, None)
+
+
+def _kill_service() -> None:
     with suppress(ImportError, AttributeError):  # other versions keep it elsewhere
         from wandb.sdk import wandb_setup
 

@@ -16,6 +16,7 @@ from library_cases import (
     gradients_of_slices,
     join,
     late_parameters,
+    measure_error,
     overflow_of_an_update,
     refusal,
     refused_for_unused_parameters,
@@ -115,7 +116,18 @@ def test_adamw_accumulation_autocast_and_a_restart(name: str, knobs: dict[str, f
     assert equal(a["parameters"], b["parameters"])
     assert equal(a["parameters"], a["resumed"]) and equal(b["parameters"], b["resumed"])
     assert a["bits"] == a["resumed bits"] > 0
-    assert a["handle"].endswith(f", workers=2, bits_sent={a['bits']})")
+    typed = " ".join([name, *(f"{key}={value}" for key, value in knobs.items())])
+    assert a["handle"].startswith(f"<gcbench.compress {typed}: 2 workers, 20 exchanges, ")
+    values = sum(p.numel() for p in a["parameters"])
+    assert a["ratio"] == 32 * 20 * values / a["bits"]
+    assert a["memory"] >= 4 * values * (name != "signum")  # the residual
+
+
+def test_the_error_is_that_of_the_update_beside_the_mean() -> None:
+    for knobs in ({"bits": 2, "min_size": 0}, {"bits": 2, "min_size": 0, "error_feedback": True}):
+        for measured, expected in pool(2).run(measure_error, "qsgd", knobs):
+            assert measured == pytest.approx(expected, rel=1e-5) and measured > 0.1
+    assert all(error < 1e-6 for error, _ in pool(2).run(measure_error, "none", {}))
 
 
 def test_autocast_does_not_reach_into_the_compressor() -> None:
@@ -199,7 +211,7 @@ def test_mistakes_are_refused_in_one_sentence(case: str, says: str) -> None:
 
 def test_a_state_of_another_compressor_is_refused() -> None:
     for sentences in pool(2).run(refused_states):
-        assert ["load what this worker saved" in sentence for sentence in sentences] == [True] * 4
+        assert ["load what this worker saved" in sentence for sentence in sentences] == [True] * 5
 
 
 def test_a_parameter_that_ddp_does_not_know_is_named() -> None:

@@ -136,6 +136,8 @@ def test_a_removed_compressor_leaves_plain_averaging(between: bool) -> None:
     for seen in pool(4).run(remove, between):
         assert close(seen["plain"], seen["removed"]) and close(seen["plain"], seen["none"])
         assert not close(seen["plain"], seen["sign"])
+        measured, expected = seen["errors"]
+        assert torch.isclose(measured, expected, rtol=1e-4) and expected > 0.1
 
 
 def test_a_divide_factor_of_the_user() -> None:

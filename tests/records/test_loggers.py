@@ -10,8 +10,10 @@ import os
 import signal
 import sys
 import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import import_module
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -224,6 +226,40 @@ def test_online_without_a_key_is_told(
     wandb.teardown()
     use(start("online", tmp_path))
     assert "wandb login" in caplog.text and list(tmp_path.glob("wandb/offline-run-*"))
+
+
+class Refusing(BaseHTTPRequestHandler):
+    """A host that accepts connections, and no request, as one does that does not know the key."""
+
+    def do_POST(self) -> None:
+        self.send_error(401)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+def test_a_key_without_a_host_logs_offline_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As on the nodes of a cluster: what is not sent can be uploaded later, by the same id."""
+    monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        port = server.server_port
+        for name, says in (("refuses", "logging offline"), ("gone", "cannot be reached")):
+            monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{port}")
+            wandb.teardown()
+            began = time.monotonic()
+            logger = start("auto", tmp_path / name)
+            assert time.monotonic() - began < patience(20)
+            use(logger)
+            assert says in caplog.text and "goes on without it" not in caplog.text
+            assert logger.logged is not None and logger.logged.path is not None
+            assert list((tmp_path / name).glob(f"{logger.logged.path}/*.wandb"))
+            caplog.clear()
+            if name == "refuses":
+                server.shutdown()
+                server.server_close()
 
 
 def read_table(directory: Path) -> list[dict[str, str]]:

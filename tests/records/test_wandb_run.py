@@ -108,6 +108,7 @@ def test_phases_and_bits_stand_in_the_summary_by_keys_of_their_own(logged: Logge
         k: value["mean"] for k, value in result["seconds"].items()
     }
     assert summary["bits/ratio"] == result["bits_sent"]["ratio"]
+    assert summary["best/accuracy"] == result["test"]["best_accuracy"]
     assert summary["target/step"] == result["target"]["step"] == 10
 
 

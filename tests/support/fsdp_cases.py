@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import warnings
 from collections.abc import Mapping
 from functools import cache
@@ -10,7 +11,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from gloo_pool import Process
-from library_cases import message_of, seen_around_remove, tensors_of_state, train_with_restart
+from library_cases import (
+    message_of,
+    saved,
+    seen_around_remove,
+    tensors_of_state,
+    train_with_restart,
+)
 from torch import Tensor, nn
 from torch.distributed._composable.replicate_with_fsdp import replicate
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -245,18 +252,31 @@ def train_as_people_do(
         loss.backward()
         return loss
 
-    return train_with_restart(start, backward, 16, whole)
+    def reload(compression: gcbench.Compression) -> dict[str, Any]:
+        return torch.load(io.BytesIO(saved(compression.state_dict())))
+
+    return train_with_restart(start, backward, 16, whole, reload)
 
 
 def remove(process: Process, between: bool) -> dict[str, list[Tensor]]:
-    """Return gradients of a batch: plain, compressed, after remove(), and with another method."""
+    """Return gradients of a batch: plain, compressed, after remove(), and with another method.
+
+    `errors` are those of this process's shards, as the handle measured them, and as expected.
+    """
     ours, plain = Sharded(between), Sharded(between)
     plain.model = shard(net(), ours.mesh)
-    return seen_around_remove(
-        ours.compress,
-        lambda: plain.backward(process.rank, 0),
-        lambda: ours.backward(process.rank, 0),
+    handles: list[gcbench.Compression] = []
+
+    def compress(name: str) -> gcbench.Compression:
+        handles.append(ours.compress(name, error_every=1))
+        return handles[-1]
+
+    seen = seen_around_remove(
+        compress, lambda: plain.backward(process.rank, 0), lambda: ours.backward(process.rank, 0)
     )
+    x, y = (torch.cat(seen[name]) for name in ("plain", "sign"))
+    seen["errors"] = [torch.tensor(handles[0].error()), (y - x).norm() / x.norm()]
+    return seen
 
 
 def divide_by_own_factor(process: Process) -> tuple[list[Tensor], list[Tensor]]:

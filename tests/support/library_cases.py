@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import io
+import math
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -112,7 +113,18 @@ def train_as_people_do(process: Process, name: str, knobs: dict[str, Any]) -> di
             loss.backward()
         return loss
 
-    return train_with_restart(start, backward, 20, parameters)
+    def reload(compression: gcbench.Compression) -> dict[str, Any]:
+        """As most scripts do, one process writes the checkpoint."""
+        checkpoint = [saved(compression.state_dict(gather_to=1))]
+        dist.broadcast_object_list(checkpoint, src=1)
+        return torch.load(io.BytesIO(checkpoint[0]))
+
+    return train_with_restart(start, backward, 20, parameters, reload)
+
+
+def saved(state: object) -> bytes:
+    torch.save(state, file := io.BytesIO())
+    return file.getvalue()
 
 
 def train_with_restart(
@@ -120,8 +132,12 @@ def train_with_restart(
     backward: Callable[[Any, int, bool], Tensor],
     steps: int,
     parameters: Callable[[Any], list[Tensor]],
+    reload: Callable[[gcbench.Compression], dict[str, Any]],
 ) -> dict[str, Any]:
-    """Train twice, on two micro-batches a step, the second time with a restart half way."""
+    """Train twice, on two micro-batches a step, the second time with a restart half way.
+
+    `reload` saves the state of a compressor to a file, and loads it.
+    """
 
     def step(model: Any, optimizer: torch.optim.Optimizer, number: int) -> float:
         optimizer.zero_grad()
@@ -134,13 +150,11 @@ def train_with_restart(
     again, resumed, other = start()
     for number in range(steps // 2):
         step(again, other, number)
-    file = io.BytesIO()
-    torch.save(resumed.state_dict(), file)
-    file.seek(0)
+    state = reload(resumed)
     held = copy.deepcopy((again.state_dict(), other.state_dict()))
     again, resumed, other = start()
-    for part, saved in zip((resumed, again, other), (torch.load(file), *held), strict=True):
-        part.load_state_dict(saved)
+    for part, content in zip((resumed, again, other), (state, *held), strict=True):
+        part.load_state_dict(content)
     for number in range(steps // 2, steps):
         step(again, other, number)
     return {
@@ -151,7 +165,22 @@ def train_with_restart(
         "resumed bits": resumed.bits_sent,
         "steps": compression.state_dict()["steps"],
         "handle": repr(compression),
+        "memory": compression.memory,
+        "ratio": compression.ratio,
     }
+
+
+def measure_error(process: Process, name: str, knobs: dict[str, Any]) -> tuple[float, float]:
+    """Return the error that a handle measured, and that of gradients beside plain DDP's."""
+    inputs, targets = batch(process.rank, 0)
+    plain, ddp = (DistributedDataParallel(Net()) for _ in range(2))
+    ddp.load_state_dict(plain.state_dict())
+    compression = gcbench.compress(ddp, name, error_every=1, **knobs)
+    assert math.isnan(compression.error()) and math.isnan(compression.ratio)
+    for model in (plain, ddp):
+        cross_entropy(model(inputs), targets).backward()
+    x, y = (torch.cat([p.grad.flatten() for p in m.parameters()]) for m in (plain, ddp))  # type: ignore[union-attr]
+    return compression.error(), float((y - x).norm() / x.norm())
 
 
 def accumulate(process: Process, micro_batches: int) -> tuple[list[Tensor], int]:
@@ -479,6 +508,7 @@ def refused_states(process: Process) -> list[str]:
         )
     )
     states: list[dict[str, Any]] = [*(other.state_dict() for other in others), {"model": {}}]
+    states.append({"processes": [first.state_dict()]})
     return [message_of(lambda s=state: first.load_state_dict(s)) for state in states]
 
 
