@@ -56,10 +56,8 @@ def test_values_have_the_types_of_their_fields() -> None:
     facts = (arguments.plain, arguments.numbers, arguments.config_dir)
     assert facts == (("a", "b"), (4, 5, 6), "c")
     assert set(arguments.given) == {"steps", "seconds", "overlap", "form", "numbers"}
-    assert (
-        read_arguments(Own, []).numbers == (1, 2)
-        and read_arguments(Own, ["in=null"]).numbers is None
-    )
+    assert read_arguments(Own, []).numbers == (1, 2)
+    assert read_arguments(Own, ["in=null"]).numbers is None
 
 
 def test_commas_inside_brackets_split_nothing() -> None:

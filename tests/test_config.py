@@ -259,10 +259,8 @@ def test_a_budget_makes_the_same_experiment_smaller() -> None:
         "powersgd/table3_wikitext2/rank_2-cpu-s1-"
     )
     notice = budget_notice(cpu)
-    assert (
-        notice is not None
-        and "model=lstm_small trainer.gpus=4 trainer.batch_size=8 trainer.epochs=0.4" in notice
-    )
+    assert notice is not None
+    assert "model=lstm_small trainer.gpus=4 trainer.batch_size=8 trainer.epochs=0.4" in notice
     assert budget_notice(paper) is None
 
 
@@ -389,10 +387,8 @@ def test_a_budget_may_leave_the_rate_to_the_number_of_workers() -> None:
     """
     row = "+experiment/powersgd/table3_wikitext2=sgd"
     cpu = config_of(row, "budget=cpu")
-    assert (
-        cpu["choices"]["model"] == "lstm_small"
-        and cpu["trainer"]["batch_size"] < config_of(row)["trainer"]["batch_size"]
-    )
+    assert cpu["choices"]["model"] == "lstm_small"
+    assert cpu["trainer"]["batch_size"] < config_of(row)["trainer"]["batch_size"]
     assert cpu["optimizer"]["lr"] == config_of(row)["optimizer"]["lr"]
     assert (
         config_of(row, "budget=cpu", "schedule.scale_by_workers=false")["optimizer"]["lr"]
@@ -416,10 +412,8 @@ def test_what_is_typed_stays_whatever_the_budget() -> None:
 
 
 def test_a_model_that_a_budget_does_not_name_keeps_its_size() -> None:
-    assert (
-        config_of("budget=cpu")["trainer"]["batch_size"] == 32
-        and config_of("budget=cpu")["choices"]["model"] == "mlp"
-    )
+    assert config_of("budget=cpu")["trainer"]["batch_size"] == 32
+    assert config_of("budget=cpu")["choices"]["model"] == "mlp"
     assert config_of("budget=smoke")["trainer"]["max_steps"] == 3
 
 

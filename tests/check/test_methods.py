@@ -52,17 +52,12 @@ def test_a_list_takes_no_steps(
         lambda compressor, wire=methods.wire: measured.append(compressor) or wire(compressor),
     )
     listed_by([])
-    assert (
-        set(CHOICES) == set(rows(capsys.readouterr().out.splitlines())) - {"compressor"}
-        and not measured
-    )
+    assert set(CHOICES) == set(rows(capsys.readouterr().out.splitlines())) - {"compressor"}
+    assert not measured
     listed_by(["none", "bf16"])
     lines = capsys.readouterr().out.splitlines()
-    assert (
-        list(rows(lines))[1:] == ["none", "bf16"]
-        and "32.000 fp32" in rows(lines)["none"]
-        and len(measured) == 2
-    )
+    assert list(rows(lines))[1:] == ["none", "bf16"] and "32.000 fp32" in rows(lines)["none"]
+    assert len(measured) == 2
     with pytest.raises(ConfigError, match="qsdg: there is no such method; type qsgd"):
         listed_by(["qsdg"])
 

@@ -128,13 +128,8 @@ def test_what_was_typed_is_not_changed() -> None:
 
 def test_it_is_listed_with_the_others() -> None:
     (found,) = read_methods(["powers"], measure=True, config_dir=str(CONF))
-    assert found.about.startswith("Natural compression (Horvath et al., 2019)") and found.knobs == [
-        "min_size",
-        "error_feedback",
-    ]
+    assert found.about.startswith("Natural compression (Horvath et al., 2019)")
+    assert found.knobs == ["min_size", "error_feedback"]
     assert found.form == "ours", "its file does not say whose"
-    assert (
-        found.promises == ["unbiased", "contractive", "divisible"]
-        and found.wire
-        and round(found.wire.bits_per_value, 2) == 9.02
-    )
+    assert found.promises == ["unbiased", "contractive", "divisible"] and found.wire
+    assert round(found.wire.bits_per_value, 2) == 9.02

@@ -237,10 +237,8 @@ def test_a_run_over_links_is_the_run_without_and_says_so(tmp_path: Path) -> None
         json.loads((tmp_path / name / "result.json").read_text()) for name in ("links", "local")
     )
     assert links["test"] == local["test"] and links["bits_wire"] == local["bits_wire"]
-    assert (
-        links["network"] == {"emulated": False, "link": "1gbit"}
-        and local["network"]["link"] is None
-    )
+    assert links["network"] == {"emulated": False, "link": "1gbit"}
+    assert local["network"]["link"] is None
 
 
 @needs_netlab

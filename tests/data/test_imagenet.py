@@ -36,17 +36,10 @@ def small(tmp_path: Path) -> str:
 def test_batches_follow_from_their_place_alone(small: str) -> None:
     one, other = imagenet(small, size=16), imagenet(small, size=16)
     images, labels = one.batch(worker=1, **WHERE)
-    assert isinstance(one, Data) and (one.kind, one.shape, one.outputs, one.train_samples) == (
-        "image",
-        (3, 16, 16),
-        2,
-        20,
-    )
-    assert (
-        images.shape == (3, 3, 16, 16)
-        and images.dtype == torch.float32
-        and labels.dtype == torch.int64
-    )
+    assert isinstance(one, Data)
+    assert (one.kind, one.shape, one.outputs, one.train_samples) == ("image", (3, 16, 16), 2, 20)
+    assert images.shape == (3, 3, 16, 16) and images.dtype == torch.float32
+    assert labels.dtype == torch.int64
     other.batch(worker=0, **WHERE)
     again = other.batch(worker=1, **WHERE)
     assert torch.equal(images, again[0]) and torch.equal(labels, again[1])

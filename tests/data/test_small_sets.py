@@ -72,11 +72,8 @@ def test_synthetic_rows_are_made_on_demand() -> None:
         (6,),
         1,
     )
-    assert (
-        inputs.shape == (50, 6)
-        and targets.shape == (50, 1)
-        and inputs.dtype == targets.dtype == torch.float32
-    )
+    assert inputs.shape == (50, 6) and targets.shape == (50, 1)
+    assert inputs.dtype == targets.dtype == torch.float32
     assert torch.equal(
         inputs, synthetic_rows(samples=1000, features=6, seed=3).batch(worker=2, **where)[0]
     )

@@ -165,10 +165,8 @@ def test_every_sample_is_in_one_batch(samples: int, largest: int) -> None:
     batches = cover_samples(samples, largest)
     held = [i for step, size in batches for i in range(step * size, (step + 1) * size)]
     assert held == list(range(samples))
-    assert (
-        max(size for _, size in batches) == min(largest, samples)
-        and len(batches) < samples / largest + 10
-    )
+    assert max(size for _, size in batches) == min(largest, samples)
+    assert len(batches) < samples / largest + 10
 
 
 def test_an_epoch_ends_at_the_average_of_its_iterates() -> None:
