@@ -144,10 +144,10 @@ REFUSED: dict[str, tuple[list[str], list[str], str]] = {
         ["trainer.gpus=2"],
         "an epoch of 4 workers has .* steps and one of 2 has .*; type trainer.gpus=4",
     ),
-    "over": (  # after 22 of its 44 steps
+    "over": (  # at its checkpoint after 20 of 22 steps
         ["compressor=none", "trainer.epochs=0.5"],
         [FOUR_WORKERS],
-        "after 22 steps with 4 workers; type trainer.max_steps=44 or",
+        "after 11 steps with 4 workers; type trainer.max_steps=20 or",
     ),
     "an epoch of SVRG": (
         ["compressor=none", *"model=linear estimator=svrg optimizer.momentum=0".split()]
