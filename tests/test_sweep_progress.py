@@ -216,13 +216,13 @@ def test_a_row_that_another_sweep_runs_is_left_to_it(tmp_path: Path) -> None:
     long = ["trainer.max_steps=null", "trainer.epochs=100000", "trainer.log_every=1"]
     with ThreadPoolExecutor() as pool:
         other = pool.submit(sweep, tmp_path, *long)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + patience(60)
         while not list(tmp_path.glob("*/metrics.jsonl")) and time.monotonic() < deadline:
             time.sleep(0.1)
         (row,) = (path.parent for path in tmp_path.glob("*/run.lock"))
         process = int(row.joinpath("run.lock").read_text().split()[1])
         try:
-            refused = sweep(tmp_path, *long, timeout=60)
+            refused = sweep(tmp_path, *long, timeout=patience(60))
         finally:
             os.kill(process, signal.SIGINT)
     assert refused.returncode == 1
