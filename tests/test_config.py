@@ -438,14 +438,6 @@ def test_a_rate_far_from_the_published_one_is_noticed() -> None:
     assert "optimizer.lr=5e-05" in str(learning_rate_notice(config_of("compressor=signum")))
 
 
-def test_composing_and_checking_import_no_torch() -> None:
-    code = (
-        "import sys, gcbench.cli, gcbench.config, gcbench.predict.command, gcbench.report.command; "
-        "assert 'torch' not in sys.modules, 'torch'"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
 def test_defaults_are_those_of_the_models() -> None:
     """A run has the defaults that a program gets which makes TrainerSettings itself."""
     config = config_of("schedule=constant")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import gcbench
@@ -99,3 +101,18 @@ def test_libraries_stay_in_their_rooms() -> None:
         for library, rooms in ONLY_IN.items():
             if module == library or module.startswith(f"{library}."):
                 assert room in rooms, f"{path} imports {module}"
+
+
+def test_what_reads_files_only_imports_no_torch(tmp_path: Path) -> None:
+    """Importing torch would delay each of these by seconds, and wandb by one."""
+    code = (
+        "import sys, gcbench, gcbench.predict.command\n"
+        "from gcbench.cli import main\n"
+        "for line in ['--help', 'methods', 'report list', 'runs', 'claims id=qsgd-01-unbiased']:\n"
+        "    sys.argv = ['gcbench', *line.split()]\n"
+        "    main()\n"
+        "    assert not {'torch', 'wandb', 'pandas'} & {*sys.modules}, line\n"
+        "gcbench.load_runs('.')\n"
+        "assert not {'torch', 'wandb'} & {*sys.modules}, 'load_runs'\n"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, timeout=300)

@@ -8,7 +8,8 @@ import torch
 
 from gcbench.bench.inputs import Input
 from gcbench.bench.timing import Row, Timing, cpu_beside_one_thread, time_beside_copy
-from gcbench.comm import Comm, MirrorTransport
+from gcbench.comm.collectives import Comm
+from gcbench.comm.transport import MirrorTransport
 from gcbench.compressors import Codec, Compressor, Step, flatten, offsets_of, parts_of, sizes_of
 from gcbench.compressors.virtual import Stepper
 

@@ -18,7 +18,9 @@ from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDSt
 from gcbench.bench.inputs import InputOf
 from gcbench.bench.timing import Row, mean_seconds, ratio_in_turn, seconds, slowest
 from gcbench.codecs.kernels import Backend, use_backend
-from gcbench.comm import Comm, ProcessGroupControl, transport_of
+from gcbench.comm.collectives import Comm
+from gcbench.comm.control import ProcessGroupControl
+from gcbench.comm.transport import transport_of
 from gcbench.compressors import Compressor, Grads, flatten_each, parts_of
 from gcbench.compressors.dense import Dense
 from gcbench.compressors.powersgd import PowerSGD

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from gcbench.comm import Control
+from gcbench.comm.control import Control
 from gcbench.records.clock import Lap, Ledger
 
 Row = dict[str, Any]

@@ -33,7 +33,9 @@ from torch.utils._pytree import tree_leaves
 
 import gcbench
 from gcbench.codecs.kernels import run_kernels_by
-from gcbench.comm import Arrived, Comm, NcclTransport
+from gcbench.comm.collectives import Comm
+from gcbench.comm.ddp import Arrived
+from gcbench.comm.transport import NcclTransport
 from gcbench.compressors import Compressor, split_rows
 from gcbench.library.ddp import DdpCompression
 

@@ -14,7 +14,8 @@ import torch
 import torch.distributed as dist
 
 from gcbench.check.steps import WORKERS, Trace, trace
-from gcbench.comm import Comm, GlooTransport
+from gcbench.comm.collectives import Comm
+from gcbench.comm.transport import GlooTransport
 from gcbench.config import Config
 from gcbench.launch.instantiate import make_compressor
 from gcbench.launch.local import run_processes

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gcbench.check.contract import demand
 from gcbench.check.steps import SHAPES, flat, gradients, observe, trace
-from gcbench.comm import Comm
+from gcbench.comm.collectives import Comm
 from gcbench.compressors import (
     Compressor,
     Grads,

@@ -40,7 +40,7 @@ from gcbench.check.promises import (
 from gcbench.check.steps import WORKERS, Trace, trace
 from gcbench.check.subject import Subject
 from gcbench.check.wire import wire
-from gcbench.comm import Comm
+from gcbench.comm.collectives import Comm
 from gcbench.compressors import Compressor, Properties, analytic_ratio, is_direction
 from gcbench.launch.instantiate import make_compressor
 from gcbench.launch.local import WorkerFailed

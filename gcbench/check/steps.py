@@ -8,8 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gcbench.comm import Comm
-from gcbench.comm.collectives import Lengths
+from gcbench.comm.collectives import Comm, Lengths
 from gcbench.compressors import Compressor, Grads, State, flatten
 from gcbench.compressors.virtual import aggregate
 

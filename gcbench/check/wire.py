@@ -1,4 +1,4 @@
-"""The bits that a method sends, measured."""
+"""What a method promises, and the bits that it sends, measured."""
 
 from __future__ import annotations
 
@@ -8,8 +8,12 @@ import torch
 
 from gcbench.check.steps import WORKERS, observe
 from gcbench.comm.network import wire_bits
-from gcbench.compressors import Compressor
+from gcbench.compressors import Compressor, is_direction, parts_of
+from gcbench.compressors.build import Feedback
+from gcbench.compressors.ef21 import EF21
+from gcbench.compressors.loco import LoCo
 from gcbench.compressors.virtual import Stepper
+from gcbench.compressors.wrappers import ErrorFeedback
 
 # Shapes of parameters that networks have, small enough to be quick.
 REFERENCE = {"conv": (256, 128, 3, 3), "matrix": (512, 512), "bias": (512,)}
@@ -50,3 +54,53 @@ def wire(compressor: Compressor) -> Wire:
         parts[key] = parts.get(key, 0) + bits / VALUES
     meter = comm.meter
     return Wire(meter.sent_bits[0] / VALUES, meter.wire_bits[0] / VALUES, parts)
+
+
+class Measured(NamedTuple):
+    """The columns of a measured method in `gcbench methods`, as they are printed."""
+
+    bits: str
+    ratio: str
+    received_ratio: str
+    promises: str
+
+
+MEASURED = ["bits per value", "x fewer than fp32", "x fewer received", "promises"]
+
+
+def measure_method(compressor: Compressor) -> Measured:
+    sent = wire(compressor)
+    promises = "\n".join(promises_of(compressor))
+    return Measured(
+        "\n".join(sent.lines), f"{sent.ratio:.1f}", f"{sent.received_ratio:.1f}", promises
+    )
+
+
+def promises_of(compressor: Compressor) -> list[str]:
+    """Return the promises of the method by itself, and its kind of error feedback."""
+    feedback = next((p for p in parts_of(compressor) if isinstance(p, Feedback)), None)
+    properties = (feedback.inner if feedback else compressor).properties
+    promises = {
+        "exact": properties.exact,
+        "unbiased": properties.unbiased,
+        "contractive": properties.contractive,
+        "mean-linear": properties.mean_linear,
+        "divisible": properties.divisible,
+        "no scale": is_direction(compressor),
+        "global scope": properties.scope == "global",
+        "+ residual": isinstance(feedback, ErrorFeedback),
+        "+ EF21": isinstance(feedback, EF21),
+        "+ 8-bit residual": isinstance(feedback, LoCo),
+    }
+    return [name for name, holds in promises.items() if holds]
+
+
+def notes_of(overrides: str) -> list[str]:
+    """Return what to know about the columns."""
+    shapes = ", ".join(" x ".join(map(str, shape)) for shape in REFERENCE.values())
+    return [
+        f"Measured with {overrides or 'all knobs as they are'}, in the first compressed step of "
+        f"{WORKERS} workers, on {VALUES:,} values ({shapes}). What a worker receives is compared "
+        "with an all-reduce of fp32 values.",
+        "Promises are those of the method by itself; gcbench check compressor=NAME tests them.",
+    ]

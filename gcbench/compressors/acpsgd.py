@@ -26,7 +26,7 @@ from gcbench.codecs.power_iteration import (
     times,
     transposed_times,
 )
-from gcbench.comm import Comm
+from gcbench.comm.collectives import Comm
 from gcbench.compressors.base import (
     Aggregated,
     Grads,

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from gcbench.comm import Comm
+from gcbench.comm.collectives import Comm
 from gcbench.compressors.base import Aggregated, Grads, Properties, State, Step, aggregate_parts
 from gcbench.compressors.bucketed import Bucketed
 from gcbench.compressors.entropy_coded import apply_code

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from gcbench.codecs.low_rank import conditional_bernoulli, svd
-from gcbench.comm import Comm
+from gcbench.comm.collectives import Comm
 from gcbench.compressors.base import Aggregated, Grads, Properties, State, Step
 from gcbench.settings.compressor import AtomoVariant
 from gcbench.settings.fields import Checked, Count

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from gcbench.codecs.noise import Noise, join_runs, keys
-from gcbench.comm import Comm
+from gcbench.comm.collectives import Comm
 
 Grads = dict[str, Tensor]
 """Parameter name to `[w, *shape]`, in the model's canonical order.

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gcbench.codecs.levels import level_values
 from gcbench.codecs.packing import pack_lanes, unpack_lanes
-from gcbench.comm import Comm
+from gcbench.comm.collectives import Comm
 from gcbench.compressors.base import (
     Aggregated,
     Grads,

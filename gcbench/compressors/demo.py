@@ -16,7 +16,7 @@ from torch import Tensor
 
 from gcbench.codecs.indices import Groups, largest_of_each, pack_indices, unpack_indices
 from gcbench.codecs.kernels import CACHED_VALUES
-from gcbench.comm import Comm
+from gcbench.comm.collectives import Comm
 from gcbench.compressors.base import Aggregated, Grads, Properties, State, Step, flatten_each
 from gcbench.compressors.matrices import matrix_shape
 from gcbench.settings.compressor import Combine

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 import torch
 
-from gcbench.comm import Comm
+from gcbench.comm.collectives import Comm
 from gcbench.compressors.base import Aggregated, Grads, Properties, State, Step, cast_each
 from gcbench.settings.fields import Checked
 

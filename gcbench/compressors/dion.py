@@ -17,7 +17,7 @@ from gcbench.codecs.power_iteration import (
     times,
     transposed_times,
 )
-from gcbench.comm import Comm
+from gcbench.comm.collectives import Comm
 from gcbench.compressors.base import Aggregated, Grads, Properties, State, Step, add_scaled
 from gcbench.compressors.matrices import sides_of
 from gcbench.compressors.powersgd import (

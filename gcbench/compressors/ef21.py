@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from gcbench.comm import Comm
+from gcbench.comm.collectives import Comm
 from gcbench.compressors.base import (
     Aggregated,
     Compressor,

@@ -12,7 +12,7 @@ from torch import Tensor
 from gcbench.codecs.entropy import shannon_bits
 from gcbench.codecs.lanes import Units, bucket_spans, sum_of_codes
 from gcbench.codecs.noise import Noise
-from gcbench.comm import Comm
+from gcbench.comm.collectives import Comm
 from gcbench.compressors.base import (
     Aggregated,
     Compressor,

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from gcbench.comm import Comm, Nodes
+from gcbench.comm.collectives import Comm
+from gcbench.comm.nodes import Nodes
 from gcbench.compressors.base import (
     Aggregated,
     Grads,

@@ -11,7 +11,7 @@ from torch import Tensor
 from gcbench.codecs.kernels import kernel
 from gcbench.codecs.one_pass import Kinds, Residual
 from gcbench.codecs.quantize import max_norm
-from gcbench.comm import Comm
+from gcbench.comm.collectives import Comm
 from gcbench.compressors.base import (
     Aggregated,
     Compressor,

@@ -17,7 +17,7 @@ from gcbench.codecs.native import is_native, load_native
 from gcbench.codecs.noise import Draws, Noise, unit_interval
 from gcbench.codecs.packing import pack, unpack
 from gcbench.codecs.quantize import NORMS, Norm, stochastic_round
-from gcbench.comm import Comm
+from gcbench.comm.collectives import Comm
 from gcbench.compressors.base import (
     Aggregated,
     Grads,

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from gcbench.comm import Comm
+from gcbench.comm.collectives import Comm
 from gcbench.compressors.base import Aggregated, Compressor, Grads, Properties, State, Step
 from gcbench.compressors.wrappers import DenseWarmup
 from gcbench.settings.compressor import CodedStart

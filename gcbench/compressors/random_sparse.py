@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gcbench.codecs.indices import largest_of_each
 from gcbench.codecs.noise import site_number
-from gcbench.comm import Comm
+from gcbench.comm.collectives import Comm
 from gcbench.compressors.base import (
     Aggregated,
     Grads,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gcbench.codecs.noise import Noise
-from gcbench.comm import Comm
+from gcbench.comm.collectives import Comm
 from gcbench.compressors.base import Aggregated, Compressor, Grads, Properties, State, Step
 from gcbench.compressors.codec import Codec, Message, RaggedCodec
 from gcbench.compressors.dense import Dense

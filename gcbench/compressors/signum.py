@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 
 from gcbench.codecs.packing import pack, unpack
-from gcbench.comm import Comm
+from gcbench.comm.collectives import Comm
 from gcbench.compressors.base import Aggregated, Grads, Properties, State, Step, flatten, unflatten
 from gcbench.settings.compressor import MomentumStart
 from gcbench.settings.fields import Checked, Share

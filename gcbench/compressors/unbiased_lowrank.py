@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gcbench.comm import Comm
+from gcbench.comm.collectives import Comm
 from gcbench.compressors.acpsgd import ACPSGD, draw_sketches
 from gcbench.compressors.base import Aggregated, Grads, Properties, State, Step
 from gcbench.compressors.matrices import matrix_shape, sides_of

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from gcbench.codecs.means import norm, standard_deviation
-from gcbench.comm import Comm
+from gcbench.comm.collectives import Comm
 from gcbench.compressors.base import (
     Aggregated,
     Compressor,

@@ -32,7 +32,7 @@ def method_keys() -> dict[str, list[str]]:
 def keys_by_choice(group: str) -> dict[str, list[str]]:
     """Return the keys that the file of each choice of a group has."""
     folder = conf_directory() / group
-    return {choice: _keys_in(folder / f"{choice}.yaml") for choice in choices_in(group)}
+    return {choice: keys_in(folder / f"{choice}.yaml") for choice in choices_in(group)}
 
 
 def sort_keys(keys: Collection[str]) -> list[str]:
@@ -71,7 +71,7 @@ def list_keys(*groups: str) -> str:
     return INDENT.join(lines)
 
 
-def _keys_in(file: Path) -> list[str]:
+def keys_in(file: Path) -> list[str]:
     """Return the keys of a file and of the files in its defaults list."""
     node = read_yaml(file)
     shared = [entry.partition("@")[0] for entry in node.pop("defaults", []) if entry != "_self_"]
@@ -81,7 +81,7 @@ def _keys_in(file: Path) -> list[str]:
         for key in (
             SCHEMAS[file.parent.name].model_fields
             if name == "schema"
-            else _keys_in(file.parent / f"{name}.yaml")
+            else keys_in(file.parent / f"{name}.yaml")
         )
     ]
     return [key for key in dict.fromkeys([*inherited, *node]) if key not in NO_KNOBS]

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from gcbench.comm import sparse_refusal
+from gcbench.comm.sparse import sparse_refusal
 from gcbench.compressors import Compressor, compressed_share
 from gcbench.compressors.build import dense_steps_of, parts_of
 from gcbench.compressors.dion import Dion

@@ -12,16 +12,11 @@ from typing import Any, NamedTuple, cast
 import torch
 import torch.distributed as dist
 
-from gcbench.comm import (
-    Comm,
-    Control,
-    EmulatedTransport,
-    GlooTransport,
-    Link,
-    LocalControl,
-    NcclTransport,
-    ProcessGroupControl,
-)
+from gcbench.comm.collectives import Comm
+from gcbench.comm.control import Control, LocalControl, ProcessGroupControl
+from gcbench.comm.emulation import EmulatedTransport
+from gcbench.comm.network import Link
+from gcbench.comm.transport import GlooTransport, NcclTransport
 from gcbench.config import Config, emulated_link
 from gcbench.launch.meeting import join
 from gcbench.launch.plan import Plan

@@ -6,8 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from gcbench.comm import Meter
-from gcbench.comm.meter import Kind, Total
+from gcbench.comm.meter import Kind, Meter, Total
 from gcbench.comm.network import wire_bits
 from gcbench.compressors.build import analytic_ratio, compressed_share, dense_steps_of, is_direction
 from gcbench.config import Config

@@ -10,7 +10,7 @@ import torch
 
 from gcbench.codecs.kernels import Backend
 from gcbench.codecs.native import find_compiler
-from gcbench.comm import node_size
+from gcbench.comm.nodes import node_size
 from gcbench.config import Config, ConfigError
 from gcbench.launch import slurm
 from gcbench.records.environment import count_cores

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 import gcbench
-from gcbench.comm import Control
+from gcbench.comm.control import Control
 from gcbench.config import Config, ConfigError
 from gcbench.console import name_first
 from gcbench.identity import Flat

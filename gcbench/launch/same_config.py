@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gcbench.comm import Control
+from gcbench.comm.control import Control
 from gcbench.config import Config, ConfigError
 from gcbench.identity import Flat, iterate_leaves, relevant_config, value_of
 

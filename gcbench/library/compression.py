@@ -16,7 +16,8 @@ from torch import Tensor
 
 from gcbench.codecs.kernels import backend_in_use
 from gcbench.codecs.noise import count
-from gcbench.comm import Comm, gather_json
+from gcbench.comm.collectives import Comm
+from gcbench.comm.control import gather_json
 from gcbench.compressors import (
     Aggregated,
     Compressor,

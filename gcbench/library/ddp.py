@@ -13,7 +13,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from gcbench.comm import Arrived, Comm, MirrorTransport, WholeGradient, node_size, transport_of
+from gcbench.comm.collectives import Comm
+from gcbench.comm.ddp import Arrived, WholeGradient
+from gcbench.comm.nodes import node_size
+from gcbench.comm.transport import MirrorTransport, transport_of
 from gcbench.compressors import Compressor, Grads, parts_of
 from gcbench.compressors.hierarchical import Hierarchical
 from gcbench.compressors.matrices import Shape, shapes_of_parameters

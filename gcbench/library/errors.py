@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from gcbench.comm import Comm
+from gcbench.comm.collectives import Comm
 from gcbench.compressors import Grads
 from gcbench.config import ConfigError
 

@@ -14,7 +14,9 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
-from gcbench.comm import Comm, FlatGradient, transport_of
+from gcbench.comm.collectives import Comm
+from gcbench.comm.fsdp import FlatGradient
+from gcbench.comm.transport import transport_of
 from gcbench.compressors import Compressor, State, parts_of
 from gcbench.compressors.ef21 import EF21
 from gcbench.compressors.sharded import shard_exchange

@@ -11,7 +11,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from gcbench.comm import Comm, MirrorTransport
+from gcbench.comm.collectives import Comm
+from gcbench.comm.transport import MirrorTransport
 from gcbench.compressors import Compressor, Grads, State, parts_of
 from gcbench.compressors.build import dense_steps_of
 from gcbench.compressors.virtual import aggregate

@@ -10,9 +10,9 @@ from math import prod
 import torch
 from torch import Tensor
 
-from gcbench.comm import Comm, Transport
+from gcbench.comm.collectives import Comm
 from gcbench.comm.network import Collective
-from gcbench.comm.transport import Reduction
+from gcbench.comm.transport import Reduction, Transport
 from gcbench.compressors import Compressor, State, Step, offsets_of, parts_of, sizes_of
 from gcbench.predict.model import Message
 

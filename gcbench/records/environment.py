@@ -20,6 +20,7 @@ from gcbench.records.schema import Environment, Git, Machine
 GIT_PLACES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR")
 # Git then writes no index, after which it would run a hook, and fetches nothing.
 GIT_WITHOUT = {"GIT_OPTIONAL_LOCKS": "0", "GIT_NO_LAZY_FETCH": "1", "GIT_ALLOW_PROTOCOL": "none"}
+BUILT_FROM = "built_from.json"  # which scripts/hatch_build.py adds to wheels
 PACKAGES = ("torch", "torchvision", "numpy", "hydra-core", "omegaconf", "wandb", "gcbench")
 
 
@@ -57,9 +58,13 @@ def version_of(package: str) -> str | None:
 def checked_out() -> Git:
     """Return the commit of the checkout that gcbench is imported from, and whether it has changes.
 
-    An installed gcbench is in no checkout; then it is that of the working directory, if any.
+    A wheel names the commit that it was built from. Where gcbench is in no checkout and names none,
+    the commit is that of the working directory, if any.
     """
-    for directory in (Path(__file__).resolve().parent, Path.cwd()):
+    package = Path(__file__).resolve().parents[1]
+    if (package / BUILT_FROM).exists():
+        return Git.model_validate_json((package / BUILT_FROM).read_text())
+    for directory in (package, Path.cwd()):
         said = _git_says(directory, "rev-list", "--max-count=1", "--format=%cI", "HEAD")
         if said:
             _, commit, date = said.split()  # after the word "commit"

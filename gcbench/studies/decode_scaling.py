@@ -10,7 +10,8 @@ from statistics import median
 import torch
 
 from gcbench.bench.inputs import draw_input
-from gcbench.comm import Comm, MirrorTransport
+from gcbench.comm.collectives import Comm
+from gcbench.comm.transport import MirrorTransport
 from gcbench.compressors import Compressor, Grads
 from gcbench.compressors.virtual import Stepper
 from gcbench.config import ConfigError

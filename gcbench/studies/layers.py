@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gcbench.comm import Comm
+from gcbench.comm.collectives import Comm
 from gcbench.compressors import Compressor, State, flatten
 from gcbench.compressors.virtual import aggregate
 from gcbench.config import ConfigError

@@ -11,7 +11,7 @@ import torch
 from gcbench.bench.inputs import draw_input
 from gcbench.bench.timing import Work, seconds
 from gcbench.codecs.low_rank import svd
-from gcbench.comm import Comm
+from gcbench.comm.collectives import Comm
 from gcbench.compressors.atomo import Atomo
 from gcbench.compressors.matrices import matrix_shape
 from gcbench.compressors.powersgd import PowerSGD

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from gcbench.comm import Control
+from gcbench.comm.control import Control
 from gcbench.data import Data
 from gcbench.data.augment import tta_views
 from gcbench.train.replica import Replica

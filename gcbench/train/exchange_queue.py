@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from gcbench.comm import Comm
+from gcbench.comm.collectives import Comm
 from gcbench.compressors import (
     Aggregated,
     Grads,

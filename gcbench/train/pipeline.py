@@ -9,7 +9,7 @@ from statistics import median
 import torch
 from torch import Tensor
 
-from gcbench.comm import Comm
+from gcbench.comm.collectives import Comm
 from gcbench.compressors import Compressor, Grads, MethodError, merge
 from gcbench.records.clock import Clock
 from gcbench.settings.trainer import TrainerSettings

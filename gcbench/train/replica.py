@@ -13,7 +13,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_map_only
 
 from gcbench.codecs.noise import site_number
-from gcbench.comm import hook_buckets, refuse_sparse_gradient
+from gcbench.comm.ddp import hook_buckets
+from gcbench.comm.sparse import refuse_sparse_gradient
 from gcbench.compressors import Grads, offsets_of, split_rows
 from gcbench.compressors.matrices import shapes_of_parameters
 from gcbench.data import Task

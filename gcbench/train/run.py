@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from gcbench.codecs.kernels import Backend
-from gcbench.comm import Comm, Control
+from gcbench.comm.collectives import Comm
+from gcbench.comm.control import Control
 from gcbench.compressors import Aggregated, Compressor, Goal, Grads, State
 from gcbench.data import Data
 from gcbench.records.clock import Clock, Ledger

@@ -18,14 +18,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gcbench.bench.network import gloo_group, hook_state
 from gcbench.bench.timing import Row, mean_seconds
-from gcbench.comm import (
-    Comm,
-    Control,
-    GlooTransport,
-    LocalControl,
-    MirrorTransport,
-    ProcessGroupControl,
-)
+from gcbench.comm.collectives import Comm
+from gcbench.comm.control import Control, LocalControl, ProcessGroupControl
+from gcbench.comm.transport import GlooTransport, MirrorTransport
 from gcbench.config import Config
 from gcbench.data import Data
 from gcbench.launch.building import build_run

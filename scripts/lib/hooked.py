@@ -10,7 +10,7 @@ import torch
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 
 from gcbench.bench.timing import Row
-from gcbench.comm import LocalControl
+from gcbench.comm.control import LocalControl
 from gcbench.config import Config, resolve_overrides
 from gcbench.data import ArrayData, Data, TokenData
 from lib.contenders import Contender, Hook, TorchSteps, powersgd_hook

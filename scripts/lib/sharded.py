@@ -27,7 +27,7 @@ from torch.distributed.fsdp import fully_shard
 
 import gcbench
 from gcbench.bench.timing import Row, turns
-from gcbench.comm import Control, ProcessGroupControl
+from gcbench.comm.control import Control, ProcessGroupControl
 from gcbench.console import TextTable, markdown
 from gcbench.launch.meeting import join
 from gcbench.launch.memory import keep_freed_memory

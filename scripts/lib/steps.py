@@ -8,7 +8,8 @@ With trainer.batch_size=16 the batch is as in the papers. Codecs are those of a 
 trainer.codec_backend=eager selects others. The script writes
 outputs/tables/links/<model>-<rate>-<hosts>.md, and its measurements to outputs/results/links/. With
 --overlap it measures each method with exchanges after and during the backward pass, and the files
-are named overlap-<model>-...; with --compress, gcbench.compress in a plain loop, compress-<model>-...
+are named overlap-<model>-...; with --compress, gcbench.compress in a plain loop, and their names
+begin with compress-.
 `exchange` is the time of the collectives, hidden or not; `model` is the cost model's time for their
 payload on that link.
 """

@@ -21,7 +21,7 @@ import torch.distributed as dist
 from gcbench.bench.network import TIMEOUT, gloo_group
 from gcbench.bench.timing import Row, ratio_in_turn, seconds, slowest
 from gcbench.codecs.kernels import Backend, use_backend
-from gcbench.comm import Control, ProcessGroupControl
+from gcbench.comm.control import Control, ProcessGroupControl
 from gcbench.config import Config, ConfigError, compose_overrides, resolve
 from gcbench.launch.instantiate import make_data
 from gcbench.launch.meeting import join

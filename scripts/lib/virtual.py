@@ -16,7 +16,7 @@ from statistics import median
 import torch
 
 from gcbench.bench.timing import ratio_in_turn, turns
-from gcbench.comm import LocalControl
+from gcbench.comm.control import LocalControl
 from gcbench.config import Config, resolve_overrides
 from gcbench.console import TextTable, markdown
 from gcbench.data import Data

@@ -18,7 +18,7 @@ from gcbench.bench import timing
 from gcbench.bench.inputs import Input
 from gcbench.bench.local import _row, measure
 from gcbench.bench.timing import Timing, cpu_beside_one_thread, time_beside_copy
-from gcbench.comm import LocalControl
+from gcbench.comm.control import LocalControl
 
 
 def test_a_work_four_times_as_long_as_a_copy_is_a_quarter_as_fast(

@@ -30,7 +30,7 @@ from gcbench.check.gpu_compiler import compile_call, inexact_instructions, missi
 from gcbench.check.gpu_steps import CANNOT_DO_WITHOUT, ObservedStep, observe_step
 from gcbench.check.layouts import equal
 from gcbench.codecs.compiled import COMPILER_OPTIONS
-from gcbench.comm import Comm
+from gcbench.comm.collectives import Comm
 from gcbench.compressors import Aggregated, Compressor, Grads, Properties, State, Step
 from gcbench.compressors.bingrad import BinGradB, BinGradPB
 from gcbench.compressors.codec import Codec

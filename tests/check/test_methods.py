@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from method_cases import CHOICES
 
-from gcbench.check import methods
+from gcbench.check import wire
 from gcbench.check.command import methods as listed_by
-from gcbench.check.methods import list_methods
+from gcbench.check.methods import list_methods, read_methods
 from gcbench.config import ConfigError, compose_methods, compose_overrides, resolve
 
 
@@ -23,7 +23,7 @@ def test_every_choice_is_listed_with_what_it_sends_and_promises(
     listed = rows(lines)
     assert set(CHOICES) == set(listed) - {"compressor"}
     for choice, facts in {
-        "none": ["32.000 fp32 all_reduce", "1.0", "code    exact"],
+        "none": ["code    32.000 fp32 all_reduce", "1.0", "exact"],
         "loco": ["ours"],
         "fp16": ["16.000 fp16 all_reduce", "2.0", "exact"],
         # Of four workers, one receives three messages in a gather, and 3/2 gradients in a ring.
@@ -47,9 +47,9 @@ def test_a_list_takes_no_steps(
     """Steps are taken only to measure methods: all on request, or those that are named."""
     measured = []
     monkeypatch.setattr(
-        methods,
+        wire,
         "wire",
-        lambda compressor, wire=methods.wire: measured.append(compressor) or wire(compressor),
+        lambda compressor, wire=wire.wire: measured.append(compressor) or wire(compressor),
     )
     listed_by([])
     assert set(CHOICES) == set(rows(capsys.readouterr().out.splitlines())) - {"compressor"}
@@ -63,7 +63,11 @@ def test_a_list_takes_no_steps(
 
 
 def test_methods_that_are_composed_together_are_those_of_runs() -> None:
-    for choice, (node, knobs) in compose_methods(["qsgd", "powersgd", "unbiased_lowrank"]).items():
+    listed = {method.name: method.knobs for method in read_methods((), measure=False)}
+    composed = compose_methods(CHOICES)
+    assert listed == {choice: knobs for choice, (_, knobs) in composed.items()}
+    for choice in ("qsgd", "powersgd", "unbiased_lowrank"):
+        node, knobs = composed[choice]
         config = resolve(compose_overrides([f"compressor={choice}"]))
         assert node == config["compressor"]
         assert set(knobs) <= set(config) and not {"compressor", "recommended", "seed"} & set(knobs)

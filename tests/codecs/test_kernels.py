@@ -12,7 +12,7 @@ from nightly import slow_but
 from gcbench.codecs import buckets, kernels
 from gcbench.codecs.compiled import compile_call
 from gcbench.codecs.kernels import backend_in_use, use_backend
-from gcbench.comm import Comm
+from gcbench.comm.collectives import Comm
 from gcbench.compressors import Aggregated, State, Step, build
 from gcbench.compressors.bingrad import BinGradB
 from gcbench.compressors.bucketed import Bucketed

@@ -11,7 +11,8 @@ from nightly import slow_but
 from sentence import compose
 from torch import Tensor
 
-from gcbench.comm import Comm, Transport
+from gcbench.comm.collectives import Comm
+from gcbench.comm.transport import Transport
 from gcbench.compressors import State, Step, offsets_of, sizes_of
 from gcbench.config import method_keys, resolve
 from gcbench.launch.instantiate import make_compressor

@@ -9,7 +9,7 @@ from method_cases import aggregate, build_method, gradients
 from nightly import each
 from torch import Tensor
 
-from gcbench.comm import Comm
+from gcbench.comm.collectives import Comm
 from gcbench.compressors import State
 from gcbench.compressors.acpsgd import ACPSGD
 

@@ -8,7 +8,7 @@ from method_cases import aggregate, flat, gradients
 from nightly import each
 from torch import Tensor
 
-from gcbench.comm import Comm
+from gcbench.comm.collectives import Comm
 from gcbench.compressors.atomo import Atomo, authors_shape
 
 

@@ -29,7 +29,7 @@ from method_cases import (
 from nightly import loop_over, slow_but
 from torch import nn
 
-from gcbench.comm import Comm
+from gcbench.comm.collectives import Comm
 from gcbench.compressors import Grads, State
 from gcbench.models.lstm import LSTM
 from gcbench.models.resnet import resnet18

@@ -6,7 +6,7 @@ import torch
 from method_cases import aggregate, flat, gradients
 from nightly import each
 
-from gcbench.comm import Comm
+from gcbench.comm.collectives import Comm
 from gcbench.compressors.dense import Dense
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from gcbench.codecs.elias import omega
 from gcbench.codecs.elias_dense import dense_code
 from gcbench.codecs.elias_sparse import sparse_code
-from gcbench.comm import Comm
+from gcbench.comm.collectives import Comm
 from gcbench.compressors import build, merge
 from gcbench.compressors.entropy_coded import CODES, apply_code
 from gcbench.compressors.even_levels import EvenLevels

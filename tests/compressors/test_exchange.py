@@ -16,7 +16,7 @@ from nightly import each
 from gcbench.check.promises import VECTORS, check_contractive
 from gcbench.codecs.lanes import ONE_SPAN, Units
 from gcbench.codecs.packing import pack_lanes, unpack_lanes
-from gcbench.comm import Comm
+from gcbench.comm.collectives import Comm
 from gcbench.compressors import Grads, Properties, State, Step
 from gcbench.compressors.base import add_scaled, flatten, flatten_each, flatten_sum
 from gcbench.compressors.bucketed import Parameters

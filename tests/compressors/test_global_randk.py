@@ -6,7 +6,7 @@ import pytest
 import torch
 from method_cases import aggregate, build_method, flat, gradients
 
-from gcbench.comm import Comm
+from gcbench.comm.collectives import Comm
 from gcbench.compressors import Compressor
 from gcbench.compressors.global_randk import GlobalRandK
 from gcbench.compressors.maxnorm import MaxNorm, MultiScale

@@ -13,7 +13,7 @@ from nightly import each
 from torch import Tensor
 
 from gcbench.codecs.noise import Noise
-from gcbench.comm import Comm
+from gcbench.comm.collectives import Comm
 from gcbench.comm.meter import Kind
 from gcbench.compressors import Compressor, Grads, State, build
 from gcbench.compressors.codec import Codec

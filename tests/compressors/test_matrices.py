@@ -12,7 +12,7 @@ from method_cases import CHOICES, aggregate, build_unchecked, keys_of
 from nightly import each
 from torch import Tensor, nn
 
-from gcbench.comm import Comm
+from gcbench.comm.collectives import Comm
 from gcbench.compressors import Compressor, Grads, State, build, compressed_share
 from gcbench.compressors.acpsgd import ACPSGD
 from gcbench.compressors.atomo import Atomo

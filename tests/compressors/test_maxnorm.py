@@ -15,7 +15,7 @@ from nightly import each
 from torch import Tensor
 
 from gcbench.codecs.quantize import Norm
-from gcbench.comm import Comm
+from gcbench.comm.collectives import Comm
 from gcbench.compressors import Compressor
 from gcbench.compressors.build import analytic_ratio
 from gcbench.compressors.maxnorm import MaxNorm, MultiScale

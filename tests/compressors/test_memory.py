@@ -12,7 +12,8 @@ from method_cases import CHOICES, build_method
 from torch.profiler import ProfilerActivity, profile
 
 from gcbench.codecs.kernels import keep_backend, use_backend
-from gcbench.comm import Comm, MirrorTransport
+from gcbench.comm.collectives import Comm
+from gcbench.comm.transport import MirrorTransport
 from gcbench.compressors.virtual import Stepper
 
 SHAPES = ((64, 3, 3, 3), (64, 64, 3, 3), (64,), (256, 128, 3, 3), (512, 256, 3, 3), (100, 512))

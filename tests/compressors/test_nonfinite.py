@@ -13,7 +13,7 @@ from nonfinite_cases import SOME_VALUES, Seen, step_effects, step_effects_over_g
 
 from gcbench.check.steps import WORKERS
 from gcbench.codecs.kernels import Backend
-from gcbench.comm import Comm
+from gcbench.comm.collectives import Comm
 
 VALUES = [float("nan"), float("inf"), float("-inf")]
 IN_CPP = {("onebit", "as it is"), ("scaled_sign", "all tensors"), ("powersgd", "error feedback")}

@@ -12,7 +12,7 @@ from nightly import each
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from gcbench.comm import Comm
+from gcbench.comm.collectives import Comm
 from gcbench.compressors import Properties, build
 from gcbench.compressors.bingrad import BinGradB, BinGradPB
 from gcbench.compressors.bucketed import Bucketed

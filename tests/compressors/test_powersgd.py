@@ -8,7 +8,7 @@ from method_cases import aggregate, flat, gradients
 from nightly import each
 from torch import Tensor
 
-from gcbench.comm import Comm
+from gcbench.comm.collectives import Comm
 from gcbench.compressors import Grads, State, Step, build
 from gcbench.compressors.powersgd import PowerSGD, draw_q, shapes_of, step_by_step
 from gcbench.compressors.wrappers import ErrorFeedback

@@ -9,7 +9,7 @@ import torch
 from method_cases import aggregate, build_method
 from nightly import each, slow_but
 
-from gcbench.comm import Comm
+from gcbench.comm.collectives import Comm
 from gcbench.compressors.build import analytic_ratio, compressed_share
 from gcbench.models.resnet import resnet18
 

@@ -18,7 +18,7 @@ from gcbench.codecs.indices import (
     pack_indices,
     unpack_indices,
 )
-from gcbench.comm import Comm
+from gcbench.comm.collectives import Comm
 from gcbench.compressors import Compressor, State, build
 from gcbench.compressors.random_sparse import RandomBlock, RandomK
 from gcbench.compressors.top_k import TopK

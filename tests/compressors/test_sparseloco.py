@@ -7,7 +7,7 @@ from method_cases import aggregate, build_method, gradients
 from nightly import each
 from torch import Tensor
 
-from gcbench.comm import Comm
+from gcbench.comm.collectives import Comm
 from gcbench.compressors import State, build
 from gcbench.compressors.sparseloco import SparseLoCo
 

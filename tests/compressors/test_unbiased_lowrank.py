@@ -8,7 +8,7 @@ from method_cases import aggregate, flat
 from nightly import each
 from torch import Tensor
 
-from gcbench.comm import Comm
+from gcbench.comm.collectives import Comm
 from gcbench.compressors import State
 from gcbench.compressors.unbiased_lowrank import UnbiasedLowRank
 

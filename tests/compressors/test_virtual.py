@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from method_cases import build_method
 
-from gcbench.comm import Comm
+from gcbench.comm.collectives import Comm
 from gcbench.compressors.virtual import Stepper
 
 

@@ -15,7 +15,7 @@ from nightly import each, loop_over
 from torch import Tensor
 
 import gcbench.compressors
-from gcbench.comm import Comm
+from gcbench.comm.collectives import Comm
 from gcbench.compressors import Aggregated, Compressor, Grads, State, build, flatten
 from gcbench.compressors.bingrad import BinGradB
 from gcbench.compressors.by_kind import ByKind

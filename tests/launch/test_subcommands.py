@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
@@ -34,17 +32,6 @@ def test_help_names_every_subcommand(typed: Typed) -> None:
         assert f"{name:10}{subcommand.about}" in lines
     assert stdout.index("Subcommands") < stdout.index("Groups")
     assert "$GCBENCH_DATA" in stdout and "${" not in stdout
-
-
-def test_help_imports_no_torch(tmp_path: Path) -> None:
-    code = (
-        "import sys; sys.argv = ['gcbench', '--help']; from gcbench.cli import main; main(); "
-        "sys.exit('torch' in sys.modules)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True
-    )
-    assert done.returncode == 0 and "Subcommands" in done.stdout
 
 
 def test_a_shell_completes_subcommands_keys_and_choices(

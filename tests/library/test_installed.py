@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -38,7 +40,10 @@ def test_a_wheel_holds_all_that_the_three_names_need(tmp_path: Path) -> None:
     offline = ("--no-deps", "--no-build-isolation", "--no-index", "--quiet")
     python("-m", "pip", "install", *offline, "--target", str(installed), str(checkout))
     assert (installed / "gcbench" / "conf" / "compressor" / "qsgd.yaml").is_file()
-    assert (installed / "hydra_plugins").is_dir()
+    assert (installed / "hydra_plugins").is_dir() and (installed / "gcbench/py.typed").is_file()
+    built_from = json.loads((installed / "gcbench" / "built_from.json").read_text())
+    head = subprocess.check_output(["git", "-C", str(checkout), "rev-parse", "HEAD"], text=True)
+    assert built_from["commit"] == head.strip()
     (tmp_path / "script.py").write_text(SCRIPT)
     printed = python(
         "script.py", str(installed), folder=tmp_path, PYTHONPATH=str(installed)

@@ -11,7 +11,7 @@ from method_cases import aggregate, build_method
 from torch import Tensor
 
 from gcbench.codecs.quantize import Norm
-from gcbench.comm import Comm
+from gcbench.comm.collectives import Comm
 from gcbench.compressors import State, build
 from gcbench.compressors.qsgd import QSGD
 from gcbench.compressors.wrappers import ErrorFeedback

@@ -13,7 +13,7 @@ from method_cases import aggregate, build_method, flat
 from torch import Tensor
 
 from gcbench.codecs.quantize import Norm
-from gcbench.comm import Comm
+from gcbench.comm.collectives import Comm
 from gcbench.compressors import Compressor, build
 from gcbench.compressors.bingrad import BinGradPB
 from gcbench.compressors.codec import Codec

@@ -11,7 +11,7 @@ from paper_cases import decode_rows, shapes_of, sizes
 from torch import Tensor
 
 from gcbench.codecs.levels import orq_levels
-from gcbench.comm import Comm
+from gcbench.comm.collectives import Comm
 from gcbench.comm.network import Link, Network
 from gcbench.compressors import analytic_ratio
 from gcbench.compressors.bingrad import BinGradB, BinGradPB

@@ -12,7 +12,7 @@ from nightly import slow_but
 from sentence import compose
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gcbench.comm import Comm
+from gcbench.comm.collectives import Comm
 from gcbench.compressors import Compressor, State, Step
 from gcbench.config import resolve
 from gcbench.launch.instantiate import make_compressor

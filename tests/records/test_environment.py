@@ -28,8 +28,8 @@ def git(directory: Path, *arguments: str) -> str:
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Change to an empty folder for a checkout, with gcbench itself outside of any checkout."""
-    installed = tmp_path / "site" / "environment.py"
-    installed.parent.mkdir()
+    installed = tmp_path / "site" / "records" / "environment.py"
+    installed.parent.mkdir(parents=True)
     monkeypatch.setattr(records_environment, "__file__", str(installed))
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
     checkout = tmp_path / "project"
@@ -60,6 +60,9 @@ def test_commit_and_changes_of_a_checkout(checkout: Path) -> None:
     assert checked_out() == Git(commit=commit, dirty=False, date=date)
     (checkout / "file").write_text("2")
     assert checked_out().dirty is True
+    built_from = Git(commit="a" * 40, dirty=False, date=date)
+    (checkout.parent / "site" / "built_from.json").write_text(built_from.model_dump_json())
+    assert checked_out() == built_from
 
 
 def test_no_git_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:

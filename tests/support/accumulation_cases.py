@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 import gcbench
-from gcbench.comm import Arrived
+from gcbench.comm.ddp import Arrived
 
 
 def add_up_micro_batches(

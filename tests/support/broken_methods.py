@@ -10,7 +10,7 @@ from outside import Natural
 from torch import Tensor
 
 from gcbench.codecs.noise import Noise
-from gcbench.comm import Comm
+from gcbench.comm.collectives import Comm
 from gcbench.compressors import Aggregated, Codec, Grads, Properties, State, Step
 from gcbench.compressors.codec import Message
 

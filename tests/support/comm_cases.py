@@ -12,7 +12,11 @@ import torch
 from gloo_pool import Process
 from torch import Tensor
 
-from gcbench.comm import Comm, GlooTransport, Link, Meter, NcclTransport, Nodes
+from gcbench.comm.collectives import Comm
+from gcbench.comm.meter import Meter
+from gcbench.comm.network import Link
+from gcbench.comm.nodes import Nodes
+from gcbench.comm.transport import GlooTransport, NcclTransport
 
 WORKERS = 4
 

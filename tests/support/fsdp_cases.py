@@ -26,7 +26,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.nn.functional import cross_entropy
 
 import gcbench
-from gcbench.comm import Comm
+from gcbench.comm.collectives import Comm
 from gcbench.compressors import build
 from gcbench.compressors.qsgd import QSGD
 from gcbench.compressors.virtual import aggregate

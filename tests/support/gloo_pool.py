@@ -16,7 +16,11 @@ import torch.distributed as dist
 from needed import patience
 from processes import server
 
-from gcbench.comm import Comm, EmulatedTransport, GlooTransport, Link, ProcessGroupControl
+from gcbench.comm.collectives import Comm
+from gcbench.comm.control import ProcessGroupControl
+from gcbench.comm.emulation import EmulatedTransport
+from gcbench.comm.network import Link
+from gcbench.comm.transport import GlooTransport
 
 PATIENCE = patience(300)  # for one job
 

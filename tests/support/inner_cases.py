@@ -8,7 +8,8 @@ import torch
 from sentence import SMALL, config_of
 from torch import Tensor
 
-from gcbench.comm import Comm, LocalControl
+from gcbench.comm.collectives import Comm
+from gcbench.comm.control import LocalControl
 from gcbench.launch.building import build_run
 from gcbench.launch.connections import Connections
 from gcbench.launch.instantiate import make_data

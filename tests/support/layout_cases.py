@@ -8,7 +8,8 @@ import torch
 from gloo_pool import Process
 
 from gcbench.check.steps import WORKERS, Trace, trace
-from gcbench.comm import Comm, NcclTransport
+from gcbench.comm.collectives import Comm
+from gcbench.comm.transport import NcclTransport
 from gcbench.compressors import Compressor, Grads
 from gcbench.compressors.virtual import aggregate
 

@@ -16,7 +16,12 @@ from typing import Any, NamedTuple, cast
 import torch
 import torch.distributed as dist
 
-from gcbench.comm import Comm, EmulatedTransport, GlooTransport, Link, Meter, ProcessGroupControl
+from gcbench.comm.collectives import Comm
+from gcbench.comm.control import ProcessGroupControl
+from gcbench.comm.emulation import EmulatedTransport
+from gcbench.comm.meter import Meter
+from gcbench.comm.network import Link
+from gcbench.comm.transport import GlooTransport
 
 STEPS = 6
 HEADER_BYTES = 14 + 20 + 32  # Ethernet, IPv4, TCP with time stamps

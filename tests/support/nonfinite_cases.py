@@ -8,7 +8,7 @@ import torch
 from gloo_pool import Process
 
 from gcbench.check.steps import WORKERS, gradients
-from gcbench.comm import Comm
+from gcbench.comm.collectives import Comm
 from gcbench.compressors import Compressor
 from gcbench.compressors.virtual import aggregate
 from gcbench.train.finite import KINDS, FirstBad

@@ -11,7 +11,7 @@ from method_cases import aggregate, build_method
 from torch import Tensor, nn
 from torchvision import models
 
-from gcbench.comm import Comm
+from gcbench.comm.collectives import Comm
 from gcbench.compressors import Codec, State, Step
 from gcbench.models.cifar_resnet import resnet20, resnet56, resnet110
 from gcbench.models.lstm import LSTM

@@ -11,7 +11,8 @@ import torch
 import torch.distributed as dist
 from gloo_pool import Process
 
-from gcbench.comm import Comm, GlooTransport
+from gcbench.comm.collectives import Comm
+from gcbench.comm.transport import GlooTransport
 from gcbench.config import Config
 from gcbench.launch.building import build_run
 from gcbench.launch.connections import Connections

@@ -13,8 +13,9 @@ import torch
 from gloo_pool import Process
 from torch import Tensor
 
-from gcbench.comm import Comm, GlooTransport
+from gcbench.comm.collectives import Comm
 from gcbench.comm.meter import Kind, Total
+from gcbench.comm.transport import GlooTransport
 from gcbench.compressors import State, Step, offsets_of, sizes_of
 from gcbench.launch.instantiate import make_compressor
 

@@ -15,7 +15,7 @@ from nightly import each, slow_but
 from sentence import run, untimed_metrics
 from torch import Tensor, nn
 
-from gcbench.comm import Comm
+from gcbench.comm.collectives import Comm
 from gcbench.compressors import Aggregated, Compressor, Grads, State, Step
 from gcbench.config import ConfigError, RunFailed
 from gcbench.train.estimators import batch_of

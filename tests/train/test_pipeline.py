@@ -17,7 +17,7 @@ from pipeline_cases import Trained, messages_of_a_continued_run, train_steps
 from sentence import SMALL, config_of, run
 from torch import Tensor
 
-from gcbench.comm import LocalControl
+from gcbench.comm.control import LocalControl
 from gcbench.compressors import State
 from gcbench.config import Config, RunFailed
 from gcbench.identity import fingerprint, relevant_config

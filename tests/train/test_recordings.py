@@ -11,7 +11,7 @@ import pytest
 import torch
 from sentence import run
 
-from gcbench.comm import Comm
+from gcbench.comm.collectives import Comm
 from gcbench.compressors import Aggregated, Grads, State, Step
 from gcbench.compressors.dense import Dense
 from gcbench.records.gradients import read_gradients

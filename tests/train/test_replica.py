@@ -11,7 +11,7 @@ from nightly import each
 from sentence import run
 from torch import Tensor, nn
 
-from gcbench.comm import LocalControl
+from gcbench.comm.control import LocalControl
 from gcbench.data import ArrayData, TokenData
 from gcbench.models.airnet import AirNet
 from gcbench.models.lstm import LSTM

@@ -13,7 +13,8 @@ from nightly import each
 from sentence import run
 from torch import nn
 
-from gcbench.comm import Comm, LocalControl
+from gcbench.comm.collectives import Comm
+from gcbench.comm.control import LocalControl
 from gcbench.data import ArrayData, TokenData
 from gcbench.data.augment import Augmentation
 from gcbench.data.synthetic import synthetic
