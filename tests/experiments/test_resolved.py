@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import gcbench
-from gcbench.config import choices
+from gcbench.config import choices, compose_overrides, resolve
 from gcbench.identity import clear_folders
 from gcbench.papers import configs
 from gcbench.papers.command import report
 from gcbench.papers.configs import COMPOSING
+from gcbench.papers.rows import group_runs
+from gcbench.papers.tables import read_table
+from gcbench.records.store import find_runs
 
 OUTPUTS = Path(__file__).parents[2] / "outputs"
 ROW = ("powersgd/table4/sgd", "cpu")
@@ -51,6 +55,33 @@ def test_a_second_report_composes_nothing(
         "powersgd-table7",
         "powersgd-table3_wikitext2",
     }
+
+
+def test_only_rows_that_may_have_a_run_are_composed_at_its_budget(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    composed = []
+
+    def count(*asked: Any) -> Any:
+        composed.append(asked)
+        return compose_experiment(*asked)
+
+    compose_experiment = configs.compose_experiment
+    monkeypatch.setattr(configs, "compose_experiment", count)
+    table = read_table("powersgd/table7")
+    runs = [run for run in find_runs([OUTPUTS]).runs if run.budget == "cpu"]
+    some = [run for run in runs if run.experiment == table.experiments[0]]
+    assert [bool(row.runs) for row in group_runs(table, some, "cpu")].count(True) == 1
+    assert {row for row, budget, _ in composed if budget == "cpu"} == {table.experiments[0]}
+
+
+def test_a_row_with_overrides_is_composed_as_hydra_does(cache: Path) -> None:
+    for overrides in (("trainer.gpus=2", "rank=4", "trainer.backend=null"), ("optimizer=adamw",)):
+        row = "powersgd/table3_cifar10/rank_2", "cpu", overrides
+        typed = [configs.experiment_override(row[0]), "budget=cpu", *overrides]
+        assert configs.compose(*row).config == clear_folders(
+            json.loads(json.dumps(resolve(compose_overrides(typed)).as_dict()))
+        )
 
 
 def test_a_cached_configuration_is_what_composing_gives(cache: Path) -> None:
