@@ -14,8 +14,8 @@ from gcbench.launch.instantiate import make_data
 from gcbench.launch.meeting import Connections
 from gcbench.launch.plan import Machine, make_plan
 from gcbench.launch.worker import build_run
+from gcbench.train.loop import train_step
 from gcbench.train.run import Progress, Run
-from gcbench.train.step import train_step
 
 W = 4
 VIRTUAL = ("trainer.launcher=virtual", f"trainer.gpus={W}")
