@@ -26,7 +26,7 @@ N = 64 * 16 + 16 + 16 * 10 + 10  # number of that model's parameters
 def virtual_run(folder: Path, *overrides: str) -> tuple[Run, Progress]:
     """Return a run of virtual workers that has not begun."""
     config = config_of(*SMALL, "trainer.launcher=virtual", *overrides)
-    joined = Connections(Comm(config["trainer"]["gpus"]), None, LocalControl(), torch.device("cpu"))
+    joined = Connections(Comm(config.trainer.gpus), None, LocalControl(), torch.device("cpu"))
     plan, data = make_plan(config, Machine.detect()), make_data(config)
     built = build_run(config, plan, joined, data, folder)
     return built, Progress.start(built)
