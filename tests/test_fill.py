@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+import sys
 from inspect import signature
+from pathlib import Path
 from typing import Any
 
 import pytest
 from nightly import each, slow_but
 
+import gcbench.config
 from gcbench.compressors.build import build
 from gcbench.config import (
     ConfigError,
@@ -51,6 +54,18 @@ def test_a_method_by_itself_is_that_of_a_run(sentence: str) -> None:
     method = read_method(name, read_knobs(knobs))
     assert method.pop("compressor") == of_run.compressor
     assert method == {**of_run.method, "form": of_run.form}
+
+
+def test_no_run_is_composed_for_a_method() -> None:
+    entered: set[Path] = set()
+    sys.setprofile(lambda frame, event, argument: entered.add(Path(frame.f_code.co_filename)))
+    try:
+        read_method("powersgd", {"rank": 2})
+    finally:
+        sys.setprofile(None)
+    assert not any("hydra" in path.parts for path in entered)
+    rooms = {path.stem for path in entered if path.parent == Path(gcbench.config.__file__).parent}
+    assert rooms == {"methods", "directory", "checks"}
 
 
 def test_no_file_copies_a_key_by_hand() -> None:

@@ -1,4 +1,4 @@
-"""Configurations of the rows of tables, kept in the user's cache, and the commands that run them."""
+"""Configurations of rows of tables, kept in the user's cache, and the commands that run them."""
 
 from __future__ import annotations
 
