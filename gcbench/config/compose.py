@@ -104,7 +104,7 @@ def add_overrides(composed: DictConfig, overrides: Sequence[str]) -> DictConfig 
     for key, value in read_knobs(overrides).items():
         group, _, name = key.rpartition(".")
         node = OmegaConf.select(tree, group) if group else tree
-        held = OmegaConf.to_container(node) if isinstance(node, DictConfig) else {}
+        held: Any = OmegaConf.to_container(node) if isinstance(node, DictConfig) else {}
         if name not in held or name.startswith("_") or isinstance(held[name], dict):
             return None
         node[name] = value

@@ -5,9 +5,9 @@ from __future__ import annotations
 import warnings
 from copy import deepcopy
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from gcbench.check.steps import SHAPES, STEPS, WORKERS, Trace, flat, gradients, shapes_of, trace
 from gcbench.check.subject import SETTINGS
@@ -130,7 +130,7 @@ def keys_of(choice: str) -> Config:
 def build_unchecked(choice: str, settings: Config) -> Compressor:
     """Return the compressor for these settings, without checking or completing them."""
     file = read_file(conf_directory() / "compressor" / f"{choice}.yaml")
-    node = fill(OmegaConf.merge(file, settings))["compressor"]
+    node = fill(cast(DictConfig, OmegaConf.merge(file, settings)))["compressor"]
     compressor: Compressor = make(node, "compressor")
     return compressor
 
