@@ -169,12 +169,16 @@ def _panel(ax: Axes, bands: dict[Series, Band], y: str, x: str) -> None:
             markevery=(i % every, every),
             label=series.short,
         )
-        if len(series.runs) > 1:
+        color = style_of_method(series.family)["color"]
+        if len(series.runs) > 1 and len(b.x) == 1:  # a band of one point would have no width
+            whiskers = [b.mean - b.low, b.high - b.mean]
+            ax.errorbar(b.x, b.mean, whiskers, color=color, capsize=2, elinewidth=0.8)
+        elif len(series.runs) > 1:
             ax.fill_between(
                 b.x,
                 b.low,
                 b.high,
-                color=style_of_method(series.family)["color"],
+                color=color,
                 alpha=0.15,
                 linewidth=0,
             )
