@@ -258,6 +258,7 @@ def test_every_link_has_a_panel_in_which_the_shorter_exchange_is_better() -> Non
         series("short", sends(1, accuracy=90)),
         series("between", sends(4, accuracy=85)),
     ]
+    members = [replace(one, title=one.label) for one in members]  # as rows of a table are
     asked = {
         name: Panel(drawn(*members), "link_milliseconds", {"network": name})
         for name in ("100mbit", "1gbit")
@@ -295,8 +296,12 @@ def test_hundreds_of_names_find_their_places_in_seconds() -> None:
     assert figure is not None and len(figure.axes[0].texts) == 200
 
 
-def test_names_of_many_points_stand_in_the_legend() -> None:
-    members = [series(f"method {i}", run(accuracy=90 + i % 3, ratio=20 - i / 2)) for i in range(25)]
+def test_names_of_many_rows_of_a_table_stand_in_the_legend() -> None:
+    names = [f"method {i}" for i in range(25)]
+    own = [series(name, run(accuracy=90 + i % 3, ratio=20 - i / 2)) for i, name in enumerate(names)]
+    figure = draw_accuracy_ratio({"": drawn(*own)})
+    assert figure is not None and {text.get_text() for text in figure.axes[0].texts} == {*names}
+    members = [replace(one, title=one.label) for one in own]
     figure = draw_accuracy_ratio({"a title": drawn(*members)})
     assert figure is not None
     (ax,) = figure.axes
@@ -492,6 +497,16 @@ def test_numbers_along_an_axis_do_not_touch(scale: str) -> None:
     labels = [label for label in ax.get_xticklabels() if label.get_text()]
     boxes = sorted((box.x0, box.x1) for box in (label.get_window_extent() for label in labels))
     assert boxes and all(a[1] < b[0] for a, b in zip(boxes, boxes[1:], strict=False))
+
+
+def test_many_lines_have_their_names_beside_them_and_no_legend() -> None:
+    for count in (8, 9):
+        many = [series(f"m{n}", run(SGD, accuracy=50 + 4 * n)) for n in range(count)]
+        figure = draw_curves(Drawn(many, []), "accuracy", "epoch")
+        assert figure is not None
+        beside = {text.get_text() for text in figure.axes[0].texts}
+        assert beside == ({s.label for s in many} if count > 8 else set())
+        assert bool(figure.legends) == (count == 8)
 
 
 def test_curves_go_as_far_as_the_shortest_seed_and_vnmses_are_squares() -> None:
