@@ -12,6 +12,7 @@ from gcbench.papers.command import report
 from gcbench.papers.tables import read_table
 from gcbench.records.store import find_runs
 from gcbench.report.figures.series import series_by_workload
+from gcbench.report.listing import overrides_by_run
 
 SGD = "powersgd/table4/sgd"
 OUT = Path("outputs")
@@ -177,6 +178,12 @@ def test_labels_are_what_was_typed_and_resolved_settings_only_where_that_is_not_
     runs = find_runs(["outputs"]).runs
     labels = {s.label for drawn in series_by_workload(runs).values() for s in drawn.series}
     assert labels == {"none", "qsgd bits=4", "qsgd bits=2"}
+    told = overrides_by_run({run: run.title for run in runs}).values()
+    assert {" ".join(one) for one in told} == {
+        "compressor=none",
+        "compressor=qsgd bits=4",
+        "compressor=qsgd bits=2",
+    }
     for run in runs:
         run.config["knobs"] = None  # as in runs of older versions
     labels = {s.label for drawn in series_by_workload(runs).values() for s in drawn.series}
