@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,9 @@ log = logging.getLogger("gcbench")
 
 # Errors that the list of failures has reported; because of them the command exits with status 1.
 listed_errors: list[Exception] = []
+
+# The outermost folder that was missing when the command began, and that Hydra makes for its files.
+made_folders: list[Path] = []
 
 
 @dataclass
@@ -79,7 +83,14 @@ class SweepProgress(Callback):
     searched: list[Path] = field(default_factory=list)  # the directories of a search's points
     last: JobReturn | None = None
 
+    def on_run_start(self, config: DictConfig, **_: Any) -> None:
+        with suppress(*COMPOSITION_ERRORS):  # they are told when the run begins
+            outputs = Path(config.directory or config.outputs).absolute()
+            made_folders[:] = [path for path in (outputs, *outputs.parents) if not path.exists()]
+            del made_folders[:-1]
+
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
+        self.on_run_start(config)
         if is_search(config.hydra):
             return
         try:

@@ -40,3 +40,4 @@ from gcbench.config.reading import read_keys as read_keys
 from gcbench.config.resolve import resolve as resolve
 from gcbench.config.resolve import resolve_benchmark as resolve_benchmark
 from gcbench.config.sentences import sentence_of as sentence_of
+from gcbench.config.typed import readable as readable

@@ -27,6 +27,7 @@ from gcbench.config.help import NO_KNOBS, list_choices, list_keys, list_method_k
 from gcbench.config.naming import bench_name, run_directory, sweep_subdirectory
 from gcbench.config.resolve import fill_compressor, resolve
 from gcbench.config.sentences import parse_value, sentence_of, unknown_choice
+from gcbench.config.typed import readable
 from gcbench.settings.config import SCHEMAS, RunConfig
 from gcbench.settings.fields import format_value
 from gcbench.settings.run import BenchSettings, RunSettings
@@ -42,6 +43,7 @@ def compose_overrides(overrides: Sequence[str], config_dir: str | None = None) -
             f"--config-dir {config_dir}: there is no such folder; type one with your "
             "compressor/NAME.yaml in it"
         )
+    overrides = readable(overrides)
     store_rows(overrides, own_files=bool(config_dir))
     searched = [f"hydra.searchpath=['{Path(config_dir).resolve()}']"] if config_dir else []
     with _open_conf():
@@ -113,7 +115,7 @@ def split_sweep(overrides: Sequence[str]) -> list[list[str]]:
     store_rows(overrides)
     with _open_conf():
         parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
-        parsed = parser.parse_overrides(list(overrides))
+        parsed = parser.parse_overrides(readable(overrides))
         return [list(one) for one in BasicSweeper.split_arguments(parsed, None)[0]]
 
 

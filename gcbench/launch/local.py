@@ -22,6 +22,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from gcbench.console import outlive_terminal
+from gcbench.deadline import end_process
 from gcbench.launch import slurm
 from gcbench.launch.failure import Failure, describe_exit, failure_of, leave_note, read_notes
 from gcbench.launch.lock import Lock, temporary_folder
@@ -176,6 +177,7 @@ def _work(target: Callable[..., None], args: tuple[Any, ...], place: _Place) -> 
         # Exit at once: gloo's threads, whose peers are gone, would end the interpreter by SIGABRT.
         os._exit(1)
     (place.notes / f"returned.{place.rank}").touch()
+    end_process(0)
 
 
 def _environment(place: _Place) -> dict[str, str]:
