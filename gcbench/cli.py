@@ -37,7 +37,6 @@ from gcbench.config import (
     resolve,
     resolve_benchmark,
     sentence_of,
-    start_notice,
 )
 from gcbench.config.choices import store_rows
 from gcbench.config.errors import nearest
@@ -108,8 +107,6 @@ def _run(composed: DictConfig) -> float | list[float] | None:
     config = resolve(_with_hydra(composed))
     hydra_config = HydraConfig.get()
     in_sweep = hydra_config.mode is RunMode.MULTIRUN
-    if not in_sweep and _is_first_rank():
-        _log.info(start_notice(config, hydra_config.runtime.output_dir))
     for notice in notices_of(config):
         _log.warning(notice)
     # This imports torch, which is slow: the mistakes above are reported before it.

@@ -34,6 +34,7 @@ from gcbench.identity import BOOKKEEPING, differences, digest
 from gcbench.launch.same import find_same_run, is_final_result, name_suffix, read_result_or_warn
 from gcbench.reasons import safe_text
 from gcbench.records.store import read_run
+from gcbench.records.summary import result_in_short
 from gcbench.search import is_search
 from gcbench.settings.config import RunConfig
 
@@ -60,6 +61,7 @@ class SweepRow:
     seconds: float | None = None  # expected; None if unknown
     took: float = 0.0  # actual seconds
     failed: bool = False
+    label: str = ""  # what was typed for it and not for all rows
 
 
 @dataclass
@@ -95,10 +97,15 @@ class SweepProgress(Callback):
             return
         try:
             str(config.hydra.sweep.dir)  # a time in it is then the same in every row
-            self.rows = [_make_row(job, number) for number, job in enumerate(_jobs(config))]
+            jobs = list(_jobs(config))
+            self.rows = [_make_row(job, number) for number, job in enumerate(jobs)]
         except COMPOSITION_ERRORS:
             return  # a key that does not exist, say: the first row ends the sweep with this error
         self.one_by_one = config.hydra.launcher._target_.endswith("BasicLauncher")
+        typed = [list(job.hydra.overrides.task) for job in jobs]
+        shared = set(typed[0]).intersection(*typed) if typed else set()
+        for row, own in zip(self.rows, typed, strict=True):
+            row.label = " ".join(override for override in own if override not in shared)
         _mark_same(self.rows)
         _estimate([row for row in self.rows if row.config and not row.done], Path(config.outputs))
         log.info(plan_sentence(self.rows))
@@ -108,6 +115,8 @@ class SweepProgress(Callback):
         if self.last is not None:
             self.last.cfg = self.last.hydra_cfg = None
         self.started = time.monotonic()
+        if self.ended < len(self.rows) and os.getpid() == self.process:
+            log.info("%s ...", self._place(self.ended))
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **_: Any) -> None:
         number, self.ended = self.ended, self.ended + 1
@@ -128,7 +137,10 @@ class SweepProgress(Callback):
                 print(f"gcbench: {error}", file=sys.stderr)
             return
         row = self.rows[number]
-        row.took = _seconds(self.folder / row.name) or time.monotonic() - self.started
+        result = read_result_or_warn(self.folder / row.name / "result.json")
+        row.took = result.duration if result else 0.0
+        if self.started and self.one_by_one:  # with its start and its end
+            row.took = max(row.took, time.monotonic() - self.started)
         if failed:
             row.failed = True
             self.failed.setdefault(safe_text(str(error)), []).append(row.name)
@@ -138,9 +150,13 @@ class SweepProgress(Callback):
         elif row.done:
             ending_note = f"the same run as {row.same}" if row.same else "done before"
         else:
-            ending_note = f"took {_minutes(row.took)}"
-        progress = f"row {self.ended} of {len(self.rows)}"
-        log.info("%s, %s, %s%s", progress, row.name, ending_note, self._time_left())
+            reached = [result_in_short(result) if result else "", f"took {_minutes(row.took)}"]
+            ending_note = ", ".join(filter(None, reached))
+        log.info("%s: %s%s", self._place(number), ending_note, self._time_left())
+
+    def _place(self, number: int) -> str:
+        row = self.rows[number]
+        return f"row {number + 1} of {len(self.rows)}, {row.label or row.name}"
 
     def on_multirun_end(self, config: DictConfig, **_: Any) -> None:
         if is_search(config.hydra):
@@ -281,17 +297,13 @@ def _compare(directories: Sequence[Path], config: DictConfig) -> None:
         log.info("drawn: %s", path)
 
 
-def _seconds(directory: Path) -> float | None:
-    """Return the seconds of the run itself, without its time in the queue of a cluster."""
-    result = read_result_or_warn(directory / "result.json")
-    return result.duration if result else None
-
-
 def _estimate(rows: Sequence[SweepRow], outputs: Path) -> None:
-    from gcbench.launch.estimate import Estimates  # imports torch
+    begun = time.monotonic()
+    from gcbench.launch.estimate import START_SECONDS, Estimates  # imports torch, as workers will
 
     estimates = Estimates(
-        filter(None, (read_result_or_warn(path) for path in outputs.rglob("result.json")))
+        filter(None, (read_result_or_warn(path) for path in outputs.rglob("result.json"))),
+        START_SECONDS + time.monotonic() - begun,
     )
     for row in rows:
         row.seconds = estimates.seconds(row.config) if row.config else None

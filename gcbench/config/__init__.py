@@ -31,7 +31,6 @@ from gcbench.config.naming import notices_of as notices_of
 from gcbench.config.naming import row_directory as row_directory
 from gcbench.config.naming import run_directory as run_directory
 from gcbench.config.naming import run_name as run_name
-from gcbench.config.naming import start_notice as start_notice
 from gcbench.config.reading import Arguments as Arguments
 from gcbench.config.reading import Forms as Forms
 from gcbench.config.reading import Option as Option
