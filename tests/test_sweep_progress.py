@@ -157,8 +157,9 @@ def test_rows_in_folders_of_hydra_are_found_there(tmp_path: Path) -> None:
     outputs, folder = tmp_path / "outputs", tmp_path / "x"
     outputs.mkdir()
     typed = (f"hydra.sweep.dir={folder}", "hydra.sweep.subdir=${hydra.job.num}/run")
-    both = sweep(outputs, *typed, "hydra.job.chdir=true", "optimizer.lr=0.05,0.1")
+    both = sweep(outputs, *typed, "hydra.job.chdir=true", "optimizer.lr=0.05,0.1", "verbose=true")
     assert both.returncode == 0, both.stderr
+    assert both.stdout.count("files in ") == 2, "as that of single runs"
     rows = [folder / str(number) / "run" for number in range(2)]
     assert all((row / "result.json").exists() for row in rows)
     for number, rate in enumerate((0.05, 0.1), start=1):
