@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shutil
 import sys
 from argparse import Namespace
@@ -12,7 +13,7 @@ from contextlib import suppress
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
@@ -30,15 +31,16 @@ from gcbench.config import (
     near,
     notices_of,
     open_nodes,
+    readable,
     refuse_empty_sweep,
     register,
     resolve,
     resolve_benchmark,
     sentence_of,
-    start_notice,
 )
 from gcbench.config.choices import store_rows
 from gcbench.config.errors import nearest
+from gcbench.config.help import fold, help_on, short_help
 from gcbench.console import outlive_terminal
 from gcbench.launch import slurm
 from gcbench.reasons import escape, safe_text
@@ -48,7 +50,7 @@ from gcbench.search import (
     is_of_sweeper,
     objectives,
 )
-from gcbench.sweep_progress import listed_errors
+from gcbench.sweep_progress import listed_errors, made_folders
 
 _log = logging.getLogger("gcbench")
 # Errors of a single run, raised once Hydra has returned: it would print its own line first.
@@ -74,26 +76,37 @@ def _defer_errors(start: Callable[[DictConfig], Any], composed: DictConfig) -> A
     try:
         return start(composed)
     except (ConfigError, RunFailed, OSError) as error:
-        _remove_refused(Path(HydraConfig.get().runtime.output_dir))
+        _remove_refused(HydraConfig.get().runtime.output_dir, composed.outputs)
         if HydraConfig.get().mode is RunMode.MULTIRUN:
             raise
         _deferred_errors.append(error)
 
 
-def _remove_refused(directory: Path) -> None:
+def _remove_refused(directory: str, outputs: str) -> None:
     """Remove the directory of a refused run if it holds nothing but Hydra's own files."""
-    if directory.is_dir() and {path.name for path in directory.iterdir()} <= {".hydra"}:
-        shutil.rmtree(directory / ".hydra", ignore_errors=True)
+    path = Path(directory)
+    if path.is_dir() and {inner.name for inner in path.iterdir()} <= {".hydra"}:
+        shutil.rmtree(path / ".hydra", ignore_errors=True)
         with suppress(OSError):  # another run has begun there
-            directory.rmdir()
+            while Path(outputs).absolute() in path.parents or str(path) == directory:
+                path.rmdir()
+                path = path.parent
+
+
+def _remove_made_folders() -> None:
+    """Remove the folders that a refused command has made, where they hold no run."""
+    for top in made_folders:
+        for folder, _, _ in os.walk(top, topdown=False):
+            with suppress(OSError):
+                if os.listdir(folder) == ["multirun.yaml"]:  # Hydra's, of a sweep
+                    Path(folder, "multirun.yaml").unlink()
+                os.rmdir(folder)
 
 
 def _run(composed: DictConfig) -> float | list[float] | None:
     config = resolve(_with_hydra(composed))
     hydra_config = HydraConfig.get()
     in_sweep = hydra_config.mode is RunMode.MULTIRUN
-    if not in_sweep and _is_first_rank():
-        _log.info(start_notice(config, hydra_config.runtime.output_dir))
     for notice in notices_of(config):
         _log.warning(notice)
     # This imports torch, which is slow: the mistakes above are reported before it.
@@ -223,21 +236,36 @@ def _start_hydra(command: Callable[[], None], config: str, arguments: Sequence[s
     Under torchrun and srun every rank calls this, but only on the first does Hydra write files.
     """
     if {"-h", "--help"} & set(arguments):
-        # Hydra prints the same help, but first takes two seconds to list all files of all groups.
-        print(help_of(config))
+        _print_help(config, [typed for typed in arguments if not typed.startswith("-")])
     elif "--version" in arguments:
         print(f"gcbench {version('gcbench')}")
     else:
         options = _read_options(arguments)
+        flags = [argument for argument in arguments if argument not in options.overrides]
+        options.overrides = readable(options.overrides)
         if config == "config" and options.cfg == "job" and not options.package:
             _print_config(options.overrides, options.config_dir)
             return
         store_rows(options.overrides, bool(options.config_dir or options.shell_completion))
         quiet = [] if _is_first_rank() else ["hydra.output_subdir=null"]
-        flags = [argument for argument in arguments if argument not in options.overrides]
         # Hydra would refuse keys on both sides of an option.
         sys.argv[1:] = [*open_nodes(options.overrides), *quiet, *flags]
         command()
+
+
+def _print_help(config: str, topics: Sequence[str]) -> None:
+    """Print a screen of help, all of it, or what there is on groups, keys and subcommands.
+
+    Hydra would take two seconds to list all files of all groups.
+    """
+    text = help_of(config)
+    if not topics and config == "config":
+        text = short_help(text)
+    elif topics and "all" not in topics:
+        for topic in filter(SUBCOMMANDS.__contains__, topics):
+            return SUBCOMMANDS[topic].start(["--help"])
+        text = "\n".join(help_on(text, topic.partition("=")[0].lstrip("+~")) for topic in topics)
+    print(fold(text))
 
 
 def _print_config(overrides: Sequence[str], config_dir: str | None) -> None:
@@ -253,12 +281,24 @@ def _read_options(arguments: Sequence[str]) -> Namespace:
     from hydra._internal.utils import get_args_parser
 
     parser = get_args_parser()
+
+    def refuse(message: str) -> NoReturn:
+        found = re.match(r"argument (--[\w-]+)", message)
+        choices = found and parser._option_string_actions[found[1]].choices
+        raise ConfigError(
+            f"{found[1]}: type {' or '.join(f'{found[1]} {choice}' for choice in choices)}"
+            if found and choices
+            else f"{message}; type gcbench --help"
+        )
+
+    parser.error = refuse  # type: ignore[method-assign]
     options, unknown = parser.parse_known_intermixed_args(arguments)
     for flag in (argument for argument in unknown if argument.startswith("-")):
         known = [one for one in parser._option_string_actions if one.startswith("--")]
         likely = nearest(flag, known, most=1, like=0.75)
         key = flag.lstrip("-").partition("=")[0]
-        meant = likely[0] if likely else f"{key}=VALUE, as keys have no dashes"
+        as_key = f"{key}=VALUE, as keys have no dashes" if key[1:] else "--help"
+        meant = likely[0] if likely else as_key
         raise ConfigError(f"{flag}: there is no such option; type {meant}")
     _refuse_two_commands(options)
     refuse_empty_sweep(options.overrides, options.config_dir)
@@ -272,6 +312,8 @@ def _refuse_two_commands(options: Namespace) -> None:
         raise ConfigError(f"{typed[0]} is for one run; type it without -m, with one value per key")
     if len(typed) > 1:
         raise ConfigError(f"{typed[0]} and {typed[1]} are two commands; type only one of them")
+    if options.resolve and not options.cfg:
+        raise ConfigError("--resolve: this belongs to --cfg; type --cfg job --resolve")
 
 
 def _list_subcommands() -> str:
@@ -302,21 +344,25 @@ def _command(
             listed_errors.clear()
             if full_error:
                 raise first
-            sys.exit(1)
+            _end_refused()
     except BrokenPipeError:  # the reader has closed the pipe, as in `gcbench runs | head -1`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (ConfigError, RunFailed, OSError, *COMPOSITION_ERRORS) as error:
         if full_error:
             raise
-        sentence = safe_text(sentence_of(error, name, arguments))
-        print(f"{name}: {sentence}", file=sys.stderr)
-        sys.exit(1)
+        _end_refused(f"{name}: {safe_text(sentence_of(error, name, arguments))}")
     except Exception as error:
         if full_error or not is_of_sweeper(error):
             raise
         why = safe_text(explain_sweeper_error(error))
-        print(f"{name}: the sweeper cannot search this: {why}", file=sys.stderr)
-        sys.exit(1)
+        _end_refused(f"{name}: the sweeper cannot search this: {why}")
+
+
+def _end_refused(sentence: str = "") -> NoReturn:
+    _remove_made_folders()
+    if sentence:
+        print(sentence, file=sys.stderr)
+    sys.exit(1)
 
 
 class _Safe(logging.Formatter):
@@ -334,6 +380,7 @@ def _log_to_stderr(name: str) -> None:
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     logger.propagate = False
+    logging.raiseExceptions = False  # nobody reads stderr any more, as after `2>&1 | head`
     # Without a handler, Hydra's logger would print errors first, in its own words.
     logging.getLogger("hydra").addHandler(logging.NullHandler())
 

@@ -1,11 +1,15 @@
-"""A deadline for calls that may never return, such as those to a machine behind a dead link."""
+"""A deadline for calls that may never return, and for the end of a process, which takes seconds."""
 
 from __future__ import annotations
 
+import atexit
+import os
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, wait
-from typing import TypeVar
+from contextlib import suppress
+from typing import NoReturn, TypeVar
 
 Value = TypeVar("Value")
 
@@ -27,3 +31,12 @@ def within(seconds: float | None, call: Callable[[], Value], otherwise: Value) -
     threading.Thread(target=run, daemon=True).start()
     wait([future], seconds)
     return future.result() if future.done() else otherwise
+
+
+def end_process(status: int) -> NoReturn:
+    """End this process; unlike Python, do not free all modules first: of torch's it takes 1 s."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):  # nobody reads it any more
+            stream.flush()
+    atexit._run_exitfuncs()
+    os._exit(status)

@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ from gcbench.identity import BOOKKEEPING, differences, digest
 from gcbench.launch.same import find_same_run, is_final_result, name_suffix, read_result_or_warn
 from gcbench.reasons import safe_text
 from gcbench.records.store import read_run
+from gcbench.records.summary import result_in_short
 from gcbench.search import is_search
 from gcbench.settings.config import RunConfig
 
@@ -39,6 +41,9 @@ log = logging.getLogger("gcbench")
 
 # Errors that the list of failures has reported; because of them the command exits with status 1.
 listed_errors: list[Exception] = []
+
+# The outermost folder that was missing when the command began, and that Hydra makes for its files.
+made_folders: list[Path] = []
 
 
 @dataclass
@@ -55,6 +60,7 @@ class SweepRow:
     seconds: float | None = None  # expected; None if unknown
     took: float = 0.0  # actual seconds
     failed: bool = False
+    label: str = ""  # what was typed for it and not for all rows
 
 
 @dataclass
@@ -78,15 +84,27 @@ class SweepProgress(Callback):
     searched: list[Path] = field(default_factory=list)  # the directories of a search's points
     last: JobReturn | None = None
 
+    def on_run_start(self, config: DictConfig, **_: Any) -> None:
+        with suppress(*COMPOSITION_ERRORS):  # they are told when the run begins
+            outputs = Path(config.directory or config.outputs).absolute()
+            made_folders[:] = [path for path in (outputs, *outputs.parents) if not path.exists()]
+            del made_folders[:-1]
+
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
+        self.on_run_start(config)
         if is_search(config.hydra):
             return
         try:
             str(config.hydra.sweep.dir)  # a time in it is then the same in every row
-            self.rows = [_make_row(job, number) for number, job in enumerate(_jobs(config))]
+            jobs = list(_jobs(config))
+            self.rows = [_make_row(job, number) for number, job in enumerate(jobs)]
         except COMPOSITION_ERRORS:
             return  # a key that does not exist, say: the first row ends the sweep with this error
         self.one_by_one = config.hydra.launcher._target_.endswith("BasicLauncher")
+        typed = [list(job.hydra.overrides.task) for job in jobs]
+        shared = set(typed[0]).intersection(*typed) if typed else set()
+        for row, own in zip(self.rows, typed, strict=True):
+            row.label = " ".join(override for override in own if override not in shared)
         _mark_same(self.rows)
         _estimate([row for row in self.rows if row.config and not row.done], Path(config.outputs))
         log.info(plan_sentence(self.rows))
@@ -96,6 +114,8 @@ class SweepProgress(Callback):
         if self.last is not None:
             self.last.cfg = self.last.hydra_cfg = None
         self.started = time.monotonic()
+        if self.ended < len(self.rows) and os.getpid() == self.process:
+            log.info("%s ...", self._place(self.ended))
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **_: Any) -> None:
         number, self.ended = self.ended, self.ended + 1
@@ -116,7 +136,10 @@ class SweepProgress(Callback):
                 print(f"gcbench: {error}", file=sys.stderr)
             return
         row = self.rows[number]
-        row.took = _seconds(self.folder / row.name) or time.monotonic() - self.started
+        result = read_result_or_warn(self.folder / row.name / "result.json")
+        row.took = result.duration if result else 0.0
+        if self.started and self.one_by_one:  # with its start and its end
+            row.took = max(row.took, time.monotonic() - self.started)
         if failed:
             row.failed = True
             self.failed.setdefault(safe_text(str(error)), []).append(row.name)
@@ -126,9 +149,13 @@ class SweepProgress(Callback):
         elif row.done:
             ending_note = f"the same run as {row.same}" if row.same else "done before"
         else:
-            ending_note = f"took {_minutes(row.took)}"
-        progress = f"row {self.ended} of {len(self.rows)}"
-        log.info("%s, %s, %s%s", progress, row.name, ending_note, self._time_left())
+            reached = [result_in_short(result) if result else "", f"took {_minutes(row.took)}"]
+            ending_note = ", ".join(filter(None, reached))
+        log.info("%s: %s%s", self._place(number), ending_note, self._time_left())
+
+    def _place(self, number: int) -> str:
+        row = self.rows[number]
+        return f"row {number + 1} of {len(self.rows)}, {row.label or row.name}"
 
     def on_multirun_end(self, config: DictConfig, **_: Any) -> None:
         if is_search(config.hydra):
@@ -274,17 +301,13 @@ def _compare(directories: Sequence[Path], config: DictConfig) -> None:
         log.info("this table as latex, markdown or csv: %s", again)
 
 
-def _seconds(directory: Path) -> float | None:
-    """Return the seconds of the run itself, without its time in the queue of a cluster."""
-    result = read_result_or_warn(directory / "result.json")
-    return result.duration if result else None
-
-
 def _estimate(rows: Sequence[SweepRow], outputs: Path) -> None:
-    from gcbench.launch.estimate import Estimates  # imports torch
+    begun = time.monotonic()
+    from gcbench.launch.estimate import START_SECONDS, Estimates  # imports torch, as workers will
 
     estimates = Estimates(
-        filter(None, (read_result_or_warn(path) for path in outputs.rglob("result.json")))
+        filter(None, (read_result_or_warn(path) for path in outputs.rglob("result.json"))),
+        START_SECONDS + time.monotonic() - begun,
     )
     for row in rows:
         row.seconds = estimates.seconds(row.config) if row.config else None

@@ -21,9 +21,11 @@ from gcbench.config import (
     compose_overrides,
     conf_directory,
     open_nodes,
+    readable,
     resolve,
     run_directory,
     run_name,
+    split_sweep,
     to_overrides,
 )
 from gcbench.config.help import list_choices
@@ -495,3 +497,22 @@ def test_tests_compose_what_hydra_composes(
     monkeypatch.setattr(loader, "create_defaults_list", create)
     assert compose(*overrides) == here
     assert run_directory(compose(*overrides)) == run_directory(here)
+
+
+def test_what_only_a_shell_or_quotes_would_change_is_read_as_it_was_meant(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    read = readable(["data.root=~/data", "name=größe#1", "+trainer.workers=4", "bits=2,4", "x='~'"])
+    assert read == [
+        f"data.root='{tmp_path}/data'",
+        "name='größe#1'",
+        "+trainer.gpus=4",
+        "bits=2,4",
+        "x='~'",
+    ]
+    assert readable(read) == read
+    typed = compose("data.root=~/data", "outputs=~/runs", "name=größe", "trainer.workers=4")
+    assert (typed.data.root, typed.outputs) == (f"{tmp_path}/data", f"{tmp_path}/runs")
+    assert (typed.name, typed.trainer.gpus) == ("größe", 4)
+    assert split_sweep(["outputs=~/a", "trainer.workers=2,4"])[1][1] == "trainer.gpus=4"

@@ -28,7 +28,7 @@ from gcbench.compressors.powersgd import PowerSGD
 from gcbench.compressors.qsgd import QSGD
 from gcbench.config import ConfigError, conf_directory, method_keys, read_method
 from gcbench.config.checks import check_values
-from gcbench.config.help import NO_KNOBS, sort_keys
+from gcbench.config.help import NO_KNOBS, TYPED_NAMES, sort_keys
 from gcbench.identity import format_value
 from gcbench.settings.__main__ import json_schema
 from gcbench.settings.compressor import MethodSettings
@@ -163,7 +163,7 @@ def test_keys_of_a_method_are_those_of_its_files() -> None:
 def test_help_has_every_key_with_the_methods_that_have_it(tmp_path: Path) -> None:
     text, of_bench = (
         command(arguments, tmp_path, os.environ, timeout=patience(60)).stdout
-        for arguments in (["--help"], ["bench", "--help"])
+        for arguments in (["--help", "all"], ["bench", "--help"])
     )
     keys = method_keys()
     for name in MethodSettings.model_fields:
@@ -174,7 +174,8 @@ def test_help_has_every_key_with_the_methods_that_have_it(tmp_path: Path) -> Non
             listed = [choice for choice in CHOICES if choice not in listed[2:]]
         assert listed in (["all"], [choice for choice in CHOICES if name in keys[choice]]), name
     for group, _, name in NODE_KEYS:
-        assert f" {group}.{name}=" in text
+        key = TYPED_NAMES.get(f"{group}.{name}", f"{group}.{name}")
+        assert f" {key}=" in text
     assert all(f" {name}=" in of_bench for name in BenchSettings.model_fields)
 
 

@@ -55,6 +55,9 @@ def test_a_sweep_goes_on_after_a_failure_lists_it_and_skips_what_is_done(tmp_pat
     assert "tries them again, those that diverged only with rerun=true:" in first.stderr
     assert "was not finite at step" in first.stderr
     assert "optimizer.lr=-1: type a number above 0" in first.stderr.partition("rows failed")[2]
+    for said in ("row 1 of 4, optimizer.lr=0.05 ...\n", "row 1 of 4, optimizer.lr=0.05: accuracy "):
+        assert said in first.stderr, "before it runs, and after"
+    assert "test accuracy" not in first.stdout and "files in" not in first.stdout
     assert "Error executing" not in first.stderr, "what is listed needs no line of Hydra's"
     assert first.stderr.count("type a number above 0") == 2
     results = {path: json.loads(path.read_text()) for path in tmp_path.glob("*/result.json")}
@@ -154,12 +157,13 @@ def test_rows_in_folders_of_hydra_are_found_there(tmp_path: Path) -> None:
     outputs, folder = tmp_path / "outputs", tmp_path / "x"
     outputs.mkdir()
     typed = (f"hydra.sweep.dir={folder}", "hydra.sweep.subdir=${hydra.job.num}/run")
-    both = sweep(outputs, *typed, "hydra.job.chdir=true", "optimizer.lr=0.05,0.1")
+    both = sweep(outputs, *typed, "hydra.job.chdir=true", "optimizer.lr=0.05,0.1", "verbose=true")
     assert both.returncode == 0, both.stderr
+    assert both.stdout.count("files in ") == 2, "as that of single runs"
     rows = [folder / str(number) / "run" for number in range(2)]
     assert all((row / "result.json").exists() for row in rows)
-    for number, row in enumerate(rows, start=1):
-        assert f"row {number} of 2, {row}, took" in both.stderr
+    for number, rate in enumerate((0.05, 0.1), start=1):
+        assert f"row {number} of 2, optimizer.lr={rate}: accuracy" in both.stderr
     assert "2 rows; 2 x about" in both.stderr, "equal names are no equal runs"
     assert all(f"qsgd optimizer.lr={rate} " in both.stdout for rate in (0.05, 0.1))
     assert list(outputs.glob("figures/sweeps/mlp-digits-*.png"))
@@ -300,7 +304,7 @@ def test_a_row_takes_what_its_result_says(
     progress = SweepProgress(rows, one_by_one=one_by_one)
     with caplog.at_level("INFO", "gcbench"):
         progress.on_job_end(compose(), JobReturn(status=JobStatus.COMPLETED))
-    assert caplog.messages == [f"row 1 of 2, {tmp_path}, {says}"]
+    assert caplog.messages == [f"row 1 of 2, {tmp_path}: {says}"]
 
 
 def test_a_failed_row_does_not_shorten_the_time_left(

@@ -32,7 +32,6 @@ from gcbench.config.naming import notices_of as notices_of
 from gcbench.config.naming import row_directory as row_directory
 from gcbench.config.naming import run_directory as run_directory
 from gcbench.config.naming import run_name as run_name
-from gcbench.config.naming import start_notice as start_notice
 from gcbench.config.reading import Arguments as Arguments
 from gcbench.config.reading import Forms as Forms
 from gcbench.config.reading import Option as Option
@@ -42,3 +41,4 @@ from gcbench.config.resolve import resolve as resolve
 from gcbench.config.resolve import resolve_benchmark as resolve_benchmark
 from gcbench.config.sentences import read_knobs as read_knobs
 from gcbench.config.sentences import sentence_of as sentence_of
+from gcbench.config.typed import readable as readable

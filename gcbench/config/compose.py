@@ -28,6 +28,7 @@ from gcbench.config.methods import levels_of_bits, to_plain
 from gcbench.config.naming import bench_name, run_directory, sweep_subdirectory
 from gcbench.config.resolve import resolve
 from gcbench.config.sentences import parse_value, read_knobs, sentence_of, unknown_choice
+from gcbench.config.typed import readable
 from gcbench.settings.config import SCHEMAS, RunConfig
 from gcbench.settings.fields import format_value
 from gcbench.settings.run import BenchSettings, RunSettings
@@ -43,6 +44,7 @@ def compose_overrides(overrides: Sequence[str], config_dir: str | None = None) -
             f"--config-dir {config_dir}: there is no such folder; type one with your "
             "compressor/NAME.yaml in it"
         )
+    overrides = readable(overrides)
     store_rows(overrides, own_files=bool(config_dir))
     searched = [f"hydra.searchpath=['{Path(config_dir).resolve()}']"] if config_dir else []
     with _open_conf():
@@ -131,7 +133,7 @@ def split_sweep(overrides: Sequence[str]) -> list[list[str]]:
     store_rows(overrides)
     with _open_conf():
         parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
-        parsed = parser.parse_overrides(list(overrides))
+        parsed = parser.parse_overrides(readable(overrides))
         return [list(one) for one in BasicSweeper.split_arguments(parsed, None)[0]]
 
 

@@ -1,25 +1,29 @@
-"""The tables of keys in --help, made from models and from the files that have these keys."""
+"""--help: tables of keys, made from models and from files, and the parts of the whole text."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from pathlib import Path
+from shutil import get_terminal_size
 from textwrap import wrap
 
 from gcbench.config.checks import FACTS
 from gcbench.config.directory import choices_in, conf_directory, read_yaml
+from gcbench.config.errors import ConfigError, near
 from gcbench.identity import format_value
 from gcbench.settings.compressor import MethodSettings
 from gcbench.settings.config import SCHEMAS
 from gcbench.settings.fields import Settings, choices_of_kind, hints_of, interval_of, kinds_of
 from gcbench.settings.run import BenchSettings, RunSettings
+from gcbench.settings.trainer import OTHER_NAMES
 
 TOP: dict[str, type[Settings]] = {
     "run": RunSettings,
     "bench": BenchSettings,
 }
 NO_KNOBS = {"compressor", "_target_", *FACTS}
-WIDTH = 118
+TYPED_NAMES = {key: typed for typed, key in OTHER_NAMES.items()}
 COLUMN = 24  # at which descriptions begin
 INDENT = "\n  "  # between lines; the template itself indents the first one
 
@@ -56,8 +60,7 @@ def list_method_knobs() -> str:
 
 def list_choices(group: str) -> str:
     """Return the choices of a group as --help lists them next to the group's name."""
-    lines = wrap(" ".join(choices_in(group)), WIDTH - 14)
-    return ("\n" + " " * 14).join(lines)
+    return " ".join(choices_in(group))
 
 
 def list_keys(*groups: str) -> str:
@@ -67,7 +70,8 @@ def list_keys(*groups: str) -> str:
         prefix = "" if group in TOP else f"{group}."
         schema = TOP.get(group) or SCHEMAS[group]
         for name in schema.model_fields:
-            lines += _lines(f"{prefix}{name}", name, schema)
+            key = f"{prefix}{name}"
+            lines += _lines(TYPED_NAMES.get(key, key), name, schema)
     return INDENT.join(lines)
 
 
@@ -95,7 +99,68 @@ def _lines(typed: str, name: str, schema: type[Settings], ending: str = "") -> l
     interval = next(filter(None, map(interval_of, kinds)), "").removeprefix("of ")
     about = f"{schema.model_fields[name].description} {f'({interval})' if interval else ''}".strip()
     typed = f"{typed}={choices or next(iter(examples), '')}"
-    text = wrap(f"{about} {ending}".strip(), WIDTH - COLUMN)
-    if len(typed) >= COLUMN:
-        return [typed, *(" " * COLUMN + line for line in text)]
-    return [f"{typed:{COLUMN}}{text[0]}", *(" " * COLUMN + line for line in text[1:])]
+    about = " ".join(f"{about} {ending}".split())
+    return [f"{typed:{COLUMN - 2}}  {about}"]
+
+
+def short_help(text: str) -> str:
+    """Return what of the whole text fits on a screen: usage, subcommands and examples."""
+    sections = text.split("\n\n")
+    shown = ("Subcommands", "Examples")
+    return "\n\n".join(
+        section
+        for section in sections
+        if section.strip().startswith(shown) or section in (*sections[:2], sections[-1])
+    )
+
+
+def help_on(text: str, topic: str) -> str:
+    """Return what the whole text says of a group or of a key; raise ConfigError if it says nothing.
+
+    A key may be typed without its group.
+    """
+    entries: dict[str, list[str]] = {}
+    for line in text.split("\n"):
+        if re.match(r" {2}\S", line):
+            name = re.split("[ =]", line.strip(), maxsplit=1)[0]
+            entries.setdefault(name.removesuffix("/PAPER/TABLE"), []).append(line)
+    wanted = TYPED_NAMES.get(topic, topic)
+    names = [name for name in entries if name == wanted or name.startswith(f"{wanted}.")]
+    if wanted == "compressor":
+        names += MethodSettings.model_fields
+    names = names or [name for name in entries if name.rpartition(".")[2] == wanted]
+    if not names:
+        likely = near(topic, {*entries, *(name.rpartition(".")[2] for name in entries)})
+        raise ConfigError(f"--help {topic}: there is no such group or key; type {likely or 'all'}")
+    return "\n".join(line for name in dict.fromkeys(names) for line in entries.get(name, []))
+
+
+def fold(text: str) -> str:
+    """Return text with its lines folded to the terminal, under their second column if there is one.
+
+    80 columns where nothing tells the width.
+    """
+    width = max(40, get_terminal_size((80, 24)).columns)
+    lines = []
+    for line in text.split("\n"):
+        indent = len(line) - len(line.lstrip())
+        column = re.match(r" *\S+( \S+)*? {2,}(?=\S)", line)
+        inner = min(len(column[0]) if column else indent + 4 * (indent > 0), COLUMN + 4)
+        if len(line) <= width:
+            lines.append(line)
+            continue
+        first, rest = (
+            (column[0], line[len(column[0]) :]) if column else (" " * indent, line.strip())
+        )
+        if len(first) > inner:  # a long key has a line of its own
+            lines.append(first.rstrip())
+            first = " " * inner
+        lines += wrap(
+            rest,
+            width,
+            initial_indent=first,
+            subsequent_indent=" " * inner,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    return "\n".join(lines)

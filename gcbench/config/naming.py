@@ -14,7 +14,7 @@ from gcbench.config.checks import refuse_name
 from gcbench.config.choices import choices_of, typed_knobs
 from gcbench.config.errors import Config
 from gcbench.config.resolve import plain_values, settle
-from gcbench.identity import CHOICE_GROUPS, describe_choices, digest, format_value, relevant_config
+from gcbench.identity import CHOICE_GROUPS, digest, format_value, relevant_config
 from gcbench.settings.config import RunConfig
 
 KNOB = "+"  # precedes each knob in the name of a directory; no choice contains it
@@ -84,14 +84,6 @@ def bench_name(composed: DictConfig) -> str:
     config: Config = plain_values(composed)
     refuse_name(config["name"])
     return f"{config['name'] or choices_of(composed)['compressor']}-{digest(config)}"
-
-
-def start_notice(config: RunConfig, directory: str) -> str:
-    """Return a description of a run that needs no imports that take seconds."""
-    workers, device = config.trainer.gpus, config.trainer.device
-    where = "GPUs, or the CPU where there are none" if device == "auto" else device
-    made_of = describe_choices(config.choices)
-    return f"{made_of}: {workers} worker{'s' * (workers > 1)} on {where}, in {directory}"
 
 
 def notices_of(config: RunConfig) -> list[str]:

@@ -92,8 +92,10 @@ def settle(composed: DictConfig) -> Config:
 
 
 def _refuse_removed_keys(composed: DictConfig) -> None:
-    """Refuse ~seed, ~schedule and the like, without which there is no run."""
-    needed = {*RunSettings.model_fields, *GROUPS, "budget"}
+    """Refuse ~seed, ~schedule, ~trainer.epochs and the like, without which there is no run."""
+    fixed = [group for group in SCHEMAS if group not in WITH_TARGETS]
+    of_groups = [f"{group}.{key}" for group in fixed for key in SCHEMAS[group].model_fields]
+    needed = {*RunSettings.model_fields, *GROUPS, "budget", *of_groups}
     for override in composed.hydra.overrides.task:
         if override.startswith("~") and override[1:].partition("=")[0] in needed:
             raise ConfigError(f"{override}: every run needs this key; leave this out")

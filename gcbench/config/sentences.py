@@ -21,6 +21,7 @@ from gcbench.settings.compressor import MethodSettings
 from gcbench.settings.config import SCHEMAS
 from gcbench.settings.fields import hints_of, refusal
 from gcbench.settings.run import BenchSettings, RunSettings
+from gcbench.settings.trainer import OTHER_NAMES
 
 MANY = 8  # choices that have a key; if more do, those are listed that lack it
 
@@ -115,11 +116,12 @@ def _hints(benchmark: bool) -> dict[str, tuple[Any, str]]:
     own = {"": BenchSettings} if benchmark else {"": RunSettings}
     groups = {} if benchmark else {f"{group}.": schema for group, schema in SCHEMAS.items()}
     models = [("", MethodSettings), *own.items(), *groups.items()]
-    return {
+    hints = {
         f"{prefix}{name}": (hints_of(model)[name], field.description or "")
         for prefix, model in models
         for name, field in model.model_fields.items()
     }
+    return hints | {typed: hints[key] for typed, key in OTHER_NAMES.items() if key in hints}
 
 
 def _owners(groups: Sequence[str]) -> dict[str, list[str]]:
@@ -150,8 +152,16 @@ def sentence_of(
 ) -> str:
     """Return the sentence for an error that ends a command: ours, Hydra's, or one of a file.
 
-    `overrides` are the arguments of `command`.
+    `overrides` are the arguments of `command`; keys are called as they were typed there.
     """
+    sentence = _sentence(error, command, overrides)
+    for typed, key in OTHER_NAMES.items():
+        if any(override.lstrip("+~").startswith(typed) for override in overrides):
+            sentence = sentence.replace(f"{key}=", f"{typed}=")
+    return sentence
+
+
+def _sentence(error: BaseException, command: str, overrides: Sequence[str]) -> str:
     if isinstance(error, OSError) and error.strerror:
         return _sentence_of_a_file(error, command)
     if mistake := _config_error_in(error):
@@ -196,12 +206,6 @@ def _in_our_words(text: str, benchmark: bool, overrides: Sequence[str]) -> str:
         return f"+{twice[1]}: a run has this key already; type it without the +"
     if twice := re.match(r"Multiple values for (.+?)\. To override", text):
         return f"+{twice[1]}: a run has this choice already; type it without the +"
-    unquoted = re.match(r"LexerNoViableAltException: (.+?)=(.*)", text)
-    if unquoted and not unquoted[0].isascii():
-        return (
-            f"{unquoted[1]}={unquoted[2]}: letters and signs beyond ASCII need quotes; type "
-            f"\"{unquoted[1]}='{unquoted[2]}'\""
-        )
     if absent := re.match(r"Could not override '.+'\. No match.*\n.* \+(.+)$", text):
         return f"{absent[1]}: a run has no such choice by default; type +{absent[1]} to add it"
     if several := re.match(r"Ambiguous value for argument '((.+?)=(.+))'", text):

@@ -30,9 +30,13 @@ Size = tuple[Any, ...]
 
 
 class Estimates:
-    """Estimates of the seconds that runs take; each size of run is measured only once."""
+    """Estimates of the seconds that runs take; each size of run is measured only once.
 
-    def __init__(self, results: Iterable[Result]) -> None:
+    The start of a run without an earlier one takes `start_seconds`.
+    """
+
+    def __init__(self, results: Iterable[Result], start_seconds: float = START_SECONDS) -> None:
+        self._start_seconds = start_seconds
         self._past: dict[Size, list[Result]] = {}
         self._past_work: dict[Size, list[Result]] = {}
         for result in results:
@@ -60,7 +64,8 @@ class Estimates:
                 step_seconds, steps_per_epoch = self._tried[size]
             except (ValueError, OSError, RuntimeError):
                 return None
-        return START_SECONDS + step_seconds * _steps(plain, steps_per_epoch)
+        start = START_SECONDS if past else self._start_seconds
+        return start + step_seconds * _steps(plain, steps_per_epoch)
 
     def core_seconds(self, config: Config, device: str) -> float | None:
         """Return the core seconds, or GPU seconds, expected from earlier runs on `device`.

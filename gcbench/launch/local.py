@@ -21,7 +21,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
+from rich.console import Console
+from rich.status import Status
+
 from gcbench.console import outlive_terminal
+from gcbench.deadline import end_process
 from gcbench.launch import slurm
 from gcbench.launch.failure import Failure, describe_exit, failure_of, leave_note, read_notes
 from gcbench.launch.lock import Lock, temporary_folder
@@ -36,6 +40,7 @@ LOOK_SECONDS = 0.2  # between checks for a signal, and for the parent process
 # GNU's OpenMP, as in PyTorch's wheels, lets threads spin so often before they sleep. By default it
 # is 300 times as often, which on a busy machine takes many times the CPU time of a step.
 SPINNING = ("GOMP_SPINCOUNT", "1000")  # read when torch loads
+BEGUN = "begun"  # the file that says that the first worker shows its progress
 _PROCESSES: Any = multiprocessing.get_context("spawn")
 
 
@@ -114,7 +119,7 @@ def _run_once(
         with _block_sigint(), _hide_main(), _spawn_from_python():
             for worker in workers:
                 worker.start()
-        died_alone = _await(workers, received)
+        died_alone = _await(workers, received, places[0].notes / BEGUN)
     finally:
         for worker in workers:
             if worker.pid is not None:
@@ -123,14 +128,37 @@ def _run_once(
     return _first_failure(workers, died_alone, places[0])
 
 
-def _await(workers: Sequence[Any], received: Sequence[str]) -> dict[int, int]:
+def tell_begun() -> None:
+    """Let the parent end its spinner on a terminal before more is shown."""
+    if meeting := os.environ.get(MEETING_FILE):
+        Path(meeting).with_name(BEGUN).touch()
+        if sys.stderr.isatty():
+            time.sleep(2 * LOOK_SECONDS)
+
+
+def _await(workers: Sequence[Any], received: Sequence[str], begun: Path) -> dict[int, int]:
     """Wait for all workers; return, by rank, the time in ns at which each ended by itself."""
+    console = Console(stderr=True)
+    starting = console.status(f"starting {len(workers)} processes")
+    if console.is_terminal:
+        starting.start()
+    try:
+        return _watch(workers, received, begun, starting)
+    finally:
+        starting.stop()
+
+
+def _watch(
+    workers: Sequence[Any], received: Sequence[str], begun: Path, starting: Status
+) -> dict[int, int]:
     living = dict(enumerate(workers))
     died_alone: dict[int, int] = {}
     kill_at = math.inf
     asked = False
     while living:
         connection.wait([worker.sentinel for worker in living.values()], LOOK_SECONDS)
+        if begun.exists():
+            starting.stop()
         for rank in [rank for rank, worker in living.items() if worker.exitcode is not None]:
             died_alone[rank] = time.time_ns()
             if living.pop(rank).exitcode:
@@ -176,6 +204,7 @@ def _work(target: Callable[..., None], args: tuple[Any, ...], place: _Place) -> 
         # Exit at once: gloo's threads, whose peers are gone, would end the interpreter by SIGABRT.
         os._exit(1)
     (place.notes / f"returned.{place.rank}").touch()
+    end_process(0)
 
 
 def _environment(place: _Place) -> dict[str, str]:

@@ -70,6 +70,7 @@ class Plan:
     cores: int
     codec_backend: Backend = "eager"
     may_fall_back: bool = False  # whether eager codecs will do where others cannot be had
+    quiet: bool = False  # whether the processes print no more than a bar, as in a row of a sweep
 
     @property
     def timed(self) -> bool:

@@ -8,6 +8,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from gcbench.config import ConfigError, RunDiverged, RunFailed
 from gcbench.console import console
 from gcbench.data import Data
 from gcbench.deadline import within
+from gcbench.identity import describe_choices
 from gcbench.launch import slurm
 from gcbench.launch.checks import check
 from gcbench.launch.directory import (
@@ -56,7 +58,7 @@ def start(config: RunConfig, directory: str, in_sweep: bool = False) -> Result |
     """
     path = Path(directory).resolve()
     machine = Machine.detect()
-    plan = make_plan(config, machine)
+    plan = replace(make_plan(config, machine), quiet=in_sweep and not config.verbose)
     with slurm.torchrun_environment(path) if plan.launcher == "slurm" else nullcontext():
         return _start(config, plan, RunFiles(path), in_sweep)
 
@@ -90,6 +92,8 @@ def _start_locked(
     lock: Lock | None,
     in_sweep: bool,
 ) -> Result | None:
+    if rank == 0 and not in_sweep:
+        log.info(_start_notice(config, plan, files.directory))
     if plan.launcher not in JOINING or os.environ["LOCAL_RANK"] == "0":
         data = _check(config, plan, files.directory)  # downloads what is missing, once per node
     if rank == 0:
@@ -113,6 +117,11 @@ def _start_locked(
     if in_sweep and stopped_by not in (None, slurm.REQUEUE.name):
         raise KeyboardInterrupt
     return result
+
+
+def _start_notice(config: RunConfig, plan: Plan, directory: Path) -> str:
+    workers = f"{plan.workers} worker{'s' * (plan.workers > 1)} on {plan.device}"
+    return f"{describe_choices(config.choices)}: {workers}, in {directory}"
 
 
 @cache  # once for all rows of a sweep

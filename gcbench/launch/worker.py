@@ -20,7 +20,7 @@ from gcbench.console import console
 from gcbench.data import Data
 from gcbench.launch.failure import Place, watch
 from gcbench.launch.instantiate import make, make_compressor, make_data, make_model
-from gcbench.launch.local import collect_signals
+from gcbench.launch.local import collect_signals, tell_begun
 from gcbench.launch.meeting import Connections, join_workers, restarts
 from gcbench.launch.memory import keep_freed_memory
 from gcbench.launch.optimization import make_optimizer, make_schedule
@@ -77,7 +77,9 @@ def work(
                 log.warning("a worker died; restart %d, from step %d", restarts(), progress.step)
         logger = start_logger(config, files, begun) if run.first else None
         output = console()
-        with ProgressDisplay(run.total_steps, output, enabled=run.first) as display:
+        if run.first:
+            tell_begun()
+        with ProgressDisplay(run.total_steps, output, run.first, plan.quiet) as display:
 
             def record(line: dict[str, Any]) -> None:
                 if logger is not None:
@@ -106,7 +108,8 @@ def work(
             result = result.model_copy(update={"logged": logger.logged})
             files.write_result(result)
             logger.finish(result)
-            print_summary(result, directory, output)
+            if not plan.quiet:
+                print_summary(result, directory, output)
 
 
 def _continue_metrics(files: RunFiles, progress: Progress) -> None:

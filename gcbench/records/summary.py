@@ -27,11 +27,16 @@ SHOWN_SCORES = ("accuracy", "top5_accuracy", "perplexity", "distance", "loss")  
 
 
 class ProgressDisplay:
-    """A progress bar on a terminal, updated at every record; elsewhere a line per record."""
+    """A progress bar on a terminal, updated at every record; elsewhere a line per record.
 
-    def __init__(self, total_steps: int, console: Console, enabled: bool) -> None:
+    In a row of a sweep, which is quiet, the bar goes away at the end, and there are no lines.
+    """
+
+    def __init__(
+        self, total_steps: int, console: Console, enabled: bool, quiet: bool = False
+    ) -> None:
         self._console = console
-        self._enabled = enabled
+        self._enabled = enabled and (console.is_terminal or not quiet)
         self._total = total_steps
         columns = (
             TextColumn("{task.description}"),
@@ -40,7 +45,9 @@ class ProgressDisplay:
             TimeRemainingColumn(),
         )
         shown = enabled and console.is_terminal
-        self._bar = Progress(*columns, console=console, auto_refresh=False, disable=not shown)
+        self._bar = Progress(
+            *columns, console=console, auto_refresh=False, disable=not shown, transient=quiet
+        )
         self._task = self._bar.add_task("training", total=total_steps)
 
     def __enter__(self) -> ProgressDisplay:
@@ -70,6 +77,14 @@ def print_summary(result: Result, directory: Path, console: Console) -> None:
     console.print(Text(f"files in {escape(str(directory))}"), soft_wrap=True)
     if where := result.logged and where_logged(result.logged, directory):
         console.print(Text(where), soft_wrap=True)
+
+
+def result_in_short(result: Result) -> str:
+    """Return the first score of a result and how much less was sent than without compression."""
+    test = result.test or {}
+    scores = [f"{name} {_number(test[name])}" for name in SHOWN_SCORES if name in test]
+    ratio = result.bits_sent.ratio if result.bits_sent else None
+    return ", ".join([*scores[:1], *([f"{ratio:.2f}x"] if ratio else [])])
 
 
 def where_logged(logged: Logged, directory: Path) -> str:

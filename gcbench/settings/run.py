@@ -25,6 +25,8 @@ class RunSettings(Settings):
     """directory of this run, or of a shorter one to extend; null: outputs/NAME+TYPED-sSEED-HASH"""
     rerun: Annotated[bool, ELSEWHERE] = False
     """true: run again what has a result already; its files are kept under other names"""
+    verbose: Annotated[bool, ELSEWHERE] = False
+    """true: a row of a sweep prints all that a single run prints"""
 
 
 BITS_PER_SECOND = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "tbit": 1e12}

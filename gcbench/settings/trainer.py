@@ -7,12 +7,16 @@ from typing import Annotated, Literal
 from gcbench.settings.fields import Count, Natural, Positive, Settings, Share, example
 from gcbench.settings.marks import BOOKKEEPING, EXECUTION, LENGTH, Needs, Neutral
 
+# What keys are called where they are typed; results have kept another name.
+OTHER_NAMES = {"trainer.workers": "trainer.gpus"}
+
 
 class TrainerSettings(Settings):
     """The keys of conf/trainer, with their defaults."""
 
     gpus: Count = 2
-    """workers over all nodes; if more than there are devices, they run as virtual workers"""
+    """workers over all nodes, also typed trainer.gpus; if more than there are devices, they run as
+    virtual workers"""
     nodes: Annotated[Count, EXECUTION] = 1
     """nodes that share the workers evenly, what a Slurm job asks for; 1: under srun and torchrun,
     as many as these start on"""

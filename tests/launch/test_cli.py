@@ -150,12 +150,10 @@ def test_a_launcher_without_its_plugin_says_how_to_install_it(tmp_path: Path) ->
     assert "type pip install '.[slurm]'" in err.splitlines()[-1]
 
 
-def test_the_start_notice_comes_before_torch(tmp_path: Path) -> None:
+def test_the_first_line_says_where_workers_run(tmp_path: Path) -> None:
     done = run_copy(tmp_path, *QUICK, "trainer.launcher=virtual", "trainer.max_steps=2")
     first = done.stderr.splitlines()[0]
-    assert first.startswith(
-        "gcbench: mlp digits qsgd: 2 workers on GPUs, or the CPU where there are none, in "
-    )
+    assert first.startswith("gcbench: mlp digits qsgd: 2 workers on cpu, in ")
     assert str(tmp_path / "outputs" / "mlp-digits-qsgd+") in first
 
 
@@ -228,15 +226,40 @@ def test_ctrl_c_leaves_an_interrupted_result_and_a_run_that_resumes(tmp_path: Pa
 
 def test_ctrl_c_while_modules_are_imported_is_quiet(tmp_path: Path) -> None:
     # A command that imports torch, so that it is not over before the signal comes.
-    typed = [sys.executable, "-X", "importtime", "-m", "gcbench", "methods", "qsgd"]
-    with subprocess.Popen(typed, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as begun:
-        assert begun.stderr
-        for line in begun.stderr:
-            if line.split()[-1] == "argparse":
-                begun.send_signal(signal.SIGINT)
-                break
-        rest = begun.stderr.read()
-    assert begun.returncode == 130 and "Traceback" not in rest, rest
+    typed = [sys.executable, "-X", "importtime", "-m", "gcbench", "methods", "none"]
+    for module in ("argparse", "torch.nn"):  # the first, and within torch
+        with subprocess.Popen(typed, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as begun:
+            assert begun.stderr
+            for line in begun.stderr:
+                if line.split()[-1] == module:
+                    begun.send_signal(signal.SIGINT)
+                    break
+            rest = begun.stderr.read()
+        assert begun.returncode == 130 and "Traceback" not in rest, rest
+
+
+def test_odd_surroundings_are_no_tracebacks(tmp_path: Path) -> None:
+    """A closed output, and a file that is imported in place of a package."""
+    gcbench = f"{sys.executable} -m gcbench"
+    (tmp_path / "yaml.py").write_text("")
+
+    def shell(line: str) -> tuple[int, str]:
+        done = subprocess.run(line, shell=True, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+        return done.returncode, done.stderr
+
+    assert shell(f"{gcbench} --version >&-") == (0, "")
+    status, said = shell(f"PYTHONPATH=. {gcbench} --version")
+    assert status == 1 and said.count("\n") == 1, said
+    assert "yaml.py: this is imported instead of a package that gcbench needs" in said
+
+
+def test_no_refused_command_leaves_a_folder(tmp_path: Path) -> None:
+    for typed in ("bits=11", "name=a/b trainer.gpus=9999", "-m bits=11,12", "-m nothing=1"):
+        done = run_copy(tmp_path, *QUICK, *typed.split())
+        assert done.returncode == 1 and not list(tmp_path.iterdir()), done.stderr
+    (tmp_path / "outputs").mkdir()
+    assert run_copy(tmp_path, *QUICK, "name=a/b", "trainer.gpus=9999").returncode == 1
+    assert [path.name for path in tmp_path.rglob("*")] == ["outputs"]
 
 
 @pytest.mark.parametrize("launcher", slow_but(["virtual"], ["virtual", "local"]))

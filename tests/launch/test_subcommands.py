@@ -24,14 +24,40 @@ KEYS |= {"predict": "network=", "methods": "measure="}
 Typed = Callable[..., tuple[int, str, str]]
 
 
-def test_help_names_every_subcommand(typed: Typed) -> None:
-    status, stdout, _ = typed("--help")
-    lines = [line.strip() for line in stdout.splitlines()]
-    assert status == 0 and stdout == typed("-h")[1]
-    for name, subcommand in cli.SUBCOMMANDS.items():
-        assert f"{name:10}{subcommand.about}" in lines
-    assert stdout.index("Subcommands") < stdout.index("Groups")
-    assert "$GCBENCH_DATA" in stdout and "${" not in stdout
+def test_help_is_a_screen_and_names_every_subcommand(
+    typed: Typed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    status, screen, _ = typed("--help")
+    assert status == 0 and screen == typed("-h")[1]
+    lines = screen.splitlines()
+    assert len(lines) < 40 and max(map(len, lines)) <= 80
+    monkeypatch.setenv("COLUMNS", "200")
+    whole = typed("--help", "all")[1]
+    for text in (typed("--help")[1], whole):
+        for name, subcommand in cli.SUBCOMMANDS.items():
+            assert f"  {name:10}{subcommand.about}" in text.splitlines()
+    assert whole.index("Subcommands") < whole.index("Groups")
+    assert "$GCBENCH_DATA" in whole and "${" not in whole
+    monkeypatch.setenv("COLUMNS", "60")
+    folded = typed("--help", "all")[1].split("Examples")[0]
+    assert max(len(line) for line in folded.splitlines() if " " in line.strip()) <= 60
+    assert folded.split() == whole.split("Examples")[0].split()
+
+
+def test_help_on_a_group_a_key_or_a_subcommand(typed: Typed) -> None:
+    for topic, first, last in (
+        ("optimizer", "optimizer   adam", "optimizer.groups="),
+        ("compressor", "compressor  acpsgd", "bits=4"),
+        ("optimizer.lr", "optimizer.lr=", "optimizer.lr="),
+        ("lr", "optimizer.lr=", "optimizer.lr="),
+        ("bits=2", "bits=4", "bits=4"),
+        ("trainer.gpus", "trainer.workers=2", "trainer.workers=2"),
+        ("model", "model       mlp", "model       mlp"),
+        ("report", "usage: gcbench report", "results="),
+    ):
+        status, text, stderr = typed("--help", topic)
+        assert status == 0 and text.strip().startswith(first) and last in text, text + stderr
 
 
 def test_a_shell_completes_subcommands_keys_and_choices(
