@@ -6,9 +6,9 @@ import pytest
 from method_cases import CHOICES
 
 from gcbench.check import steps
-from gcbench.check.command import list_methods, read_methods
+from gcbench.check.command import list_methods
 from gcbench.check.command import methods as listed_by
-from gcbench.config import ConfigError, compose_methods, compose_overrides, resolve
+from gcbench.config import ConfigError
 
 
 def rows(lines: list[str]) -> dict[str, str]:
@@ -60,18 +60,6 @@ def test_a_list_takes_no_steps(
     assert len(measured) == 2
     with pytest.raises(ConfigError, match="qsdg: there is no such method; type qsgd"):
         listed_by(["qsdg"])
-
-
-def test_methods_that_are_composed_together_are_those_of_runs() -> None:
-    listed = {method.name: method.knobs for method in read_methods((), measure=False)}
-    composed = compose_methods(CHOICES)
-    assert listed == {choice: knobs for choice, (_, knobs) in composed.items()}
-    for choice in ("qsgd", "powersgd", "unbiased_lowrank"):
-        node, knobs = composed[choice]
-        config = resolve(compose_overrides([f"compressor={choice}"]))
-        assert node == config.compressor
-        assert set(knobs) <= set(config.as_dict())
-        assert not {"compressor", "recommended", "seed"} & set(knobs)
 
 
 def test_a_method_is_measured_with_the_knobs_that_are_typed(
