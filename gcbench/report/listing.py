@@ -185,15 +185,17 @@ def _document(workload: Workload, drawn: Drawn) -> Document:
         ["Mean +- standard deviation over seeds."],
         shown,
         [
-            Line(s.label, None, None, [_cell(s, heading) for heading in shown], _seeds(s))
+            Line(
+                s.label,
+                None,
+                None,
+                [_cell(s, heading) for heading in shown],
+                ", ".join(str(run.seed) for run in s.runs),
+            )
             for s in drawn.series
         ],
         [Section("Notes", notes)] if notes else [],
     )
-
-
-def _seeds(series: Series) -> str:
-    return ", ".join(str(run.seed) for run in series.runs)
 
 
 def _barely_compressed(series: Sequence[Series]) -> Iterator[str]:
