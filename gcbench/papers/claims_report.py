@@ -223,7 +223,7 @@ def claims(typed: Sequence[str]) -> None:
     refuse_unknown_keys(arguments.beside, experiments, PAPER, "these claims")
     answered = [answer_claim(claim, evidence) for claim in with_bar(asked, "claims")]
     answered = [one._replace(steps=steps_of(one, evidence)) for one in answered]
-    show_claims(answered, arguments.format, arguments.id is not None)
+    show_claims(answered, arguments.format, "-" in (arguments.id or ""))
     if arguments.keep:
         keep_claims(Path(arguments.keep), answered)
         for kept in filter(None, evidence.studies.values()):

@@ -185,15 +185,17 @@ def _document(workload: Workload, drawn: Drawn) -> Document:
         ["Mean +- standard deviation over seeds."],
         shown,
         [
-            Line(s.label, None, None, [_cell(s, heading) for heading in shown], _seeds(s))
+            Line(
+                s.label,
+                None,
+                None,
+                [Cell(Summary.of(v) if (v := s.values(h.key)) else None) for h in shown],
+                ", ".join(str(run.seed) for run in s.runs),
+            )
             for s in drawn.series
         ],
         [Section("Notes", notes)] if notes else [],
     )
-
-
-def _seeds(series: Series) -> str:
-    return ", ".join(str(run.seed) for run in series.runs)
 
 
 def _barely_compressed(series: Sequence[Series]) -> Iterator[str]:
@@ -206,11 +208,6 @@ def _barely_compressed(series: Sequence[Series]) -> Iterator[str]:
             by_reason.setdefault(f"{share_in_words(share)} {advice}", []).append(one.label)
     for reason, labels in by_reason.items():
         yield f"{', '.join(labels)}: compressed {reason}."
-
-
-def _cell(series: Series, heading: Heading) -> Cell:
-    values = series.values(heading.key)
-    return Cell(Summary.of(values) if values else None)
 
 
 def runs_frame(runs: Sequence[RecordedRun]) -> DataFrame:

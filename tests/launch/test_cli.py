@@ -118,7 +118,7 @@ def test_lines_are_whole_where_no_terminal_has_a_width(tmp_path: Path) -> None:
         for line in done.stdout.splitlines()
     ), done.stdout
     (folder,) = (tmp_path / "outputs").iterdir()
-    listed = command(("runs", str(tmp_path)), tmp_path, ENVIRONMENT, timeout=60).stdout
+    listed = command(("runs", "all", str(tmp_path)), tmp_path, ENVIRONMENT, timeout=60).stdout
     assert any(str(folder) in line and "accuracy" in line for line in listed.splitlines()), listed
 
 
