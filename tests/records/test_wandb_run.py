@@ -109,6 +109,8 @@ def test_phases_and_bits_stand_in_the_summary_by_keys_of_their_own(logged: Logge
     }
     assert summary["bits/ratio"] == result["bits_sent"]["ratio"]
     assert summary["best/accuracy"] == result["test"]["best_accuracy"]
+    for key in ("time/samples_per_second", "memory/peak_mib", "memory/state_mib"):
+        assert summary[key] == result[key.partition("/")[2]]
     assert summary["target/step"] == result["target"]["step"] == 10
 
 
