@@ -1,8 +1,11 @@
 """Fixtures and hooks for all tests."""
 
+import logging
 import multiprocessing
 import os
-from collections.abc import Generator, Iterator
+import runpy
+import sys
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,7 @@ from composing import merge_files_once
 from needed import unexpected
 from record import Recorder
 
+from gcbench import cli
 from gcbench.codecs.kernels import keep_backend
 from gcbench.launch import local
 
@@ -61,6 +65,37 @@ def copied_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     A few tests start them as users do: see test_local.py and the script in test_runs.py.
     """
     monkeypatch.setattr(local, "_PROCESSES", multiprocessing.get_context("fork"))
+
+
+@pytest.fixture
+def typed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str, str]]:
+    """Return a function that runs `gcbench` in `tmp_path` and returns status, stdout and stderr."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setenv("PYTHONSAFEPATH", "1")  # the command sets it for good
+    monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
+
+    def start(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["gcbench", *arguments])
+        # The command sets this variable; as it is set here, monkeypatch restores it.
+        monkeypatch.setitem(os.environ, "HYDRA_FULL_ERROR", "0")
+        # Hydra adds handlers to the root logger, which would go on writing to this test's streams.
+        handlers = {log: list(log.handlers) for log in (cli._log, logging.getLogger())}
+        try:
+            runpy.run_module("gcbench", run_name="__main__", alter_sys=False)
+            status = 0
+        except SystemExit as ended:
+            status = int(ended.code or 0)
+        finally:
+            for log, before in handlers.items():
+                log.handlers[:] = before
+            cli._log.propagate = True
+        printed = capsys.readouterr()
+        return status, printed.out, printed.err
+
+    return start
 
 
 @pytest.hookimpl(wrapper=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import pytest
+from nightly import each
 from pydantic import Field
 
 from gcbench.config import Arguments, ConfigError, Option, read_arguments, read_keys
@@ -48,35 +49,15 @@ class Settings:
 
 
 def test_values_have_the_types_of_their_fields() -> None:
-    typed = [
-        "a",
-        "steps=5",
-        "seconds=1e-3",
-        "overlap=true",
-        "form=latex",
-        "in=[4,5]",
-        "b",
-        "--config-dir",
-        "c",
-        "in=6",
-    ]
+    typed = "a steps=5 seconds=1e-3 overlap=true form=latex in=[4,5] b --config-dir c in=6".split()
     arguments = read_arguments(Own, typed)
-    assert (arguments.steps, arguments.seconds, arguments.overlap, arguments.form) == (
-        5,
-        0.001,
-        True,
-        "latex",
-    )
-    assert (arguments.plain, arguments.numbers, arguments.config_dir) == (
-        ("a", "b"),
-        (4, 5, 6),
-        "c",
-    )
+    facts = (arguments.steps, arguments.seconds, arguments.overlap, arguments.form)
+    assert facts == (5, 0.001, True, "latex")
+    facts = (arguments.plain, arguments.numbers, arguments.config_dir)
+    assert facts == (("a", "b"), (4, 5, 6), "c")
     assert set(arguments.given) == {"steps", "seconds", "overlap", "form", "numbers"}
-    assert (
-        read_arguments(Own, []).numbers == (1, 2)
-        and read_arguments(Own, ["in=null"]).numbers is None
-    )
+    assert read_arguments(Own, []).numbers == (1, 2)
+    assert read_arguments(Own, ["in=null"]).numbers is None
 
 
 def test_commas_inside_brackets_split_nothing() -> None:
@@ -94,7 +75,7 @@ def test_settings_of_any_dataclass() -> None:
     assert read_keys(Settings, typed) == {"norms": ("linf",), "scales": (0.5, 2.0), "note": None}
 
 
-@pytest.mark.parametrize(
+@each(
     ("arguments", "says"),
     [
         (["stesp=1"], "stesp=1: no such key; type steps= or seconds="),

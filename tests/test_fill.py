@@ -7,6 +7,7 @@ from inspect import signature
 from typing import Any
 
 import pytest
+from nightly import each
 
 from gcbench.compressors.build import build
 from gcbench.config import ConfigError, compose_methods, conf_directory, method_keys
@@ -33,7 +34,7 @@ def test_no_file_copies_a_key_by_hand() -> None:
         assert not re.search(r"\b(\w+): \$\{\1\}", file.read_text(encoding="utf-8")), file
 
 
-@pytest.mark.parametrize(
+@each(
     ("node", "expected"),
     [
         ({"method": {"_target_": "gcbench.A"}}, {"method.rank": 2, "alpha": 0.5}),

@@ -6,6 +6,7 @@ from copy import deepcopy
 from typing import Any
 
 import pytest
+from nightly import each
 from sentence import values_of
 
 from gcbench.identity import (
@@ -26,14 +27,9 @@ from gcbench.identity import (
 @pytest.fixture(scope="module")
 def config() -> dict[str, Any]:
     return values_of(
-        "model=resnet8",
-        "dataset=cifar10",
-        "compressor=signum",
-        "+compressor.bucket_scope=tensor",
-        "+compressor.min_ratio=0",
-        "+compressor.method.scale=mean",
-        "+compressor.method.combine=mean",
-        "optimizer=frozen_adam",
+        *"model=resnet8 dataset=cifar10 compressor=signum +compressor.bucket_scope=tensor".split(),
+        *"+compressor.min_ratio=0 +compressor.method.scale=mean".split(),
+        *"+compressor.method.combine=mean optimizer=frozen_adam".split(),
     )
 
 
@@ -75,9 +71,7 @@ def test_what_changes_numbers_changes_it(config: dict[str, Any], key: str) -> No
     assert identify(other) != identify(config)
 
 
-@pytest.mark.parametrize(
-    "typed", ["dataset.root=/b", "dataset.download=true", "dataset.crop_padding=4"]
-)
+@each("typed", ["dataset.root=/b", "dataset.download=true", "dataset.crop_padding=4"])
 def test_keys_of_a_class_of_ones_own_may_change_numbers(typed: str) -> None:
     own = ["dataset._target_=mine.make_data", "dataset.root=/a"]
     config, other = values_of(*own), values_of(*(own if "root" not in typed else own[:1]), typed)

@@ -13,16 +13,7 @@ import gcbench
 
 PACKAGE = Path(gcbench.__file__).parent
 # Plain modules that every room may import.
-SHARED = {
-    "identity",
-    "settings",
-    "seeds",
-    "private",
-    "deadline",
-    "reasons",
-    "console",
-    "drawing",
-}
+SHARED = {*"identity settings seeds private deadline reasons console drawing".split()}
 MAY_IMPORT = {
     "comm": set(),
     "codecs": set(),
@@ -39,24 +30,10 @@ MAY_IMPORT = {
     "report": {"config", "records", "comm", "predict"},
     # What was done with the instrument: nothing else imports it.
     "papers": {
-        "config",
-        "launch",
-        "bench",
-        "compressors",
-        "codecs",
-        "comm",
-        "records",
-        "predict",
-        "report",
+        *"config launch bench compressors codecs comm records predict report".split(),
     },
     "library": {"config", "launch", "train", "compressors", "codecs", "comm", "records", "report"},
-    "cli": {
-        "config",
-        "launch",
-        "bench",
-        "search",
-        "sweep_progress",
-    },
+    "cli": {*"config launch bench search sweep_progress".split()},
     "sweep_progress": {"config", "launch", "records", "report", "search"},
     "search": {"config", "records", "report"},
     "__main__": {"cli"},
@@ -73,15 +50,7 @@ ONLY_IN = {
     "hydra": {"cli", "config", "launch", "search", "sweep_progress"},
     "omegaconf": {"cli", "config", "launch", "search", "sweep_progress"},
     "pydantic": {
-        "settings",
-        "papers",
-        "config",
-        "compressors",
-        "data",
-        "models",
-        "predict",
-        "records",
-        "report",
+        *"settings papers config compressors data models predict records report".split(),
     },
     "torch.distributed": {"comm", "launch", "bench", "check", "library"},
     "wandb": {"records", "report"},

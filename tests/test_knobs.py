@@ -17,6 +17,7 @@ import pytest
 import yaml
 from knob_values import example, inside, outside
 from needed import patience
+from nightly import each
 from processes import command
 from pydantic import Field
 from sentence import config_of
@@ -31,16 +32,8 @@ from gcbench.identity import format_value
 from gcbench.settings.__main__ import json_schema
 from gcbench.settings.compressor import MethodSettings
 from gcbench.settings.config import MODELS, SCHEMAS
-from gcbench.settings.fields import (
-    Checked,
-    Positive,
-    checked_hints,
-    hints_of,
-    refusal,
-)
-from gcbench.settings.fields import (
-    example as typed_like,
-)
+from gcbench.settings.fields import Checked, Positive, checked_hints, hints_of, refusal
+from gcbench.settings.fields import example as typed_like
 from gcbench.settings.run import BenchSettings, RunSettings
 
 TOP = (MethodSettings, RunSettings, BenchSettings)
@@ -51,9 +44,7 @@ NODE_KEYS = [
 CHOICES = sorted(method_keys())
 
 
-@pytest.mark.parametrize(
-    ("group", "schema", "name"), [*KEYS, *NODE_KEYS], ids=lambda part: str(part)
-)
+@each(("group", "schema", "name"), [*KEYS, *NODE_KEYS])
 def test_the_command_line_is_held_to_the_range(group: str | None, schema: Any, name: str) -> None:
     hint = hints_of(schema)[name]
     for value in inside(hint):
@@ -90,9 +81,7 @@ def make(kind: type[Any], **settings: Any) -> Any:
     return kind(**{**needed, **settings})
 
 
-@pytest.mark.parametrize(
-    ("kind", "name"), [(kind, name) for kind in MADE for name in checked_hints(kind)], ids=str
-)
+@each(("kind", "name"), [(kind, name) for kind in MADE for name in checked_hints(kind)])
 def test_methods_and_wrappers_are_held_to_it_too(kind: type[Any], name: str) -> None:
     hint = checked_hints(kind)[name]
     for value in inside(hint):
@@ -103,7 +92,7 @@ def test_methods_and_wrappers_are_held_to_it_too(kind: type[Any], name: str) -> 
         assert str(error.value).startswith(f"{name}={format_value(value)}: type ")
 
 
-@pytest.mark.parametrize("name", checked_hints(compressors.build))
+@each("name", checked_hints(compressors.build))
 def test_arguments_of_build_are_held_to_it_too(name: str) -> None:
     hint = checked_hints(compressors.build)[name]
     needed = {"exchange": "hierarchical"} if name == "workers_per_node" else {}
@@ -122,7 +111,7 @@ def test_configurations_are_checked_when_they_are_resolved() -> None:
             config_of(sentence)
 
 
-@pytest.mark.parametrize(
+@each(
     ("hint", "value", "says"),
     [
         (Annotated[int, Field(gt=0), typed_like(2)], 0, "a whole number above 0, as in x=2"),

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
+from nightly import each
 from processes import command
 from results import plain_result
 
@@ -20,12 +21,8 @@ from gcbench.records.schema import BITS_PER_MIB
 from gcbench.search import WORST, explain_sweeper_error, objectives
 
 SHORT = (
-    "logger=none",
-    "trainer.launcher=virtual",
-    "trainer.max_steps=2",
-    "trainer.threads=1",
-    "model.widths=[16]",
-    "hydra.sweeper.n_jobs=1",
+    *"logger=none trainer.launcher=virtual trainer.max_steps=2 trainer.threads=1".split(),
+    *"model.widths=[16] hydra.sweeper.n_jobs=1".split(),
 )
 
 
@@ -113,46 +110,7 @@ def test_it_may_weigh_the_error_against_the_bits(tmp_path: Path) -> None:
     assert "qsgd" in {point["params"]["compressor"] for point in found["solutions"]}
 
 
-@pytest.mark.parametrize(
-    ("overrides", "says"),
-    [
-        (
-            ["hydra.sweeper.direction=maximize"],
-            "hydra.sweeper.direction=maximize: a run returns its test error",
-        ),
-        (
-            ["hydra.sweeper.direction=[minimize,maximize]"],
-            "hydra.sweeper.direction=minimize,maximize: ",
-        ),
-        (["trainer.eval_every=null"], "trainer.eval_every=null: a search compares tests"),
-    ],
-)
-def test_what_cannot_be_minimized_is_refused(
-    tmp_path: Path, overrides: list[str], says: str
-) -> None:
-    refused = search(tmp_path, "optimizer.lr=choice(0.01,0.2)", *overrides)
-    assert refused.returncode == 1
-    assert refused.stderr.splitlines()[-1].startswith(f"gcbench: {says}")
-    assert not list(tmp_path.glob("*/start.json"))
-
-
-@pytest.mark.parametrize(
-    ("space", "says"),
-    [
-        ("tag(log,interval(-1,1))", "the sweeper cannot search this: The `low` value must be larg"),
-        ("interval(1,2)", "the sweeper cannot search this: GridSampler only supports discrete"),
-        ("glob(*)", "the sweeper cannot search this: AssertionError in hydra_plugins."),
-    ],
-)
-def test_what_optuna_cannot_search_is_refused_with_the_reason(
-    tmp_path: Path, space: str, says: str
-) -> None:
-    refused = search(tmp_path, f"optimizer.lr={space}")
-    assert refused.returncode == 1 and "Traceback" not in refused.stderr
-    assert refused.stderr.splitlines()[-1].startswith(f"gcbench: {says}")
-
-
-@pytest.mark.parametrize(
+@each(
     ("test", "expected"),
     [
         ({"accuracy": 90.0, "loss": 0.3}, 10.0),

@@ -26,12 +26,8 @@ METHODS = {
 def test_methods_take_turns_on_one_set_of_weights() -> None:
     (found, shared), (others, _) = pool(2).run(step_rows, OVERRIDES, METHODS, ["QSGD, mirrored"])
     assert shared
-    assert [row["method"] for row in found] == [
-        "no exchange",
-        "torch DDP",
-        "torch DDP, powerSGD_hook rank 2",
-        *METHODS,
-    ]
+    facts = [row["method"] for row in found]
+    assert facts == ["no exchange", "torch DDP", "torch DDP, powerSGD_hook rank 2", *METHODS]
     by_name = {row["method"]: row for row in found}
     assert by_name["no exchange"]["of_no_exchange"] == 1
     assert all(row["step_seconds"] > 0 for row in found)

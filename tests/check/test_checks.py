@@ -8,6 +8,7 @@ import broken_methods as broken
 import pytest
 from gloo_pool import pool
 from layout_cases import traces_in_one_process, traces_over_gloo
+from nightly import each
 from outside import Natural
 
 from gcbench.check.conservation import check_conserves, check_descends
@@ -70,11 +71,7 @@ RULES: list[tuple[type, Callable[[Compressor], object], str]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("method", "check", "sentence"),
-    RULES,
-    ids=[method.__name__ for method, _, _ in RULES],
-)
+@each(("method", "check", "sentence"), RULES)
 def test_a_broken_rule_is_found(
     method: type, check: Callable[[Compressor], object], sentence: str
 ) -> None:

@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from nightly import each
 from torch import Tensor
 
 from gcbench.codecs import buckets as module
@@ -126,9 +127,7 @@ FITS: list[Bucketed] = [
 
 
 @settings(
-    deadline=None,
-    max_examples=20,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    deadline=None, max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @LAYOUTS
 def test_a_gpu_fits_many_buckets_in_few_calls_as_each_alone(
@@ -160,7 +159,7 @@ def test_large_tensors_are_taken_where_they_lie(way: str) -> None:
     assert rows.copied.shape == (2, 3 + 5 + 2 + 12)
 
 
-@pytest.mark.parametrize("count", [0, 1, 31, 32, 33, 100])
+@each("count", [0, 1, 31, 32, 33, 100])
 def test_blocks_cover_everything_once(count: int) -> None:
     values = BLOCK_VALUES["eager"] // 32
     slices = list(block_slices(count, values, CPU))

@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nightly import each
 
 from gcbench.codecs.packing import decode_ans, encode_ans, shannon_bits
 
@@ -40,7 +41,7 @@ SHARES = {
 }
 
 
-@pytest.mark.parametrize("kind", SHARES)
+@each("kind", SHARES)
 def test_the_coder_meets_the_bound_within_a_per_cent(kind: str) -> None:
     codes = draw_codes(SHARES[kind], rows=2, n=100_000)
     words, weights = encode_ans(codes, len(SHARES[kind]))

@@ -22,12 +22,7 @@ from gcbench.compressors.qsgd import QSGD
 from gcbench.compressors.sign import ScaledSign
 
 # Together these have full rows, short buckets, tails, and fewer rows than a group.
-SHAPES = {
-    "a": (40, 130),
-    "b": (7,),
-    "c": (3, 999),
-    "d": (64 * 40,),
-}
+SHAPES = {"a": (40, 130), "b": (7,), "c": (3, 999), "d": (64 * 40,)}
 METHODS = {"three bits": QSGD(3, bucket_size=64), "three levels": ORQ(3, bucket_size=64)}
 
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nightly import each
 from torch import Tensor
 
 from gcbench.codecs.levels import (
@@ -50,8 +51,8 @@ def error(v: Tensor, levels: Tensor) -> Tensor:
     return inside.sum((1, 2))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("d", [1, 2, 3, 4, 7, 16, 33, 63])
+@each("kind", KINDS)
+@each("d", [1, 2, 3, 4, 7, 16, 33, 63])
 def test_the_middle_level_is_the_best_of_all_values(kind: str, d: int) -> None:
     """Theorem 1 holds for all 14,400 buckets; no level between two values is better."""
     v = draw(kind, 300, d)
@@ -80,8 +81,8 @@ def recursive(w: list[float], left: int, right: int, halvings: int) -> list[floa
     return [*below, w[middle], *above]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("halvings", [1, 2, 3, 4, 7])
+@each("kind", KINDS)
+@each("halvings", [1, 2, 3, 4, 7])
 def test_all_buckets_at_once_find_what_the_recursion_finds(kind: str, halvings: int) -> None:
     """A few levels may differ: if a sum c is whole, rounding picks either of two equal choices."""
     v = draw(kind, 60, 50)
@@ -95,7 +96,7 @@ def test_all_buckets_at_once_find_what_the_recursion_finds(kind: str, halvings: 
     assert (levels.unsqueeze(2) == v.unsqueeze(1)).any(2).all(), "levels are values of the bucket"
 
 
-@pytest.mark.parametrize("count", [3, 5, 9])
+@each("count", [3, 5, 9])
 def test_the_greedy_levels_are_close_to_the_joint_optimum(count: int) -> None:
     """Iterating equation 12 gains nothing with 3 levels, at most 3 % with more (claim orq-03)."""
     v = draw("normal", 20, 500)
@@ -117,7 +118,7 @@ def even_levels(v: Tensor, count: int) -> Tensor:
     return v.abs().amax(1, keepdim=True) * torch.linspace(-1, 1, count)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each("kind", KINDS)
 def test_three_levels_are_never_worse_than_even_spacing(kind: str) -> None:
     """This holds for every bucket, against even levels from -max to max."""
     for d in (2, 3, 10, 100):
@@ -141,7 +142,7 @@ def test_every_level_more_is_an_error_less() -> None:
     )
 
 
-@pytest.mark.parametrize("count", [2, 3, 5, 9, 10])
+@each("count", [2, 3, 5, 9, 10])
 def test_quantiles(count: int) -> None:
     levels = quantile_levels(torch.randperm(2 * 9 * 5 * 4 + 1).float().expand(2, 3, -1), count)
     torch.testing.assert_close(levels, torch.linspace(0, 360, count).round().expand(2, 3, count))
@@ -152,8 +153,8 @@ def test_quantiles_of_fewer_values_than_levels_are_those_values() -> None:
     assert quantile_levels(torch.tensor([3.0]), 3).tolist() == [3, 3, 3]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("d", [1, 2, 5, 64, 1000])
+@each("kind", KINDS)
+@each("d", [1, 2, 5, 64, 1000])
 def test_clamp_level_is_where_the_sides_of_equation_15_cross(kind: str, d: int) -> None:
     a = draw(kind, 50, d).abs().double()
     b = clamp_level(a.float()).double().unsqueeze(1)
@@ -181,7 +182,7 @@ def clamped_error(v: Tensor, b: Tensor) -> Tensor:
     return torch.where(a < b, b**2 - a**2, (a - b) ** 2).sum()
 
 
-@pytest.mark.parametrize("name", DENSITIES)
+@each("name", DENSITIES)
 def test_clamp_level_of_known_densities_and_of_brute_force(name: str) -> None:
     torch.manual_seed(0)
     density, tail = DENSITIES[name]
@@ -202,7 +203,7 @@ def test_two_means_by_hand() -> None:
     ]
 
 
-@pytest.mark.parametrize("value", [0.7, -0.1, 1e-45, 3e38])
+@each("value", [0.7, -0.1, 1e-45, 3e38])
 def test_equal_values_are_their_own_mean(value: float) -> None:
     v = torch.full((2, 999), value)
     assert torch.equal(two_means(v)[:, 1:], v[:, :2])
@@ -238,7 +239,7 @@ def test_codes_name_a_neighboring_level(size: int, count: int, seed: int, scale:
     assert ((decoded == below) | (decoded == above)).all()
 
 
-@pytest.mark.parametrize("count", [2, 3, 5, 8, 33])
+@each("count", [2, 3, 5, 8, 33])
 def test_rounding_to_a_table_is_unbiased(count: int) -> None:
     """The mean of a value's draws is within what bounded errors allow."""
     repeats, size = 4000, 50
@@ -252,7 +253,7 @@ def test_rounding_to_a_table_is_unbiased(count: int) -> None:
     assert (bias <= 5 * gaps / 2 / repeats**0.5 + 1e-6 * v.abs().max()).all()
 
 
-@pytest.mark.parametrize("d", [1, 15, 16, 17, 48, 1000])
+@each("d", [1, 15, 16, 17, 48, 1000])
 def test_sorted_values_come_back_sorted_and_alone(d: int) -> None:
     v = draw("heavy tails", 3, d)
     before = v.clone()

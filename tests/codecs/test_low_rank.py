@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nightly import each
 from torch import Tensor
 
 from gcbench.codecs.low_rank import conditional_bernoulli, orthogonalize, svd
@@ -48,9 +48,9 @@ def test_random_columns_become_orthonormal_at_any_magnitude(
     assert residual(p, q) < 1e-5
 
 
-@pytest.mark.parametrize("magnitude", [1e-30, 1.0, 1e30])
-@pytest.mark.parametrize("distance", [1e-1, 1e-3, 1e-5, 1e-7, 1e-9])
-@pytest.mark.parametrize("r", [2, 7, 12])
+@each("magnitude", [1e-30, 1.0, 1e30])
+@each("distance", [1e-1, 1e-3, 1e-5, 1e-7, 1e-9])
+@each("r", [2, 7, 12])
 def test_nearly_dependent_columns_become_orthonormal(
     distance: float, r: int, magnitude: float
 ) -> None:
@@ -65,8 +65,8 @@ def test_directions_that_float32_can_tell_apart_are_kept() -> None:
     assert (orthogonalize(p) != 0).any(0).all()
 
 
-@pytest.mark.parametrize("n", [2, 3, 10, 50, 100, 1000])
-@pytest.mark.parametrize("shape", ["flat", "two classes", "equal", "random"])
+@each("n", [2, 3, 10, 50, 100, 1000])
+@each("shape", ["flat", "two classes", "equal", "random"])
 def test_dependent_columns_are_not_counted_twice(shape: str, n: int) -> None:
     """Gradients have such columns if their rows are equal, or opposite as with two classes."""
     column = {
@@ -121,7 +121,7 @@ def test_the_input_is_left_alone() -> None:
 # Draws among singular values
 
 
-@pytest.mark.parametrize("count", [0, 1, 2, 4, 5])
+@each("count", [0, 1, 2, 4, 5])
 def test_keeping_exactly_so_many_is_throwing_again_until_it_is(count: int) -> None:
     """The frequencies of all sets of that size agree with their probabilities."""
     p, n = torch.tensor([1.0, 0.7, 0.4, 0.4, 0.05], dtype=torch.float64), 20_000

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from backends import needs_compiler
+from nightly import each
 from torch import Tensor
 
 from gcbench.codecs import native
@@ -130,7 +131,7 @@ def same_bits(a: Tensor, b: Tensor) -> bool:
     return torch.equal(*(x.contiguous().view(torch.uint8) for x in (a, b)))
 
 
-@pytest.mark.parametrize("kind", METHODS)
+@each("kind", METHODS)
 def test_results_have_the_bits_of_eager_codecs(kind: str) -> None:
     for method in METHODS[kind]:
         for workers in (1, 2):
@@ -207,7 +208,7 @@ def test_values_that_are_clipped_have_the_bits_of_eager_ones() -> None:
             assert all(map(same_bits, found[0], found[2])), clipping
 
 
-@pytest.mark.parametrize("workers", [1, 3])
+@each("workers", [1, 3])
 def test_sums_of_codes_have_the_bits_of_eager_ones(workers: int) -> None:
     names, x = [*map(str, range(len(SIZES)))], draw(workers, 1)
     grads = dict(zip(names, x.split(SIZES, dim=1), strict=True))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from needed import patience
-from nightly import slow_but
+from nightly import each, slow_but
 from processes import Copy, code
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -78,7 +78,7 @@ def as_keys(values: list[int]) -> Tensor:
     return torch.tensor([*map(signed, values)]).view(torch.int32).view(-1, 2)
 
 
-@pytest.mark.parametrize("keys_of", [keys, count_keys])
+@each("keys_of", [keys, count_keys])
 def test_keys_are_mixed_of_their_arguments(keys_of: Callable[..., Tensor]) -> None:
     """In steps that follow one another, repeat, go on elsewhere as in a resumed run, or begin."""
     for seed in (0, 1, -5, 2**63 - 1, 2**64 - 1):
@@ -116,7 +116,7 @@ def keyed_hash(x: int, key: int, inner_key: int) -> int:
     return (x ^ x >> 15) * 0x735A2D97 & 0xFFFFFFFF
 
 
-@pytest.mark.parametrize("key", [0, 1, 0x0123456789ABCDEF, 2**63, 2**64 - 1])
+@each("key", [0, 1, 0x0123456789ABCDEF, 2**63, 2**64 - 1])
 def test_draws_are_those_of_the_hash_with_two_keys(key: int) -> None:
     first, second = key & 0xFFFFFFFF, key >> 32
     index = [0, 1, 2, 1000, 2**31 - 1]
@@ -163,14 +163,14 @@ def test_draws_are_the_same_in_another_process(tmp_path: Path) -> None:
     assert site_number("codec") == 4162507049
 
 
-@pytest.mark.parametrize("n", [64, 4096, 1 << 16])
+@each("n", [64, 4096, 1 << 16])
 def test_no_worker_draws_a_permutation_of_another(n: int) -> None:
     """With a hash of (index xor key) alone, workers would do so if n is a power of two."""
     rows = draw(workers=range(8), n=n).sort(dim=1).values
     assert rows.unique(dim=0).shape[0] == 8
 
 
-@pytest.mark.parametrize("change", ["worker", "step", "seed", "site", "neighbor"])
+@each("change", ["worker", "step", "seed", "site", "neighbor"])
 def test_draws_are_uncorrelated(change: str) -> None:
     base = draw()[0]
     other = {
@@ -193,7 +193,7 @@ def test_no_two_of_many_workers_and_steps_are_correlated() -> None:
     assert matrix.std().item() == pytest.approx(n**-0.5, rel=0.05)
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2**63 - 1])
+@each("seed", [0, 1, 2**63 - 1])
 def test_draws_are_uniform(seed: int) -> None:
     for row in draw(seed=seed).double():
         assert 0 <= row.min() and row.max() < 1

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from nightly import each
 from torch import Tensor
 
 from gcbench.codecs.packing import pack, packed_bytes, unpack, width_of
@@ -38,23 +38,23 @@ def test_round_trip(width: int, n: int, rows: int, seed: int) -> None:
     assert torch.equal(codes, before)
 
 
-@pytest.mark.parametrize("n", [1, 7, 8, 9, 16, 513])
-@pytest.mark.parametrize("width", WIDTHS)
+@each("n", [1, 7, 8, 9, 16, 513])
+@each("width", WIDTHS)
 def test_bytes_are_those_of_whole_groups_of_eight(width: int, n: int) -> None:
     expected = n if width == 8 else {1: 1, 7: 1, 8: 1, 9: 2, 16: 2, 513: 65}[n] * width
     assert packed_bytes(n, width) == expected
     assert pack(codes_of(3, n, width, n), width).shape == (3, expected)
 
 
-@pytest.mark.parametrize("code", [0, 1, "highest"])
-@pytest.mark.parametrize("width", WIDTHS)
+@each("code", [0, 1, "highest"])
+@each("width", WIDTHS)
 def test_extreme_codes_survive(width: int, code: int | str) -> None:
     """The sign bit of a wide word does not leak into other codes."""
     codes = torch.full((2, 17), 2**width - 1 if code == "highest" else int(code), dtype=torch.uint8)
     assert torch.equal(unpack(pack(codes, width), 17, width), codes)
 
 
-@pytest.mark.parametrize("width", WIDTHS)
+@each("width", WIDTHS)
 def test_rows_of_a_gathered_message_need_no_alignment(width: int) -> None:
     codes = codes_of(3, 11, width, 5)
     packed = pack(codes, width)
@@ -71,7 +71,7 @@ def test_every_bit_pattern_is_used() -> None:
     assert (packed[:, 0] * 256 + packed[:, 1]).unique().numel() == 2**16
 
 
-@pytest.mark.parametrize(
+@each(
     ("values", "width"),
     [(2, 1), (3, 2), (4, 2), (5, 3), (15, 4), (16, 4), (17, 5), (255, 8), (256, 8)],
 )

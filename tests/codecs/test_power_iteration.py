@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 from backends import use
+from nightly import each
 from torch import Tensor
 
 from gcbench.codecs import power_iteration
@@ -87,8 +88,8 @@ def step(workers: int, rank: int, rows: slice = slice(None)) -> list[list[Tensor
     ]
 
 
-@pytest.mark.parametrize("rank", [1, 2, 3, 4, 5, 7, 8])
-@pytest.mark.parametrize("workers", [1, 3])
+@each("rank", [1, 2, 3, 4, 5, 7, 8])
+@each("workers", [1, 3])
 def test_both_ways_are_equal_up_to_rounding(workers: int, rank: int) -> None:
     computed = step(workers, rank)
     use_backend("eager")
@@ -139,7 +140,7 @@ def test_stacks_have_the_products_of_their_matrices(
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("rank", [2, 5])
+@each("rank", [2, 5])
 def test_a_worker_alone_has_the_same_bits_as_among_others(rank: int) -> None:
     together, alone = step(3, rank), [step(3, rank, slice(k, k + 1)) for k in range(3)]
     for kind in (0, 1, 3, 5):
@@ -230,10 +231,8 @@ def test_a_column_that_is_not_finite_is_drawn_anew(backend: Backend) -> None:
         assert torch.equal(restart([q], fresh, shapes)[0, 20:], fresh[0, 20:])
 
 
-@pytest.mark.parametrize(
-    "kind", ["equal", "multiples", "nearly equal", "zeros between", "two classes"]
-)
-@pytest.mark.parametrize("magnitude", [1e-30, 1.0, 1e30])
+@each("kind", ["equal", "multiples", "nearly equal", "zeros between", "two classes"])
+@each("magnitude", [1e-30, 1.0, 1e30])
 def test_columns_become_orthonormal_or_zero(kind: str, magnitude: float) -> None:
     """This includes dependent columns, of which none is counted twice."""
     base = randn(1, 50)

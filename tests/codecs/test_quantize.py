@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nightly import each
 from torch import Tensor
 
 from gcbench.codecs.scales import NORMS, grid_codes, grid_values, l2_norm, max_norm
@@ -61,10 +62,10 @@ def test_codes_are_next_to_the_value(
         assert ((codes > place - 1.001) & (codes < place + 1.001)).all()
 
 
-@pytest.mark.parametrize("name", SPECIAL)
-@pytest.mark.parametrize("word", [FIRST, LAST])
-@pytest.mark.parametrize("levels", [1, 7, 100, 127])
-@pytest.mark.parametrize("norm", ["linf", "l2"])
+@each("name", SPECIAL)
+@each("word", [FIRST, LAST])
+@each("levels", [1, 7, 100, 127])
+@each("norm", ["linf", "l2"])
 def test_the_most_extreme_draws_stay_in_range(name: str, word: int, levels: int, norm: str) -> None:
     v = SPECIAL[name].unsqueeze(0)
     scale = NORMS[norm](v).unsqueeze(-1)
@@ -75,8 +76,8 @@ def test_the_most_extreme_draws_stay_in_range(name: str, word: int, levels: int,
     assert (decoded * v >= 0).all(), "no sign turns"
 
 
-@pytest.mark.parametrize("levels", [1, 4, 7, 127])
-@pytest.mark.parametrize("word", [FIRST, MIDDLE, LAST])
+@each("levels", [1, 4, 7, 127])
+@each("word", [FIRST, MIDDLE, LAST])
 def test_what_lies_on_a_level_stays(levels: int, word: int) -> None:
     v = SPECIAL["random"].unsqueeze(0).clone()
     v[0, :2] = torch.tensor([0.0, -9.0])
@@ -87,7 +88,7 @@ def test_what_lies_on_a_level_stays(levels: int, word: int) -> None:
     assert decoded[0, :2].tolist() == [0, -9]
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@each("value", [math.nan, math.inf, -math.inf])
 def test_what_is_not_finite_gets_a_code_of_its_range(value: float) -> None:
     v = torch.tensor([[1.0, value, 0.0]])
     for word in (FIRST, LAST):
@@ -95,8 +96,8 @@ def test_what_is_not_finite_gets_a_code_of_its_range(value: float) -> None:
         assert 0 <= codes.min() and codes.max() <= 14
 
 
-@pytest.mark.parametrize("highest", [1, 2, 3, 14, 100, 255])
-@pytest.mark.parametrize("norm", ["linf", "l2"])
+@each("highest", [1, 2, 3, 14, 100, 255])
+@each("norm", ["linf", "l2"])
 def test_quantizing_is_unbiased(highest: int, norm: str) -> None:
     v = SPECIAL["random"].unsqueeze(0)
     scale = NORMS[norm](v).unsqueeze(-1)
@@ -112,7 +113,7 @@ def exact_norm(x: Tensor) -> float:
     return math.sqrt(math.fsum(value**2 for value in x.double().tolist()))
 
 
-@pytest.mark.parametrize("name", SPECIAL)
+@each("name", SPECIAL)
 def test_l2_norm_neither_over_nor_underflows(name: str) -> None:
     x = SPECIAL[name]
     expected = exact_norm(x)

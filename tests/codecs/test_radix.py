@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
-import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from nightly import each
 from torch import Tensor
 
 from gcbench.codecs.packing import pack
@@ -68,7 +68,7 @@ def test_the_highest_digits_survive() -> None:
             assert torch.equal(unpack_digits(pack_digits(codes, base), n, base), codes), base
 
 
-@pytest.mark.parametrize("base", [3, 5, 6, 9])
+@each("base", [3, 5, 6, 9])
 def test_every_word_tells_its_digits(base: int) -> None:
     digits, bits = word_of(base)
     numbers = torch.arange(base**digits)
@@ -79,7 +79,7 @@ def test_every_word_tells_its_digits(base: int) -> None:
     assert torch.equal(unpack_digits(pack_digits(codes, base), codes.shape[1], base), codes)
 
 
-@pytest.mark.parametrize("base", WORDS)
+@each("base", WORDS)
 def test_words(base: int) -> None:
     assert word_of(base) == WORDS[base]
 
@@ -92,7 +92,7 @@ def test_a_digit_costs_its_information_within_five_percent() -> None:
         assert base**digits <= 2**bits, base
 
 
-@pytest.mark.parametrize(
+@each(
     ("base", "n", "expected"),
     [(3, 40, 8), (3, 41, 9), (5, 24, 7), (5, 25, 14), (9, 5, 2), (9, 6, 4)],
 )
@@ -101,13 +101,13 @@ def test_bytes_by_hand(base: int, n: int, expected: int) -> None:
     assert digit_bytes(n, base) == expected == pack_digits(codes_of(1, n, base, n), base).shape[1]
 
 
-@pytest.mark.parametrize("width", range(1, 9))
+@each("width", range(1, 9))
 def test_powers_of_two_are_plain_bits(width: int) -> None:
     codes = codes_of(2, 77, 2**width, 0)
     assert torch.equal(pack_digits(codes, 2**width), pack(codes, width))
 
 
-@pytest.mark.parametrize("base", [3, 5, 9, 10, 17])
+@each("base", [3, 5, 9, 10, 17])
 def test_rows_of_a_gathered_message_need_no_alignment(base: int) -> None:
     codes = codes_of(3, 53, base, 5)
     message = torch.cat([torch.zeros(3, 1, dtype=torch.uint8), pack_digits(codes, base)], dim=1)

@@ -8,6 +8,7 @@ from itertools import accumulate
 import pytest
 import torch
 from backends import use
+from nightly import each
 from torch import Tensor
 
 from gcbench.codecs.kernels import use_backend
@@ -72,7 +73,7 @@ def test_one_pass_finds_what_two_do(
     torch.testing.assert_close(means, expected, rtol=1e-6, atol=1e-7)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@each("name", METHODS)
 def test_a_worker_alone_has_the_same_bits_as_among_others(name: str) -> None:
     sizes = SIZES["rows and tails"]
     together = encode(METHODS[name], values(sizes), sizes)
@@ -92,7 +93,7 @@ def test_means_are_those_of_each_side() -> None:
     torch.testing.assert_close(means[0, 1, 0].double(), second.mean())
 
 
-@pytest.mark.parametrize("where", [3, 16384 + 3])
+@each("where", [3, 16384 + 3])
 def test_what_is_not_finite_is_not_hidden(where: int) -> None:
     """The value is in a group of rows, or after the last group."""
     x = values((16384 + 2048,), 1)

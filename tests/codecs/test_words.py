@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
+from nightly import each
 from torch import Tensor
 
 from gcbench.codecs.radix import from_words, rows_of, to_words, word_of, words_of
@@ -22,7 +22,7 @@ def pack_codes(codes: Tensor, base: int) -> Tensor:
     return torch.stack(to_words(codes, base), dim=-2)
 
 
-@pytest.mark.parametrize("base", BASES)
+@each("base", BASES)
 def test_round_trip(base: int) -> None:
     for codes in (
         codes_of(base),
@@ -35,13 +35,13 @@ def test_round_trip(base: int) -> None:
         assert torch.equal(from_words(words, base), codes)
 
 
-@pytest.mark.parametrize("base", BASES)
+@each("base", BASES)
 def test_no_bit_is_wasted_but_those_of_the_words_of_digits(base: int) -> None:
     digits, bits = word_of(base)
     assert 32 * words_of(base) * digits == bits * rows_of(base)
 
 
-@pytest.mark.parametrize("base", [3, 5, 9])
+@each("base", [3, 5, 9])
 def test_every_word_tells_its_digits(base: int) -> None:
     digits, _ = word_of(base)
     numbers = torch.arange(base**digits)

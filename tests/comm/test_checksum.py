@@ -9,6 +9,7 @@ import torch
 from checksum_cases import CASES, flipped_bits, with_and_without
 from comm_cases import WORKERS
 from gloo_pool import pool
+from nightly import each
 from sentence import run
 
 from gcbench.comm.checksum import disagreement
@@ -17,7 +18,7 @@ from gcbench.comm.nodes import Nodes
 from gcbench.comm.transport import MirrorTransport
 
 
-@pytest.mark.parametrize("layout", ["virtual", "gloo"])
+@each("layout", ["virtual", "gloo"])
 def test_results_stay_and_every_message_costs_32_bits_more(layout: str) -> None:
     runs = [with_and_without(None)] if layout == "virtual" else pool(WORKERS).run(with_and_without)
     for (plain, plain_bits), (checked, bits) in runs:
@@ -59,7 +60,7 @@ def test_nodes_have_checksums_too() -> None:
     assert comm.meter.sent_bits == [72 + 20 + 32, 72 + 20 + 32, 20 + 32, 20 + 32]
 
 
-@pytest.mark.parametrize("processes", [1, 2, 4, 8])
+@each("processes", [1, 2, 4, 8])
 def test_every_message_of_a_worker_in_a_node_costs_32_bits_more(processes: int) -> None:
     """There are three: a mean inside a node, a gather between nodes, and one inside a node."""
     plain, checked = (
@@ -86,7 +87,7 @@ def test_a_run_is_charged_for_its_checksums(tmp_path: Path, overrides: list[str]
     assert checked["bits_sent"]["per_worker"] - plain["bits_sent"]["per_worker"] == 32 * messages
 
 
-@pytest.mark.parametrize(
+@each(
     ("sums", "says"),
     [
         ("aaa", None),

@@ -20,6 +20,7 @@ from comm_cases import (
     transposed_inputs,
     values,
 )
+from nightly import each
 from torch import Tensor
 
 from gcbench.comm.collectives import Comm
@@ -35,8 +36,8 @@ def seen(outcomes: Outcomes, layout: str, case: str) -> list[Outcome]:
     return [process[case] for process in outcomes[layout]]
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@each("layout", LAYOUTS)
+@each("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_mean_is_the_mean_of_all_workers(
     outcomes: Outcomes, layout: str, dtype: torch.dtype
 ) -> None:
@@ -50,7 +51,7 @@ def test_mean_is_the_mean_of_all_workers(
             )
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@each("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_means_agree_between_layouts_and_to_the_bit_between_ranks(
     outcomes: Outcomes, dtype: torch.dtype
 ) -> None:
@@ -64,7 +65,7 @@ def test_means_agree_between_layouts_and_to_the_bit_between_ranks(
             assert all(map(torch.equal, other.results, first.results))
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@each("layout", LAYOUTS)
 def test_no_sum_of_large_halves_overflows(outcomes: Outcomes, layout: str) -> None:
     for outcome in seen(outcomes, layout, "mean of large halves"):
         torch.testing.assert_close(outcome.results[0], torch.full((1, 3), 6e4, dtype=torch.float16))
@@ -72,20 +73,17 @@ def test_no_sum_of_large_halves_overflows(outcomes: Outcomes, layout: str) -> No
 
 def integer_reduction(verb: str, rows: Tensor) -> Tensor:
     """Return the reduction by Python's arithmetic, row by row."""
-    of_two = {
-        "sum": lambda a, b: a + b,
-        "max": max,
-        "min": min,
-        "bitwise_and": lambda a, b: a & b,
-    }[verb]
+    of_two = {"sum": lambda a, b: a + b, "max": max, "min": min, "bitwise_and": lambda a, b: a & b}[
+        verb
+    ]
     columns = rows.flatten(1).T.tolist() if rows.dim() > 1 else [rows.tolist()]
     return torch.tensor([reduce(of_two, column) for column in columns], dtype=rows.dtype).view(
         1, *rows.shape[1:]
     )
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize(("verb", "dtype"), [key for key in REDUCED if key[0] != "mean"], ids=str)
+@each("layout", LAYOUTS)
+@each(("verb", "dtype"), [key for key in REDUCED if key[0] != "mean"])
 def test_reductions_are_exact(
     outcomes: Outcomes, layout: str, verb: str, dtype: torch.dtype
 ) -> None:
@@ -96,8 +94,8 @@ def test_reductions_are_exact(
             assert torch.equal(result, integer_reduction(verb, rows))
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("verb", ["max", "min"])
+@each("layout", LAYOUTS)
+@each("verb", ["max", "min"])
 def test_a_nan_of_any_worker_is_the_extreme(outcomes: Outcomes, layout: str, verb: str) -> None:
     """gloo by itself keeps a NaN of the first worker only."""
     expected = {"max": [torch.inf, -3e38, 0.0], "min": [3e38, -torch.inf, -0.0]}[verb]
@@ -107,7 +105,7 @@ def test_a_nan_of_any_worker_is_the_extreme(outcomes: Outcomes, layout: str, ver
         assert torch.equal(bits[WORKERS:], torch.tensor(expected).view(torch.int32))
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@each("layout", LAYOUTS)
 def test_gather_returns_all_rows_in_worker_order(outcomes: Outcomes, layout: str) -> None:
     for outcome in seen(outcomes, layout, "gather"):
         for result, expected in zip(outcome.results, mixed_inputs(EVERYONE), strict=True):
@@ -117,7 +115,7 @@ def test_gather_returns_all_rows_in_worker_order(outcomes: Outcomes, layout: str
         assert torch.equal(outcome.results[0], values(EVERYONE, (13,), torch.uint8))
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@each("layout", LAYOUTS)
 def test_a_message_may_have_empty_parts(outcomes: Outcomes, layout: str) -> None:
     for outcome in seen(outcomes, layout, "gather empty"):
         assert [(x.shape, x.dtype) for x in outcome.results] == [
@@ -126,7 +124,7 @@ def test_a_message_may_have_empty_parts(outcomes: Outcomes, layout: str) -> None
         ]
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@each("layout", LAYOUTS)
 def test_ragged_gather_returns_the_true_values_and_zeros_behind(
     outcomes: Outcomes, layout: str
 ) -> None:
@@ -143,13 +141,13 @@ def test_ragged_gather_returns_the_true_values_and_zeros_behind(
         assert torch.equal(outcome.results[2], whole)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@each("layout", LAYOUTS)
 def test_ragged_gather_of_nothing_is_empty(outcomes: Outcomes, layout: str) -> None:
     for outcome in seen(outcomes, layout, "nothing ragged"):
         assert outcome.results[0].shape == (WORKERS, 0)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@each("layout", LAYOUTS)
 def test_transpose_gives_each_worker_what_the_others_had_for_it(
     outcomes: Outcomes, layout: str
 ) -> None:
@@ -184,8 +182,8 @@ BITS = {
 }
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("case", BITS)
+@each("layout", LAYOUTS)
+@each("case", BITS)
 def test_metered_bits_are_those_counted_by_hand(outcomes: Outcomes, layout: str, case: str) -> None:
     processes = seen(outcomes, layout, case)
     sent = [bits for outcome in processes for bits in outcome.sent_bits]
@@ -204,8 +202,8 @@ WIRE = {
 }
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("case", WIRE)
+@each("layout", LAYOUTS)
+@each("case", WIRE)
 def test_wire_bits_are_those_counted_by_hand(outcomes: Outcomes, layout: str, case: str) -> None:
     assert [bits for outcome in seen(outcomes, layout, case) for bits in outcome.wire_bits] == WIRE[
         case

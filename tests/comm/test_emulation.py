@@ -6,6 +6,7 @@ import comm_cases
 import pytest
 import torch
 from gloo_pool import pool
+from nightly import each
 
 from gcbench.comm.network import Link, Network
 
@@ -20,7 +21,7 @@ def spans() -> list[dict[str, Span]]:
     return pool(4).run(comm_cases.emulated_spans, LINK)
 
 
-@pytest.mark.parametrize(
+@each(
     ("case", "expected"),
     [
         ("all_reduce", NETWORK.seconds("all_reduce", 8e5)),

@@ -222,10 +222,7 @@ def test_exchanges_fill_nine_tenths_of_a_link(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_run_over_links_is_the_run_without_and_says_so(tmp_path: Path) -> None:
     overrides = [
-        "trainer.gpus=2",
-        "trainer.max_steps=5",
-        "trainer.threads=1",
-        "logger.mode=disabled",
+        *"trainer.gpus=2 trainer.max_steps=5 trainer.threads=1 logger.mode=disabled".split(),
         "model.widths=[16]",
     ]
     command = [str(Path(sys.executable).with_name("gcbench")), *overrides]
@@ -240,10 +237,8 @@ def test_a_run_over_links_is_the_run_without_and_says_so(tmp_path: Path) -> None
         json.loads((tmp_path / name / "result.json").read_text()) for name in ("links", "local")
     )
     assert links["test"] == local["test"] and links["bits_wire"] == local["bits_wire"]
-    assert (
-        links["network"] == {"emulated": False, "link": "1gbit"}
-        and local["network"]["link"] is None
-    )
+    assert links["network"] == {"emulated": False, "link": "1gbit"}
+    assert local["network"]["link"] is None
 
 
 @needs_netlab

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from nightly import each
 
 from gcbench.comm import network
 from gcbench.comm.network import Collective, Link, Network, wire_bits
@@ -34,7 +35,7 @@ def ring_all_reduce(workers: int, parts: list[list[float]]) -> tuple[list[list[f
     return parts, passed
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3, 4, 7])
+@each("workers", [1, 2, 3, 4, 7])
 def test_a_ring_that_sums_moves_as_many_bits(workers: int) -> None:
     parts, passed = ring_all_reduce(
         workers, [[10.0**k + i for i in range(workers)] for k in range(workers)]
@@ -44,7 +45,7 @@ def test_a_ring_that_sums_moves_as_many_bits(workers: int) -> None:
     assert wire_bits("all_reduce", workers * 64, workers) == passed * 64
 
 
-@pytest.mark.parametrize("workers", [2, 5, 16])
+@each("workers", [2, 5, 16])
 def test_one_level_costs_what_the_papers_formulas_say(workers: int) -> None:
     """An all-reduce takes 2 (W - 1) / W S / B + 2 (W - 1) latency.
 
@@ -65,15 +66,10 @@ def test_one_level_costs_what_the_papers_formulas_say(workers: int) -> None:
     )
 
 
-COLLECTIVES: list[Collective] = [
-    "all_reduce",
-    "all_gather",
-    "ragged_gather",
-    "all_to_all",
-]
+COLLECTIVES: list[Collective] = ["all_reduce", "all_gather", "ragged_gather", "all_to_all"]
 
 
-@pytest.mark.parametrize("collective", COLLECTIVES)
+@each("collective", COLLECTIVES)
 def test_one_worker_moves_nothing_and_a_node_uses_its_own_links(collective: Collective) -> None:
     assert Network(1, 1, FAST, SLOW).seconds(collective, 1e6) == 0
     inside = Network(4, 4, FAST, SLOW).seconds(collective, 1e6)

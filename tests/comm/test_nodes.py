@@ -13,6 +13,7 @@ from comm_cases import (
     values,
 )
 from gloo_pool import pool
+from nightly import each
 
 from gcbench.comm.collectives import Comm
 from gcbench.comm.meter import Kind, Total
@@ -102,7 +103,7 @@ def test_nodes_that_leave_together_share_their_link_evenly() -> None:
     assert meter.sent_bits == [33, 33, 34] and sum(meter.received_bits) == 50
 
 
-@pytest.mark.parametrize(
+@each(
     ("asked", "workers", "rows", "host", "says"),
     [
         (

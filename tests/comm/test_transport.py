@@ -11,13 +11,14 @@ import torch
 import torch.distributed as dist
 from comm_cases import Outcome
 from gloo_pool import pool
+from nightly import each
 
 from gcbench.comm.transport import GlooTransport, NcclTransport, transport_of
 
 Outcomes = dict[str, list[dict[str, Outcome]]]
 
 
-@pytest.mark.parametrize(("layout", "processes"), [("4x1", 4), ("2x2", 2)])
+@each(("layout", "processes"), [("4x1", 4), ("2x2", 2)])
 def test_torchs_own_exchanges_bring_the_same(
     outcomes: Outcomes, layout: str, processes: int
 ) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import pytest
 import torch
 from method_cases import aggregate, build_method, gradients
+from nightly import each
 from torch import Tensor
 
 from gcbench.comm.collectives import Comm
@@ -24,7 +24,7 @@ def orthonormal(factor: Tensor) -> Tensor:
     return torch.linalg.qr(factor)[0]
 
 
-@pytest.mark.parametrize("number_of", [lambda i: i, lambda i: 10 * i], ids=["1", "10"])
+@each("number_of", [lambda i: i, lambda i: 10 * i])
 def test_updates_and_residuals_are_those_of_the_algorithm(number_of: Callable[[int], int]) -> None:
     """Each step projects on the factor that was sent last, whatever the step's number."""
     compressor, state = build_method("acpsgd", rank=2), State()
@@ -70,7 +70,7 @@ def test_a_step_is_one_all_reduce_of_one_factor() -> None:
     ] * 2
 
 
-@pytest.mark.parametrize("shape", [(2, 2), (3, 3), (1, 1)])
+@each("shape", [(2, 2), (3, 3), (1, 1)])
 def test_a_square_matrix_of_full_rank_is_exact(shape: tuple[int, int]) -> None:
     """If n = m = r, both factors have the same shape, and each spans the whole space."""
     state = State()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from method_cases import aggregate, flat, gradients
+from nightly import each
 from torch import Tensor
 
 from gcbench.comm.collectives import Comm
@@ -21,7 +22,7 @@ def with_values(s: list[float], rows: int = 12, columns: int = 8) -> Tensor:
     return ((u[:, : len(s)] * torch.tensor(s)) @ vt[: len(s)]).unsqueeze(0)
 
 
-@pytest.mark.parametrize(
+@each(
     ("shape", "matrix"),
     [
         ((64, 3, 3, 3), (96, 18)),
@@ -51,7 +52,7 @@ def means_of_values(variant: str, s: list[float], repeats: int = 4000) -> Tensor
     return ((u.T @ mean @ vt.T).diagonal() / values)[: len(s)]
 
 
-@pytest.mark.parametrize(
+@each(
     ("s", "published"),
     [
         ([10, 1, 1], [1, 3, 3]),
@@ -79,7 +80,7 @@ def test_values_of_one_size_come_back_exactly() -> None:
         torch.testing.assert_close(update, m, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("rank", [1, 2, 5])
+@each("rank", [1, 2, 5])
 def test_the_published_draw_keeps_exactly_so_many(rank: int) -> None:
     grads, comm = {"w": randn(6, 10, 7), "conv": randn(6, 4, 4, 3, 3, seed=1)}, Comm(6)
     sent = aggregate(Atomo(rank), grads, comm=comm).sent()
@@ -99,7 +100,7 @@ def test_the_unbiased_draw_sends_what_it_keeps_and_its_length() -> None:
     assert comm.meter.received_bits == (expected.sum() - expected).tolist()
 
 
-@pytest.mark.parametrize("variant", ["published", "unbiased"])
+@each("variant", ["published", "unbiased"])
 def test_the_update_is_the_mean_of_what_was_sent(variant: str) -> None:
     out = aggregate(Atomo(2, variant), gradients(range(4), 0))  # type: ignore[arg-type]
     mean = flat(out.sent()).mean(0, keepdim=True)
@@ -128,7 +129,7 @@ def test_fewer_values_than_wanted_are_no_trap() -> None:
     assert not out.update["zero"].any()
 
 
-@pytest.mark.parametrize("variant", ["published", "unbiased"])
+@each("variant", ["published", "unbiased"])
 def test_a_gradient_that_is_not_finite_is_seen(variant: str) -> None:
     g = randn(2, 6, 5)
     g[1, 2, 2] = torch.nan

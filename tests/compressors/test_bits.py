@@ -26,7 +26,7 @@ from method_cases import (
     settings_of,
     variants,
 )
-from nightly import slow_but
+from nightly import loop_over, slow_but
 from torch import nn
 
 from gcbench.comm.collectives import Comm
@@ -238,13 +238,7 @@ def random_bits(settings: Settings, shapes: Shapes, workers: int) -> tuple[int, 
     return 32 * floats, 32 * floats
 
 
-# The number of digits in a word and the word's bits, by the base of the digits.
-WORDS = {
-    2: (1, 1),
-    3: (5, 8),
-    5: (3, 7),
-    9: (5, 16),
-}
+WORDS = {2: (1, 1), 3: (5, 8), 5: (3, 7), 9: (5, 16)}
 
 
 def level_bits(
@@ -326,46 +320,30 @@ def summed_bits(settings: Settings, shapes: Shapes, workers: int) -> tuple[int, 
 
 
 FORMULAS: dict[str, Callable[[Settings, Shapes, int], tuple[int, int]]] = {
-    "none": lambda settings, shapes, workers: dense_bits(shapes),
-    "fp16": lambda settings, shapes, workers: dense_bits(shapes, 16),
-    "bf16": lambda settings, shapes, workers: dense_bits(shapes, 16),
-    "qsgd": qsgd_bits,
+    "none": lambda _, shapes, workers: dense_bits(shapes),
+    **dict.fromkeys(("fp16", "bf16"), lambda _, shapes, workers: dense_bits(shapes, 16)),
+    **dict.fromkeys(("qsgd", "ecqsgd", "loco"), qsgd_bits),
     "qsgd_by_kind": by_kind_bits,
     "powersgd": powersgd_bits,
-    "dion": lambda settings, shapes, workers: powersgd_bits(
-        {**settings, "min_size": 0}, shapes, workers
-    ),
-    "orq": table_bits,
-    "linear": table_bits,
-    "qsgd_levels": lambda settings, shapes, workers: level_bits(
-        settings, shapes, workers, settings["level_count"], 1
-    ),
-    "terngrad": lambda settings, shapes, workers: level_bits(settings, shapes, workers, 3, 1),
-    "bingrad_pb": lambda settings, shapes, workers: level_bits(settings, shapes, workers, 2, 1),
-    "bingrad_b": lambda settings, shapes, workers: level_bits(settings, shapes, workers, 2, 2),
-    "maxnorm": summed_bits,
-    "maxnorm_multiscale": summed_bits,
-    "global_randk": summed_bits,
-    "global_randk_multiscale": summed_bits,
-    "scaled_sign": sign_bits,
-    "sign_norm": sign_bits,
-    "onebit": lambda settings, shapes, workers: sign_bits(settings, shapes, workers, points=2),
-    "ecqsgd": qsgd_bits,
-    "top_k": top_k_bits,
-    "ef21": top_k_bits,
+    "dion": lambda s, shapes, workers: powersgd_bits({**s, "min_size": 0}, shapes, workers),
+    **dict.fromkeys(("orq", "linear"), table_bits),
+    "qsgd_levels": lambda s, shapes, workers: level_bits(s, shapes, workers, s["level_count"], 1),
+    "terngrad": lambda s, shapes, workers: level_bits(s, shapes, workers, 3, 1),
+    "bingrad_pb": lambda s, shapes, workers: level_bits(s, shapes, workers, 2, 1),
+    "bingrad_b": lambda s, shapes, workers: level_bits(s, shapes, workers, 2, 2),
+    **dict.fromkeys(("maxnorm", "maxnorm_multiscale"), summed_bits),
+    **dict.fromkeys(("global_randk", "global_randk_multiscale"), summed_bits),
+    **dict.fromkeys(("scaled_sign", "sign_norm", "onebit_adam"), sign_bits),
+    "onebit": lambda s, shapes, workers: sign_bits(s, shapes, workers, points=2),
+    "signum": lambda _, shapes, workers: sign_bits({"min_size": 0}, shapes, workers, points=0),
+    **dict.fromkeys(("top_k", "ef21"), top_k_bits),
     "natural": natural_bits,
-    "loco": qsgd_bits,
     "sparseloco": chunk_bits,
     "demo": block_bits,
-    "onebit_adam": sign_bits,
-    "acpsgd": lambda settings, shapes, workers: sketch_bits(
-        {**settings, "variant": "alternating"}, shapes, workers
+    "acpsgd": lambda s, shapes, workers: sketch_bits(
+        {**s, "variant": "alternating"}, shapes, workers
     ),
-    "random_k": random_bits,
-    "random_block": random_bits,
-    "signum": lambda settings, shapes, workers: sign_bits(
-        {"min_size": 0}, shapes, workers, points=0
-    ),
+    **dict.fromkeys(("random_k", "random_block"), random_bits),
     "unbiased_lowrank": sketch_bits,
     "atomo": atomo_bits,
 }
@@ -382,18 +360,14 @@ def test_every_choice_has_its_formula() -> None:
 COUNTED = [key for key in DIFFERENT if key not in ANY_LENGTH]
 
 
-@pytest.mark.parametrize(
-    ("choice", "variant"), slow_but([key for key in FEW if key in COUNTED], COUNTED)
-)
+@loop_over([key for key in FEW if key in COUNTED], COUNTED)
 def test_bits_of_three_steps_follow_the_formula(
-    virtual_traces: Traces, choice: str, variant: str
+    choice: str, variant: str, virtual_traces: Traces
 ) -> None:
     settings = settings_of(choice, variant)
-    dense_steps = settings.get("dense_steps", 0)
+    formula, dense_steps = FORMULAS[choice], settings.get("dense_steps", 0)
     by_step = [
-        dense_bits(SHAPES)
-        if i < dense_steps
-        else FORMULAS[choice]({**settings, "step": i}, SHAPES, WORKERS)
+        dense_bits(SHAPES) if i < dense_steps else formula({**settings, "step": i}, SHAPES, WORKERS)
         for i in range(STEPS)
     ]
     seen = virtual_traces[choice, variant]
@@ -404,37 +378,27 @@ def test_bits_of_three_steps_follow_the_formula(
 LEVELS = ("orq", "linear", "qsgd_levels", "terngrad", "bingrad_pb")
 
 
-@pytest.mark.parametrize(
-    ("choice", "exchange"),
+@loop_over(
     [(choice, "sum") for choice in LEVELS]
     + [
         (c, e)
         for c in (*LEVELS, "bingrad_b", "scaled_sign", "onebit", "natural")
         for e in ("scatter", "scatter_coded")
-    ],
+    ]
 )
 def test_every_exchange_of_every_code_costs_its_formula(choice: str, exchange: str) -> None:
     """The update is also close to the mean of what was sent."""
-    settings = {
-        k: v
-        for k, v in {"exchange": exchange, "bucket_size": 16, "error_feedback": False}.items()
-        if k in compose_method(choice)
-    }
+    wanted = {"exchange": exchange, "bucket_size": 16, "error_feedback": False}
+    settings = {k: v for k, v in wanted.items() if k in compose_method(choice)}
     comm, grads = Comm(WORKERS), gradients(range(WORKERS), 0)
     out = aggregate(build_method(choice, **settings), grads, comm=comm)
-    expected = FORMULAS[choice](
-        compose_method(choice, *[f"{k}={str(v).lower()}" for k, v in settings.items()]),
-        SHAPES,
-        WORKERS,
-    )
-    assert (comm.meter.sent_bits, comm.meter.received_bits) == (
-        [expected[0]] * WORKERS,
-        [expected[1]] * WORKERS,
-    )
+    typed = [f"{k}={str(v).lower()}" for k, v in settings.items()]
+    sent, received = FORMULAS[choice](compose_method(choice, *typed), SHAPES, WORKERS)
+    assert comm.meter.sent_bits == [sent] * WORKERS
+    assert comm.meter.received_bits == [received] * WORKERS
     mean = flat(out.sent()).mean(0, keepdim=True)
-    assert (flat(out.update) - mean).norm() < (
-        1.5 if exchange == "scatter_coded" else 1e-5
-    ) * mean.norm()
+    allowed = 1.5 if exchange == "scatter_coded" else 1e-5
+    assert (flat(out.update) - mean).norm() < allowed * mean.norm()
 
 
 def test_the_formula_of_qsgd_by_hand() -> None:
@@ -537,11 +501,8 @@ def test_signum_sends_the_published_data_of_the_lstm() -> None:
     "choice", slow_but(("none", "qsgd", "powersgd", "orq", "onebit", "maxnorm"), CHOICES)
 )
 def test_bits_of_resnet18_follow_the_formula_and_stay_below_dense(choice: str) -> None:
-    bits = step_bits(choice, "resnet18")
-    assert (
-        bits
-        == FORMULAS[choice]({**compose_method(choice), "step": 0}, network("resnet18")[0], 1)[0]
-    )
+    bits, shapes = step_bits(choice, "resnet18"), network("resnet18")[0]
+    assert bits == FORMULAS[choice]({**compose_method(choice), "step": 0}, shapes, 1)[0]
     assert bits < 32 * RESNET18 or (choice, bits) == ("none", 32 * RESNET18)
 
 

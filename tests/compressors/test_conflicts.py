@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from nightly import each
 
 from gcbench.compressors.build import CONFLICTS, Conflict, refuse_conflicts
 from gcbench.identity import format_value
@@ -35,7 +36,7 @@ OTHERS: dict[str, list[Any]] = {
 }
 
 
-@pytest.mark.parametrize("conflict", CONFLICTS, ids=lambda one: " ".join(one.settings))
+@each("conflict", CONFLICTS)
 def test_a_conflict_needs_all_of_its_settings(conflict: Conflict) -> None:
     bad = {
         key: next(value for value in [*OTHERS[key], NEUTRAL[key]] if holds(value))

@@ -75,33 +75,13 @@ CONTRACTIVE = {choice for choice, promises in PROMISES.items() if promises.contr
 MEAN_LINEAR = {choice for choice, promises in PROMISES.items() if promises.mean_linear}
 DIVISIBLE = {choice for choice, promises in PROMISES.items() if promises.divisible}
 RANDOM = {
-    "dion",
-    "qsgd_by_kind",
-    "qsgd",
-    "powersgd",
-    "ecqsgd",
-    "random_k",
-    "random_block",
-    "orq",
-    "linear",
-    "qsgd_levels",
-    "terngrad",
-    "bingrad_pb",
-    "maxnorm",
-    "maxnorm_multiscale",
-    "global_randk",
-    "global_randk_multiscale",
-    "unbiased_lowrank",
-    "atomo",
-    "natural",
-    "acpsgd",
+    *"dion qsgd_by_kind qsgd powersgd ecqsgd random_k random_block orq linear qsgd_levels".split(),
+    *"terngrad bingrad_pb maxnorm maxnorm_multiscale global_randk global_randk_multiscale".split(),
+    *"unbiased_lowrank atomo natural acpsgd".split(),
 }
 NEVER_ZERO = {"signum"}  # a zero also gets one of the two signs
 # The narrowest float type that is sent; for all other choices it is float32.
-HALF = {
-    "fp16": torch.float16,
-    "bf16": torch.bfloat16,
-}
+HALF = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 def bare(choice: str) -> Compressor:
@@ -262,7 +242,7 @@ def test_contractive_may_be_of_the_largest_magnitude() -> None:
         check_contractive(method, kind, slack=0)
 
 
-LONG = {"sparseloco"}  # its codes take seconds
+LONG = {"sparseloco", "orq", "bingrad_b", "sign_norm"}  # codes as others here, and takes seconds
 ADDS_UP = [choice for choice in CHOICES if PROMISES[choice].contractive or choice in UNBIASED]
 
 

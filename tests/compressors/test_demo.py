@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-import pytest
 import torch
 from method_cases import aggregate, build_method, gradients
+from nightly import each
 from torch import Tensor
 
 from gcbench.comm.collectives import Comm
@@ -29,7 +29,7 @@ def cosine_transform(block: Tensor) -> Tensor:
     return along(along(block.double()).mT).mT
 
 
-@pytest.mark.parametrize(("n", "m"), [(1, 1), (8, 1), (6, 10), (64, 64)])
+@each(("n", "m"), [(1, 1), (8, 1), (6, 10), (64, 64)])
 def test_the_transform_is_orthonormal_and_that_of_its_definition(n: int, m: int) -> None:
     block = torch.randn(n, m, generator=torch.Generator().manual_seed(0))
     device = torch.device("cpu")

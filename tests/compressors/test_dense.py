@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from method_cases import aggregate, flat, gradients
+from nightly import each
 
 from gcbench.comm.collectives import Comm
 from gcbench.compressors.dense import Dense
@@ -15,14 +15,14 @@ def test_no_sum_of_finite_halves_overflows() -> None:
     torch.testing.assert_close(update["w"], torch.full((1, 3), 6e4), rtol=1e-3, atol=0)
 
 
-@pytest.mark.parametrize(("dtype", "bits"), [("float32", 32), ("float16", 16), ("bfloat16", 16)])
+@each(("dtype", "bits"), [("float32", 32), ("float16", 16), ("bfloat16", 16)])
 def test_a_value_costs_the_bits_of_its_type(dtype: str, bits: int) -> None:
     comm = Comm(4)
     aggregate(Dense(dtype), {"w": torch.ones(4, 100)}, comm=comm)  # type: ignore[arg-type]
     assert comm.meter.sent_bits == comm.meter.received_bits == [100 * bits] * 4
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@each("dtype", ["float32", "float16", "bfloat16"])
 def test_what_was_sent_is_the_gradient_rounded_once(dtype: str) -> None:
     grads = gradients(range(4), 0)
     out = aggregate(Dense(dtype), grads)  # type: ignore[arg-type]

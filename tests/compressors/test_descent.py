@@ -20,32 +20,14 @@ class Case(NamedTuple):
 
 # The rate is a fifth of 1 / L; without compression, 0.0014 of the initial distance is left.
 USUAL = Case(0.1, 0.05, "the rule")
-ONE_BIT = Case(
-    0.25,
-    0.07,
-    "one bit and no error feedback: most of a large value is lost, so the rate is larger",
-)
+ONE_BIT = Case(0.25, 0.07, "one bit, no error feedback: most of a large value is lost")
 UNUSUAL = {
-    "bingrad_pb": ONE_BIT,
-    "bingrad_b": ONE_BIT,
-    "scaled_sign": ONE_BIT,
-    "signum": Case(
-        0.03,
-        0.1,
-        "every step is lr long in every coordinate: it stays within a few lr of the minimizer",
-    ),
-    "demo": Case(
-        0.03, 0.1, "every step is lr long in every coordinate, and sends a few frequencies"
-    ),
-    "dion": Case(
-        0.25, 0.12, "every step is about lr long in every direction of a matrix, with a momentum"
-    ),
-    "onebit_adam": Case(
-        0.25, 0.1, "d = (m' - beta m) / (1 - beta) has ten times the error of a step's code"
-    ),
-    "top_k": Case(
-        0.1, 0.15, "sends one value in 64: what the residual adds to the rest is many steps old"
-    ),
+    **dict.fromkeys(("bingrad_pb", "bingrad_b", "scaled_sign"), ONE_BIT),
+    "signum": Case(0.03, 0.1, "every step is lr long in every coordinate: it stays within some lr"),
+    "demo": Case(0.03, 0.1, "every step is lr long in every coordinate, of a few frequencies"),
+    "dion": Case(0.25, 0.12, "every step is about lr long in every direction, with a momentum"),
+    "onebit_adam": Case(0.25, 0.1, "d = (m' - beta m) / (1 - beta) has ten times a code's error"),
+    "top_k": Case(0.1, 0.15, "sends one value in 64: the residual's rest is many steps old"),
 }
 
 

@@ -10,21 +10,14 @@ import torch
 from device_cases import check_stays_on_its_device, two_steps
 from method_cases import DIFFERENT, FEW, compressor_of
 from needed import lacks
-from nightly import slow_but
+from nightly import loop_over
 from processes import server
 from torch import Tensor
 
-# These wrappers do the same around every method, so that one method is enough.
-WRAPPED = {
-    "all tensors",
-    "small tensors whole",
-    "clipped values",
-    "dense at first",
-}
+WRAPPED = {"all tensors", "small tensors whole", "clipped values", "dense at first"}
 CASES = [
     (choice, variant) for choice, variant in DIFFERENT if variant not in WRAPPED or choice == "qsgd"
 ]
-each_case = pytest.mark.parametrize(("choice", "variant"), CASES)
 
 
 @pytest.fixture(scope="module")
@@ -38,9 +31,7 @@ def apart() -> Iterator[Executor]:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason=lacks("cpu", "-m gpu tries the GPU itself"))
-@pytest.mark.parametrize(
-    ("choice", "variant"), slow_but([key for key in CASES if key in FEW], CASES)
-)
+@loop_over([key for key in CASES if key in FEW], CASES)
 def test_nothing_of_a_method_is_on_another_device(
     choice: str, variant: str, apart: Executor
 ) -> None:
@@ -49,7 +40,7 @@ def test_nothing_of_a_method_is_on_another_device(
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason=lacks("gpu", "there is none"))
-@each_case
+@loop_over(CASES)
 def test_a_gpu_computes_what_a_cpu_does(choice: str, variant: str) -> None:
     compressor = compressor_of(choice, variant)
     expected, _ = two_steps(compressor)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from method_cases import aggregate, build_method, gradients
+from nightly import each
 from torch import Tensor, nn
 
 from gcbench.comm.collectives import Comm
@@ -24,7 +24,7 @@ def dion_step(b: Tensor, q: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return b - (1 - MU) * p @ r.mT, q, (n / m) ** 0.5 * p @ q.mT
 
 
-@pytest.mark.parametrize("shape", [(10, 13), (13, 10), (6, 5, 3, 3)])
+@each("shape", [(10, 13), (13, 10), (6, 5, 3, 3)])
 def test_updates_and_momenta_are_those_of_the_algorithm(shape: tuple[int, ...]) -> None:
     compressor, state = build_method("dion", rank=RANK, momentum=MU), State()
     n, m = shape[0], torch.Size(shape[1:]).numel()

@@ -8,13 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from method_cases import (
-    WORKERS,
-    aggregate,
-    build_method,
-    flat,
-    gradients,
-)
+from method_cases import WORKERS, aggregate, build_method, flat, gradients
+from nightly import each
 from torch import Tensor
 
 from gcbench.codecs.elias import omega
@@ -85,10 +80,8 @@ def sparse_bits(bucket: list[int], levels: int) -> int:
     )
 
 
-@pytest.mark.parametrize(
-    ("code", "bits_of"), [("elias_dense", dense_bits), ("elias_sparse", sparse_bits)]
-)
-@pytest.mark.parametrize(("levels", "bucket"), [(7, 16), (1, 50), (127, 5000)])
+@each(("code", "bits_of"), [("elias_dense", dense_bits), ("elias_sparse", sparse_bits)])
+@each(("levels", "bucket"), [(7, 16), (1, 50), (127, 5000)])
 def test_metered_bits_are_those_of_the_codes_that_were_sent(
     code: str, bits_of: Any, levels: int, bucket: int
 ) -> None:
@@ -111,7 +104,7 @@ def test_metered_bits_are_those_of_the_codes_that_were_sent(
     assert comm.meter.received_bits == [sum(expected) - sent for sent in expected]
 
 
-@pytest.mark.parametrize("bucket", [2048, 2049, 10_000])
+@each("bucket", [2048, 2049, 10_000])
 def test_buckets_beyond_2048_have_a_length_for_each_2048(bucket: int) -> None:
     grads = {"w": torch.zeros(1, 10_000)}
     comm = Comm(1)
@@ -126,9 +119,9 @@ def shannon_by_hand(codes: list[int]) -> float:
     return sum(d * math.log2(len(codes) / d) for d in Counter(codes).values())
 
 
-@pytest.mark.parametrize("small", [0, 100])
-@pytest.mark.parametrize("error_feedback", [False, True])
-@pytest.mark.parametrize("code", ["fixed", *CODES])
+@each("small", [0, 100])
+@each("error_feedback", [False, True])
+@each("code", ["fixed", *CODES])
 def test_the_bound_is_reported_for_every_code_and_not_undercut(
     code: str, small: int, error_feedback: bool
 ) -> None:
@@ -141,9 +134,7 @@ def test_the_bound_is_reported_for_every_code_and_not_undercut(
         **({"alpha": 0.2} if error_feedback else {}),
     }
     out = aggregate(
-        build_method("qsgd", code=code, **settings),
-        gradients(range(WORKERS), 0),
-        comm=comm,
+        build_method("qsgd", code=code, **settings), gradients(range(WORKERS), 0), comm=comm
     )
     assert out.shannon_bits is not None
     bounds = out.shannon_bits().tolist()
@@ -213,9 +204,8 @@ def test_ans_costs_a_third_of_a_bit_where_fixed_codes_cost_four() -> None:
 @pytest.mark.parametrize("exchange", ["scatter", "scatter_coded", "sum", "hierarchical"])
 @each_code
 def test_only_a_gather_takes_messages_of_different_lengths(code: str, exchange: str) -> None:
-    with pytest.raises(
-        ValueError, match=f"code={code}.*exchange={exchange}.*type exchange=gather or code=fixed"
-    ):
+    says = f"code={code}.*exchange={exchange}.*type exchange=gather or code=fixed"
+    with pytest.raises(ValueError, match=says):
         build_method("qsgd", code=code, exchange=exchange)
 
 
@@ -227,8 +217,8 @@ def test_codes_on_no_grid_are_refused() -> None:
         apply_code(OffGrid(), "ans")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("code", ["elias_dense", "elias_sparse", "ans"])
-@pytest.mark.parametrize("level_count", [2, 4, 256])
+@each("code", ["elias_dense", "elias_sparse", "ans"])
+@each("level_count", [2, 4, 256])
 def test_codes_of_any_length_need_a_level_at_zero(code: Any, level_count: int) -> None:
     with pytest.raises(
         ValueError,

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from layout_cases import one_tensor, wire_bits_over_gloo
 from method_cases import aggregate, flat, gradients
+from nightly import each
 
 from gcbench.check.promises import VECTORS, check_contractive
 from gcbench.codecs.packing import ONE_SPAN, Units, pack_lanes, unpack_lanes
@@ -32,7 +33,7 @@ def mean_of(grads: Grads) -> torch.Tensor:
     return flat({k: g.mean(0, keepdim=True) for k, g in grads.items()})
 
 
-@pytest.mark.parametrize("exchange", ["gather", "scatter", "scatter_coded", "sum"])
+@each("exchange", ["gather", "scatter", "scatter_coded", "sum"])
 def test_every_way_is_unbiased_and_workers_round_by_chances_of_their_own(
     exchange: Exchange,
 ) -> None:
@@ -52,7 +53,7 @@ def test_every_way_is_unbiased_and_workers_round_by_chances_of_their_own(
     assert error < 2 * (spread / steps) ** 0.5
 
 
-@pytest.mark.parametrize("exchange", ["scatter", "scatter_coded", "sum"])
+@each("exchange", ["scatter", "scatter_coded", "sum"])
 def test_enough_levels_give_the_mean(exchange: Exchange) -> None:
     grads = gradients(range(4), 0)
     out = aggregate(build_exchange(QSGD(127, bucket_size=8), exchange), grads)
@@ -73,7 +74,7 @@ def test_summed_codes_are_the_sum_of_what_was_sent() -> None:
     torch.testing.assert_close(flat(out.update), mean_of(out.sent()), rtol=1e-6, atol=1e-7)
 
 
-@pytest.mark.parametrize("exchange", ["scatter", "scatter_coded"])
+@each("exchange", ["scatter", "scatter_coded"])
 def test_scattered_signs_are_safe_under_error_feedback(exchange: Exchange) -> None:
     """A worker's residual is the error of its own code, whatever the owner of a shard does."""
     compressor = build_exchange(ScaledSign(bucket_size=16), exchange)
@@ -129,9 +130,7 @@ def test_what_a_biased_second_coding_leaves_out_is_made_up_for_by_the_owner() ->
     torch.testing.assert_close(total / 40, grads["w"].mean(0, keepdim=True))
 
 
-@pytest.mark.parametrize(
-    ("levels", "workers"), [(1, 2), (7, 9), (1, 63), (7, 16), (127, 1024), (127, 4)]
-)
+@each(("levels", "workers"), [(1, 2), (7, 9), (1, 63), (7, 16), (127, 1024), (127, 4)])
 def test_sums_of_the_highest_codes_fit_in_lanes_no_wider_than_the_smallest_integer(
     levels: int, workers: int
 ) -> None:
@@ -224,7 +223,7 @@ def test_shards_are_those_of_exchange_scatter_and_the_rest_is_remembered(
     torch.testing.assert_close(sent.mean(0), kept.update["flat"].flatten())
 
 
-@pytest.mark.parametrize("workers", [1, 3])
+@each("workers", [1, 3])
 def test_a_sum_of_all_tensors_end_to_end_is_that_of_each(workers: int) -> None:
     def draw() -> Grads:
         kernels = torch.randn(workers, 3, 5, 5, 4).permute(0, 4, 1, 2, 3)  # in channels_last order

@@ -9,6 +9,7 @@ import torch
 from gloo_pool import pool
 from layout_cases import traces_in_one_process, traces_over_gloo
 from method_cases import SHAPES, aggregate, build_method, flat, gradients
+from nightly import each
 from torch import Tensor
 
 from gcbench.codecs.noise import Noise
@@ -54,10 +55,8 @@ def test_nodes_of_one_worker_gather(codec: str) -> None:
 
 def test_it_is_unbiased_where_the_codec_is() -> None:
     compressor, grads, steps = Hierarchical(QSGD(3, bucket_size=16), 2), gradients(range(4), 0), 400
-    assert (
-        compressor.properties.unbiased
-        and not Hierarchical(ScaledSign(bucket_size=16), 2).properties.unbiased
-    )
+    assert compressor.properties.unbiased
+    assert not Hierarchical(ScaledSign(bucket_size=16), 2).properties.unbiased
     updates = torch.cat([flat(aggregate(compressor, grads, number=i).update) for i in range(steps)])
     error = (updates.mean(0) - flat(grads).mean(0)).norm()
     assert error < 2 * (updates.var(0).sum() / steps).sqrt()
@@ -78,7 +77,7 @@ def test_what_was_sent_is_the_gradient_less_the_error_of_the_nodes_code(codec: s
     assert missing.abs().max() > 1e-3
 
 
-@pytest.mark.parametrize(("alpha", "beta"), [(1.0, 1.0), (0.2, 0.9)])
+@each(("alpha", "beta"), [(1.0, 1.0), (0.2, 0.9)])
 def test_a_node_remembers_as_one_worker_would(alpha: float, beta: float) -> None:
     compressor = build(
         ScaledSign(bucket_size=16),
@@ -137,9 +136,7 @@ def test_a_node_sends_its_code_once_to_each_other_node() -> None:
     codec: Codec = QSGD(7, bucket_size=512)
     grads = {"w": torch.randn(8, 40_000, generator=torch.Generator().manual_seed(0))}
     code = codec.encode(
-        grads["w"][:1],
-        (40_000,),
-        Noise(torch.zeros(1, 2, dtype=torch.int32), ((0, 40_000),)),
+        grads["w"][:1], (40_000,), Noise(torch.zeros(1, 2, dtype=torch.int32), ((0, 40_000),))
     )
     code_bits = sum(8 * m.element_size() * m.numel() for m in code)
     for size in (2, 4):
@@ -157,7 +154,7 @@ def test_a_node_sends_its_code_once_to_each_other_node() -> None:
 # Real processes
 
 
-@pytest.mark.parametrize(("processes", "workers"), [(4, 4), (2, 4), (4, 8), (2, 8)])
+@each(("processes", "workers"), [(4, 4), (2, 4), (4, 8), (2, 8)])
 def test_virtual_workers_are_those_of_processes_that_share_nodes(
     processes: int, workers: int
 ) -> None:

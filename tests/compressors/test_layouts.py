@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from functools import cache
 
-import pytest
 from gloo_pool import pool
 from layout_cases import traces_over_gloo
 from method_cases import ALL, DIFFERENT, FEW, Trace, compose_method, compressor_of, variants
-from nightly import slow_but
+from nightly import loop_over
 
 from gcbench.check.layouts import check_bits, check_replicas, check_residuals, check_updates_agree
 from gcbench.check.promises import rounding_of_sums
@@ -27,10 +26,6 @@ FAST = {
     "2x2": [key for key in FEW if key[0] in ("qsgd", "powersgd", "top_k", "maxnorm")],
     "4x1": FEW,
 }
-CASES = slow_but(
-    [(layout, *key) for layout in PROCESSES for key in FAST[layout]],
-    [(layout, *key) for layout in PROCESSES for key in DIFFERENT],
-)
 
 
 @cache
@@ -40,9 +35,12 @@ def traces(layout: str, fast: bool) -> list[dict[Key, Trace]]:
     return pool(PROCESSES[layout]).run(traces_over_gloo, compressors)
 
 
-@pytest.mark.parametrize(("layout", "choice", "variant"), CASES)
+@loop_over(
+    [(layout, *key) for layout in PROCESSES for key in FAST[layout]],
+    [(layout, *key) for layout in PROCESSES for key in DIFFERENT],
+)
 def test_processes_do_what_their_virtual_twins_do(
-    virtual_traces: dict[Key, Trace], layout: str, choice: str, variant: str
+    layout: str, choice: str, variant: str, virtual_traces: dict[Key, Trace]
 ) -> None:
     key = choice, variant
     processes = [process[key] for process in traces(layout, key in FAST[layout])]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from method_cases import aggregate, build_method, flat, gradients
+from nightly import each
 from torch import Tensor
 
 from gcbench.compressors import State, build
@@ -48,8 +49,8 @@ def test_updates_and_residuals_are_those_of_the_algorithm() -> None:
         assert scales == [(4, -(-g[0].numel() // 512)) for g in grads.values()]
 
 
-@pytest.mark.parametrize("levels", [1, 7, 127])
-@pytest.mark.parametrize("size", [16, 4096])
+@each("levels", [1, 7, 127])
+@each("size", [16, 4096])
 def test_a_value_goes_to_the_nearest_level_and_never_past_zero(levels: int, size: int) -> None:
     v = torch.randn(2, 4000, generator=torch.Generator().manual_seed(0)) ** 3
     sent = aggregate(build(NearestLevel(levels, bucket_size=size)), {"w": v}).sent()["w"]

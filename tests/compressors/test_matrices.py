@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from method_cases import CHOICES, aggregate, build_unchecked, keys_of
+from nightly import each
 from torch import Tensor, nn
 
 from gcbench.comm.collectives import Comm
@@ -65,7 +66,7 @@ def test_all_methods_of_factors_are_tried() -> None:
     } == set(OF_MATRICES)
 
 
-@pytest.mark.parametrize("name", EVERY)
+@each("name", EVERY)
 def test_a_stack_is_its_matrices_to_the_bit(name: str) -> None:
     """Updates, states and bits are those of a list of matrices, such as experts one by one."""
     stacked, listed = [], []
@@ -89,7 +90,7 @@ def test_a_stack_is_its_matrices_to_the_bit(name: str) -> None:
     assert state.replace(only).shared.keys() == state.shared.keys()
 
 
-@pytest.mark.parametrize("method", [RandomK(2), RandomBlock(2)])
+@each("method", [RandomK(2), RandomBlock(2)])
 def test_a_stack_has_the_budget_of_its_matrices(method: Compressor) -> None:
     _, _, comm = steps(build(method), [{"w": draw(0, (4, 9, 7))}])
     assert comm.meter.sent_bits[0] == 32 * 4 * 2 * (9 + 7)

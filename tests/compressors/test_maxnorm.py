@@ -11,6 +11,7 @@ import torch
 from gloo_pool import pool
 from layout_cases import traces_in_one_process, traces_over_gloo
 from method_cases import WORKERS, aggregate, build_method, flat
+from nightly import each
 from torch import Tensor
 
 from gcbench.codecs.scales import Norm
@@ -49,8 +50,8 @@ METHODS: list[tuple[Any, int]] = [  # each with its smallest scale
 ]
 
 
-@pytest.mark.parametrize("norm", ["l2", "linf"])
-@pytest.mark.parametrize(("method", "smallest"), METHODS)
+@each("norm", ["l2", "linf"])
+@each(("method", "smallest"), METHODS)
 def test_unbiased_within_the_bound_of_the_lemmas(method: Any, smallest: int, norm: Norm) -> None:
     """E||Q(g) - g||^2 <= min(n / s^2, sqrt(n) / s) ||w||_2^2 for every worker.
 
@@ -79,8 +80,8 @@ def scale_of(rows: Tensor, norm: str) -> float:
     return float(rows.abs().max() if norm == "linf" else rows.norm(dim=1).max())
 
 
-@pytest.mark.parametrize("norm", ["l2", "linf"])
-@pytest.mark.parametrize("levels", [1, 7, 300])
+@each("norm", ["l2", "linf"])
+@each("levels", [1, 7, 300])
 def test_all_tensors_and_workers_are_on_one_grid(levels: int, norm: Norm) -> None:
     rows = rows_of_different_norms()
     grads = {"w": rows[:, :400], "x": 1e-3 * rows[:, 400:]}
@@ -99,7 +100,7 @@ def test_values_on_the_grid_stay_there() -> None:
 # Sums
 
 
-@pytest.mark.parametrize(
+@each(
     ("method", "bits"),
     [
         (MaxNorm(1), 12),
@@ -125,8 +126,8 @@ def test_no_sum_of_1024_workers_overflows(method: Compressor, bits: int) -> None
     assert comm.meter.sent_bits[0] == 32 + agreed + 64 * lanes
 
 
-@pytest.mark.parametrize("method", [MaxNorm(7), MaxNorm(256), MultiScale([2, 6]), MultiScale([4])])
-@pytest.mark.parametrize("workers", [1, 3, 300])
+@each("method", [MaxNorm(7), MaxNorm(256), MultiScale([2, 6]), MultiScale([4])])
+@each("workers", [1, 3, 300])
 def test_the_sum_of_codes_is_the_code_of_the_sum(method: Any, workers: int) -> None:
     """Compression commutes with aggregation (section 3.1), in integers."""
     rows = randn(workers, 64) ** 3
@@ -180,8 +181,8 @@ def by_equation_11(rows: Tensor, w: float, scales: Sequence[int]) -> list[int]:
     return [min(column) for column in zip(*by_worker, strict=True)]
 
 
-@pytest.mark.parametrize("norm", ["l2", "linf"])
-@pytest.mark.parametrize("scales", [[2, 6], [6, 2], [8, 12], [0, 1, 2, 3], [1, 3, 5], [4]])
+@each("norm", ["l2", "linf"])
+@each("scales", [[2, 6], [6, 2], [8, 12], [0, 1, 2, 3], [1, 3, 5], [4]])
 def test_scales_are_those_of_equation_11(scales: list[int], norm: Norm) -> None:
     rows = randn(3, 200) ** 3
     rows[:, 0], rows[0, 1], rows[:, 2] = 0, 2 * rows.abs().max(), rows[:, 3]
@@ -194,7 +195,7 @@ def test_scales_are_those_of_equation_11(scales: list[int], norm: Norm) -> None:
     assert len(set(shared)) > 1 or len(scales) == 1 or norm == "l2"
 
 
-@pytest.mark.parametrize("scales", [[2, 6], [0, 2, 4], [8, 12]])
+@each("scales", [[2, 6], [0, 2, 4], [8, 12]])
 def test_no_code_exceeds_the_smallest_scale(scales: list[int]) -> None:
     """The largest code reaches the smallest scale; otherwise lanes would be wider than needed."""
     rows = randn(3, N) ** 3
@@ -205,7 +206,7 @@ def test_no_code_exceeds_the_smallest_scale(scales: list[int]) -> None:
     assert codes.abs().max().round() == 2 ** min(scales)
 
 
-@pytest.mark.parametrize(
+@each(
     ("norm", "workers", "low", "high"),
     [("l2", 1, 0.0, 0.07), ("l2", 8, 0.0, 0.07), ("linf", 1, 0.8, 0.92), ("linf", 2, 0.93, 0.99)],
 )
@@ -250,7 +251,7 @@ def test_analytic_ratios_are_those_of_the_paper() -> None:
 # The 2-norm
 
 
-@pytest.mark.parametrize("levels", [4, 16])
+@each("levels", [4, 16])
 def test_the_2_norm_of_many_values_leaves_little_but_noise(levels: int) -> None:
     """The relative variance of Gaussian values is sqrt(2 / pi) sqrt(n) / s - 1.
 
@@ -282,7 +283,7 @@ def test_the_2_norm_of_the_published_network_is_hopeless_at_few_bits() -> None:
 # Mistakes
 
 
-@pytest.mark.parametrize("scales", ["[]", "[2,2]", "[2,13]", "[a]", "6", "[true]"])
+@each("scales", ["[]", "[2,2]", "[2,13]", "[a]", "6", "[true]"])
 def test_the_command_line_names_them_too(scales: str) -> None:
     with pytest.raises(ValueError, match="type different whole numbers from"):
         build_method("maxnorm_multiscale", scales=scales)

@@ -6,6 +6,7 @@ import outside
 import pytest
 import torch
 from method_cases import aggregate, flat, gradients
+from nightly import each
 
 from gcbench.compressors import build
 from gcbench.compressors.natural import Natural
@@ -19,8 +20,8 @@ def rounded(values: list[float], copies: int, number: int = 0) -> torch.Tensor:
     return aggregate(build(Natural()), {"w": x}, number=number).update["w"].view(-1, copies)
 
 
-@pytest.mark.parametrize("exponent", [-125, -30, 0, 7, 120])
-@pytest.mark.parametrize("mantissa", [0.0, 0.05, 1 / 3, 0.5, 0.9])
+@each("exponent", [-125, -30, 0, 7, 120])
+@each("mantissa", [0.0, 0.05, 1 / 3, 0.5, 0.9])
 def test_a_value_goes_to_either_power_around_it_unbiased(exponent: int, mantissa: float) -> None:
     """The variance is m (1 - m) 4^e, at most an eighth of the square, reached at m = 1/3."""
     t, n = (1 + mantissa) * 2.0**exponent, 200_000
@@ -34,7 +35,7 @@ def test_a_value_goes_to_either_power_around_it_unbiased(exponent: int, mantissa
         assert variance < 1 / 8 * 1.02
 
 
-@pytest.mark.parametrize("tail", [1, 5])
+@each("tail", [1, 5])
 def test_the_variance_of_a_vector_is_at_most_an_eighth(tail: int) -> None:
     v = torch.randn(1, 4000, generator=torch.Generator().manual_seed(tail)) ** tail
     steps = [aggregate(build(Natural()), {"w": v}, number=i).update["w"] for i in range(50)]

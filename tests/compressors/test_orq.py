@@ -8,6 +8,7 @@ from typing import cast
 import pytest
 import torch
 from method_cases import aggregate, build_method, flat
+from nightly import each
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
@@ -20,7 +21,6 @@ from gcbench.compressors.even_levels import EvenLevels
 from gcbench.compressors.linear import Linear
 from gcbench.compressors.orq import ORQ
 from gcbench.compressors.qsgd import QSGD
-from gcbench.config import ConfigError
 from gcbench.models.cifar_resnet import resnet110
 
 N = 2048 * 200
@@ -51,14 +51,14 @@ def sample(density: str, n: int = N) -> Tensor:
 ERRORS = {ORQ: (2.68, 0.50, 0.11), EvenLevels: (2.91, 1.06, 0.31), Linear: (2.69, 1.21, 0.51)}
 
 
-@pytest.mark.parametrize("method", ERRORS)
+@each("method", ERRORS)
 def test_errors_on_laplace(method: type[ORQ] | type[EvenLevels] | type[Linear]) -> None:
     for count, expected in zip((3, 5, 9), ERRORS[method], strict=True):
         assert relative_error(method(count), sample("laplace")) == pytest.approx(expected, rel=0.1)
 
 
-@pytest.mark.parametrize("count", [3, 5, 9])
-@pytest.mark.parametrize("density", ["normal", "laplace", "t3"])
+@each("count", [3, 5, 9])
+@each("density", ["normal", "laplace", "t3"])
 def test_orq_errs_less_than_the_others(density: str, count: int) -> None:
     v = sample(density)
     assert relative_error(ORQ(count), v) < min(
@@ -66,7 +66,7 @@ def test_orq_errs_less_than_the_others(density: str, count: int) -> None:
     )
 
 
-@pytest.mark.parametrize("count", [3, 5, 9])
+@each("count", [3, 5, 9])
 def test_uniform_values_leave_nothing_to_gain(count: int) -> None:
     """Remark 1.1: the optimal levels are the even ones; the error is that of a gap 2 / (s - 1)."""
     v = sample("uniform")
@@ -75,9 +75,7 @@ def test_uniform_values_leave_nothing_to_gain(count: int) -> None:
         assert relative_error(method, v) == pytest.approx(expected, rel=0.02)
 
 
-@pytest.mark.parametrize(
-    ("density", "pb", "b"), [("normal", 0.453, 0.363), ("laplace", 0.579, 0.5)]
-)
+@each(("density", "pb", "b"), [("normal", 0.453, 0.363), ("laplace", 0.579, 0.5)])
 def test_errors_of_bingrad(density: str, pb: float, b: float) -> None:
     """They are below the errors of three levels; that of the biased BinGrad-b is the lowest.
 
@@ -124,7 +122,7 @@ def test_variance_of_terngrad() -> None:
     assert torch.equal(sent(EvenLevels(3), on.repeat(50, 1)).float(), on.repeat(50, 1))
 
 
-@pytest.mark.parametrize("levels", [1, 4, 7])
+@each("levels", [1, 4, 7])
 def test_odd_counts_are_those_of_qsgd(levels: int) -> None:
     """They have the same grid, and the same error up to chance."""
     v = sample("laplace", 2048 * 20)
@@ -134,7 +132,7 @@ def test_odd_counts_are_those_of_qsgd(levels: int) -> None:
     torch.testing.assert_close(codes, codes.round(), rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("method", [ORQ(5), Linear(5), EvenLevels(5), BinGradPB(), BinGradB()])
+@each("method", [ORQ(5), Linear(5), EvenLevels(5), BinGradPB(), BinGradB()])
 def test_what_one_worker_sends_depends_on_its_own_values_alone(method: Codec) -> None:
     v = sample("laplace", 4100)
     alone = sent(method, v)
@@ -145,7 +143,7 @@ def test_what_one_worker_sends_depends_on_its_own_values_alone(method: Codec) ->
 # Promises
 
 
-@pytest.mark.parametrize(
+@each(
     "method",
     [EvenLevels(2, bucket_size=2), EvenLevels(3, bucket_size=4), EvenLevels(4, bucket_size=9)],
 )
@@ -181,7 +179,7 @@ def test_default_buckets_of_three_levels_expand() -> None:
     assert relative_error(Linear(5), v) > 1 and Linear(5).properties == Properties(unbiased=True)
 
 
-@pytest.mark.parametrize("method", [BinGradPB(bucket_size=32), BinGradB(bucket_size=32)])
+@each("method", [BinGradPB(bucket_size=32), BinGradB(bucket_size=32)])
 def test_bingrad_always_contracts(method: BinGradPB | BinGradB) -> None:
     torch.manual_seed(0)
     for v in (
@@ -215,8 +213,8 @@ def test_bits_a_value(choice: str, per_value: float) -> None:
 # Levels on which all workers agree
 
 
-@pytest.mark.parametrize("method", [ORQ, Linear, EvenLevels])
-@pytest.mark.parametrize(("count", "workers"), [(3, 1), (3, 4), (5, 3), (9, 3)])
+@each("method", [ORQ, Linear, EvenLevels])
+@each(("count", "workers"), [(3, 1), (3, 4), (5, 3), (9, 3)])
 def test_sums_are_those_of_what_was_sent_on_common_levels(
     method: type[ORQ] | type[Linear] | type[EvenLevels], count: int, workers: int
 ) -> None:
@@ -236,8 +234,8 @@ def test_sums_are_those_of_what_was_sent_on_common_levels(
     assert errors.mean(0).square().sum() < 2 * errors.square().sum(1).mean() / repeats
 
 
-@pytest.mark.parametrize("workers", [2, 3])
-@pytest.mark.parametrize("count", [2, 4])
+@each("workers", [2, 3])
+@each("count", [2, 4])
 def test_even_counts_of_levels_are_summed_too(count: int, workers: int) -> None:
     """With an even number of levels, zero is between two codes."""
     out = aggregate(
@@ -264,7 +262,7 @@ def test_bingrad_agrees_on_the_largest_level() -> None:
     assert torch.allclose(sent_ones.abs().double(), max(b).expand(sent_ones.shape), rtol=1e-6)
 
 
-@pytest.mark.parametrize(("count", "workers"), [(3, 5), (5, 7), (9, 10)])
+@each(("count", "workers"), [(3, 5), (5, 7), (9, 10)])
 def test_counts_cost_less_than_a_gather_from_some_workers_on(count: int, workers: int) -> None:
     def received(exchange: str, workers: int) -> float:
         comm, rows = Comm(workers), sample("normal", workers * 8192).view(workers, -1)
@@ -277,14 +275,12 @@ def test_counts_cost_less_than_a_gather_from_some_workers_on(count: int, workers
 
 
 def test_counts_that_cost_no_less_than_fp32_are_refused() -> None:
-    with pytest.raises(
-        ValueError,
-        match="17 levels by 4 workers take 38 bits per value.*type exchange=scatter_coded",
-    ):
+    says = "17 levels by 4 workers take 38 bits per value.*type exchange=scatter_coded"
+    with pytest.raises(ValueError, match=says):
         aggregate(build(ORQ(17), exchange="sum"), {"w": sample("normal", 64).expand(4, -1)})
 
 
-@pytest.mark.parametrize("exchange", ["scatter", "scatter_coded"])
+@each("exchange", ["scatter", "scatter_coded"])
 def test_a_tensor_is_no_bucket_where_it_is_cut(exchange: str) -> None:
     with pytest.raises(ValueError, match="type per_layer=false"):
         build_method("orq", per_layer=True, exchange=exchange)
@@ -315,12 +311,6 @@ def test_per_layer_makes_every_tensor_a_bucket() -> None:
         aggregate(build_method("bingrad_b", per_layer=True), {"w": v, "x": 3 * v[:, :10]}).sent()
     )
     assert one[0, :5000].unique().numel() == one[0, 5000:].unique().numel() == 2
-
-
-@pytest.mark.parametrize("sentence", [{"level_count": 4}, {"bucket_size": "null"}])
-def test_mistakes_on_the_command_line_name_the_key(sentence: dict[str, int | str]) -> None:
-    with pytest.raises(ConfigError, match=next(iter(sentence))):
-        build_method("orq", **sentence)
 
 
 # Buckets through the gradient

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from method_cases import aggregate, flat, gradients
+from nightly import each
 from torch import Tensor
 
 from gcbench.comm.collectives import Comm
@@ -40,7 +41,7 @@ def test_steps_with_residuals_are_those_of_the_plain_function() -> None:
         state = out.state
 
 
-@pytest.mark.parametrize("rank", [1, 2, 4])
+@each("rank", [1, 2, 4])
 def test_a_gradient_of_low_rank_is_reproduced(rank: int) -> None:
     mean = randn(30, rank) @ randn(rank, 20, seed=1)
     noise = randn(4, 30, 20, seed=2)
@@ -49,7 +50,7 @@ def test_a_gradient_of_low_rank_is_reproduced(rank: int) -> None:
     assert relative_error(out.update["w"], grads["w"]) < 1e-5
 
 
-@pytest.mark.parametrize("rows", [1, 2, 3])
+@each("rows", [1, 2, 3])
 def test_rank_is_clipped_to_the_smaller_side(rows: int) -> None:
     """The update is then exact, for example for the two opposite rows of two classes."""
     g = randn(1, rows, 50)
@@ -60,10 +61,8 @@ def test_rank_is_clipped_to_the_smaller_side(rows: int) -> None:
     assert relative_error(out.update["w"], g) < 1e-5
 
 
-@pytest.mark.parametrize("rank", [2, 4])
-@pytest.mark.parametrize(
-    "kind", ["equal rows", "equal columns", "two classes", "one row", "outer product"]
-)
+@each("rank", [2, 4])
+@each("kind", ["equal rows", "equal columns", "two classes", "one row", "outer product"])
 def test_rank_above_that_of_the_gradient_adds_nothing(kind: str, rank: int) -> None:
     """Dependent columns of P are not counted twice, at any step."""
     row, column = randn(1, 40), randn(30, 1, seed=1)
@@ -105,7 +104,7 @@ def falling(*shape: int, seed: int = 0) -> Tensor:
     return (u * 0.8 ** torch.arange(float(s.shape[-1])).expand_as(s).unsqueeze(-2)) @ v
 
 
-@pytest.mark.parametrize("rank", [1, 2, 4])
+@each("rank", [1, 2, 4])
 def test_more_iterations_come_nearer_to_the_best_approximation(rank: int) -> None:
     """The iterations are those of one step, which starts from random factors."""
     g = falling(1, 40, 30)
@@ -128,7 +127,7 @@ def test_iterations_in_a_step_are_those_of_many_steps_on_one_matrix() -> None:
     torch.testing.assert_close(at_once.update["w"], out.update["w"], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("rank", [1, 2, 7])
+@each("rank", [1, 2, 7])
 def test_svd_is_the_truncated_one_of_the_mean(rank: int) -> None:
     """Two matrices have the same shape, and one has a side shorter than the largest rank."""
     grads = {"a": randn(3, 12, 9), "b": randn(3, 12, 3, 3, seed=1), "c": randn(3, 4, 20, seed=2)}
@@ -143,7 +142,7 @@ def test_svd_is_the_truncated_one_of_the_mean(rank: int) -> None:
     assert comm.meter.sent_bits == [32 * (2 * 12 * 9 + 4 * 20)] * 3
 
 
-@pytest.mark.parametrize("exponent", [-60, 60])
+@each("exponent", [-60, 60])
 def test_iterations_neither_under_nor_overflow(exponent: int) -> None:
     g = randn(2, 20, 30)
     plain = aggregate(PowerSGD(2, iterations=4), {"w": g}).update["w"]
@@ -209,7 +208,7 @@ def test_parameters_start_from_different_factors() -> None:
     assert not torch.allclose(shared["a"], shared["b"], rtol=1e-2)
 
 
-@pytest.mark.parametrize("where", ["whole gradient", "one row", "one of two matrices"])
+@each("where", ["whole gradient", "one row", "one of two matrices"])
 def test_a_gradient_of_zeros_does_not_end_the_warm_start(where: str) -> None:
     u, _, v = torch.linalg.svd(randn(40, 30), full_matrices=False)
     g = ((u * 0.5 ** torch.arange(30.0)) @ v).unsqueeze(0)
@@ -232,7 +231,7 @@ def test_a_gradient_of_zeros_does_not_end_the_warm_start(where: str) -> None:
     assert errors[-1] == pytest.approx(1, abs=1e-3)
 
 
-@pytest.mark.parametrize("exponent", [-80, 80])
+@each("exponent", [-80, 80])
 def test_the_scale_of_gradients_does_not_matter(exponent: int) -> None:
     """A power of two scales every update exactly, though Q grows as the gradients do."""
     plain, scaled = State(), State()
@@ -285,11 +284,8 @@ def test_tensors_become_matrices_by_their_first_dimension() -> None:
     }
     comm = Comm(1)
     out = aggregate(PowerSGD(2), grads, comm=comm)
-    assert {k: q.shape for k, q in out.state.shared.items()} == {
-        "conv": (1, 2, 36),
-        "matrix": (1, 2, 12),
-        "vector": (1, 1, 1),
-    }
+    facts = {k: q.shape for k, q in out.state.shared.items()}
+    assert facts == {"conv": (1, 2, 36), "matrix": (1, 2, 12), "vector": (1, 1, 1)}
     assert comm.meter.sent_bits == [32 * (2 * (6 + 36) + 2 * (10 + 12) + (9 + 1))]
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
 import torch_powersgd
 from gloo_pool import pool
+from nightly import each
 
 
-@pytest.mark.parametrize("rank", [1, 2, 4])
+@each("rank", [1, 2, 4])
 def test_updates_equal_those_of_torch_without_error_feedback(rank: int) -> None:
     """This includes the warm start and batches of one shape; with rank 4, PyTorch uses its QR."""
     for process in pool(2).run(torch_powersgd.compare, rank, 4, False):
@@ -15,7 +15,7 @@ def test_updates_equal_those_of_torch_without_error_feedback(rank: int) -> None:
         assert all(norm > 0.1 for _, _, norm in process)
 
 
-@pytest.mark.parametrize("rank", [1, 2, 4])
+@each("rank", [1, 2, 4])
 def test_matrices_and_their_residuals_equal_those_of_torch(rank: int) -> None:
     """They are compared with residual=aggregated, which is what the hook keeps."""
     for process in pool(2).run(torch_powersgd.compare, rank, 4, True):

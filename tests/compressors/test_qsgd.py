@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from method_cases import aggregate, build_method, flat
+from nightly import each
 from torch import Tensor
 
 from gcbench.compressors import build
@@ -38,8 +39,8 @@ def samples(method: QSGD, v: Tensor, repeats: int) -> Tensor:
     return flat(aggregate(build(method), {"w": rows}).sent())
 
 
-@pytest.mark.parametrize("kind", ["denormals", "zeros"])
-@pytest.mark.parametrize("norm", ["linf", "l2"])
+@each("kind", ["denormals", "zeros"])
+@each("norm", ["linf", "l2"])
 def test_denormals_and_zeros_stay_within_their_scale(kind: str, norm: str) -> None:
     v = torch.arange(N) * 1e-45 if kind == "denormals" else torch.zeros(N)
     decoded = samples(QSGD(7, norm, bucket_size=64), v, 20)  # type: ignore[arg-type]
@@ -47,7 +48,7 @@ def test_denormals_and_zeros_stay_within_their_scale(kind: str, norm: str) -> No
     assert (decoded >= 0).all() and decoded.max() <= 1.01 * 8 * v.max()
 
 
-@pytest.mark.parametrize("levels", [1, 2, 3, 5, 7, 12, 100, 127])
+@each("levels", [1, 2, 3, 5, 7, 12, 100, 127])
 def test_values_are_the_levels_and_nothing_else(levels: int) -> None:
     v = adversarial()["random"]
     v[0] = 8.0  # the scale
@@ -62,9 +63,7 @@ def test_values_on_a_level_stay_there() -> None:
     assert torch.equal(samples(QSGD(4, bucket_size=9), v, 100).float(), v.repeat(100, 1))
 
 
-@pytest.mark.parametrize(
-    ("levels", "bits"), [(1, 2), (2, 3), (3, 3), (4, 4), (5, 4), (7, 4), (8, 5), (127, 8)]
-)
+@each(("levels", "bits"), [(1, 2), (2, 3), (3, 3), (4, 4), (5, 4), (7, 4), (8, 5), (127, 8)])
 def test_bits_that_levels_need(levels: int, bits: int) -> None:
     assert (
         QSGD(levels, bucket_size=512).analytic_bits_per_value
@@ -73,7 +72,7 @@ def test_bits_that_levels_need(levels: int, bits: int) -> None:
     )
 
 
-@pytest.mark.parametrize("bits", range(2, 9))
+@each("bits", range(2, 9))
 def test_bits_of_the_command_line_are_levels_with_a_sign(bits: int) -> None:
     method: Any = build_method("qsgd", bits=bits, min_size=0)
     assert method.inner.codec.levels == 2 ** (bits - 1) - 1
@@ -104,8 +103,8 @@ def test_the_update_is_the_mean_of_what_was_sent() -> None:
     torch.testing.assert_close(flat(out.update)[0], flat(out.sent()).mean(0), rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize(("levels", "bucket"), [(1, 3), (2, 15), (7, 195)])
-@pytest.mark.parametrize("norm", ["linf", "l2"])
+@each(("levels", "bucket"), [(1, 3), (2, 15), (7, 195)])
+@each("norm", ["linf", "l2"])
 def test_contractive_holds_up_to_the_largest_bucket_that_promises_it(
     levels: int, bucket: int, norm: str
 ) -> None:

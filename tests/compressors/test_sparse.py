@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 from method_cases import aggregate, build_method, flat, gradients
+from nightly import each
 from torch import Tensor
 
 from gcbench.codecs.indices import (
@@ -30,7 +31,7 @@ def randn(*shape: int, seed: int = 0) -> Tensor:
 # Positions
 
 
-@pytest.mark.parametrize(("n", "k"), [(1, 1), (10, 3), (1000, 1), (1000, 999), (1000, 1000)])
+@each(("n", "k"), [(1, 1), (10, 3), (1000, 1), (1000, 999), (1000, 1000)])
 def test_largest_are_those_of_a_stable_sort(n: int, k: int) -> None:
     """There are many ties; of equal values, the first ones are taken."""
     x = torch.randint(0, 4, (3, n), generator=torch.Generator().manual_seed(n)).float()
@@ -78,17 +79,12 @@ def test_largest_of_many_are_by_magnitude_and_see_nan(backend: None) -> None:
 
 def test_largest_orders_denormals_infinity_and_nan() -> None:
     x = torch.tensor([[1e-45, 0.0, float("nan"), 1e-40, float("inf"), 3e38]])
-    assert [largest(x, k)[0].tolist() for k in range(1, 6)] == [
-        [2],
-        [2, 4],
-        [2, 4, 5],
-        [2, 3, 4, 5],
-        [0, 2, 3, 4, 5],
-    ]
+    facts = [largest(x, k)[0].tolist() for k in range(1, 6)]
+    assert facts == [[2], [2, 4], [2, 4, 5], [2, 3, 4, 5], [0, 2, 3, 4, 5]]
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 7, 9, 100, 256, 257, 1000, 65536, 65537, 100_000])
-@pytest.mark.parametrize("share", [0.0, 0.002, 0.05, 0.5, 1.0])
+@each("n", [1, 2, 3, 7, 9, 100, 256, 257, 1000, 65536, 65537, 100_000])
+@each("share", [0.0, 0.002, 0.05, 0.5, 1.0])
 def test_positions_come_back_in_the_bytes_that_were_promised(n: int, share: float) -> None:
     k = max(1, int(share * n))
     index = (
@@ -118,10 +114,10 @@ def test_top_k_by_hand() -> None:
     assert torch.equal(out.update["w"], torch.tensor([[0.0, 1.5, -1.5, 0.0, 0.0]]))
 
 
-@pytest.mark.parametrize(
+@each(
     ("fraction", "n", "k"), [(0.5 / 136, 272, 1), (0.5 / 136, 271, 1), (0.5 / 136, 272_000, 1000)]
 )
-@pytest.mark.parametrize("digits", [17, 12])
+@each("digits", [17, 12])
 def test_a_fraction_is_counted_as_it_was_meant(
     fraction: float, n: int, k: int, digits: int
 ) -> None:
@@ -129,8 +125,8 @@ def test_a_fraction_is_counted_as_it_was_meant(
     assert TopK(0.1).count(9) == 1 and TopK(0.25).count(11) == 2 and TopK(1.0).count(7) == 7
 
 
-@pytest.mark.parametrize("index", ["int32", "auto"])
-@pytest.mark.parametrize("fraction", [0.01, 0.3, 1.0])
+@each("index", ["int32", "auto"])
+@each("fraction", [0.01, 0.3, 1.0])
 def test_positions_of_either_size_say_the_same(fraction: float, index: str) -> None:
     """The largest values of tensors of many sizes are sent, and all bits are metered."""
     grads, comm = gradients(range(3), 0), Comm(3)
@@ -205,10 +201,8 @@ def test_the_residual_keeps_what_was_not_sent(choice: str) -> None:
         out = aggregate(compressor, grads, number=number, state=state)
         sent, residual = out.sent(), out.state.per_worker
         for name, u in corrected.items():
-            assert (
-                torch.equal(sent[name] != 0, residual[name] != u)
-                and not (residual[name] * sent[name]).any()
-            )
+            assert torch.equal(sent[name] != 0, residual[name] != u)
+            assert not (residual[name] * sent[name]).any()
         state, applied = out.state, applied + flat(out.update)
     wanted = 200 * flat(grads).mean(0)
     assert (applied - wanted).norm() < 0.2 * wanted.norm()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from method_cases import aggregate, build_method, gradients
+from nightly import each
 from torch import Tensor
 
 from gcbench.comm.collectives import Comm
@@ -29,7 +29,7 @@ def coded(v: Tensor, k: int, size: int) -> Tensor:
     return out
 
 
-@pytest.mark.parametrize(("size", "k", "n"), [(64, 4, 640), (64, 4, 1000), (4096, 64, 10_000)])
+@each(("size", "k", "n"), [(64, 4, 640), (64, 4, 1000), (4096, 64, 10_000)])
 def test_the_largest_of_each_chunk_become_means_of_four_bins(size: int, k: int, n: int) -> None:
     v = torch.randn(3, n, generator=torch.Generator().manual_seed(0)) ** 3
     compressor = build(SparseLoCo(k / size, size))
@@ -67,7 +67,7 @@ def test_a_position_costs_twelve_bits_and_a_value_two() -> None:
     assert sent == [0, 64 * 14, 3 * 64 * 14]
 
 
-@pytest.mark.parametrize("fraction", [0.01, 0.1, 1.0])
+@each("fraction", [0.01, 0.1, 1.0])
 def test_means_of_bins_err_less_than_zeros_would(fraction: float) -> None:
     for tail in (1, 3, 7):
         v = torch.randn(2, 5000, generator=torch.Generator().manual_seed(tail)) ** tail

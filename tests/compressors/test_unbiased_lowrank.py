@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from method_cases import aggregate, flat
+from nightly import each
 from torch import Tensor
 
 from gcbench.comm.collectives import Comm
@@ -16,7 +17,7 @@ def randn(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-@pytest.mark.parametrize("rank", [1, 3])
+@each("rank", [1, 3])
 def test_the_sketch_is_unbiased_and_its_variance_is_known(rank: int) -> None:
     """E|M U U^T - M|^2 is (m + 1) / r |M|^2, and 1 / N of that for the mean of N draws."""
     repeats, grads = 2000, {"w": randn(1, 8, 15)}
@@ -34,17 +35,15 @@ def test_the_sketch_is_unbiased_and_its_variance_is_known(rank: int) -> None:
 
 def test_the_sketch_multiplies_by_the_identity_on_average() -> None:
     """The update of the identity is U U^T, which is symmetric and the same for all workers."""
-    updates = [
-        aggregate(UnbiasedLowRank(4), {"w": torch.eye(6).expand(3, 6, 6)}, number=k).update["w"][0]
-        for k in range(2000)
-    ]
-    assert all(
-        torch.allclose(u, u.T, atol=1e-5) and torch.linalg.matrix_rank(u) == 4 for u in updates[:10]
-    )
-    torch.testing.assert_close(torch.stack(updates).mean(0), torch.eye(6), rtol=0, atol=0.08)
+    identity = {"w": torch.eye(6).expand(3, 6, 6)}
+    updates = [aggregate(UnbiasedLowRank(4), identity, number=k).update["w"][0] for k in range(800)]
+    for u in updates[:10]:
+        assert torch.allclose(u, u.T, atol=1e-5) and torch.linalg.matrix_rank(u) == 4
+    # Five standard errors of an entry of the diagonal, whose variance is 2 / 4.
+    torch.testing.assert_close(torch.stack(updates).mean(0), torch.eye(6), rtol=0, atol=0.125)
 
 
-@pytest.mark.parametrize("variant", ["text", "alternating"])
+@each("variant", ["text", "alternating"])
 def test_one_worker_with_the_mean_gradient_does_what_all_do(variant: str) -> None:
     method, of_all, of_one = UnbiasedLowRank(2, variant), State(), State()  # type: ignore[arg-type]
     for number in range(4):

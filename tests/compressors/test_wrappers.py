@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from method_cases import CHOICES, aggregate, build_method, flat, gradients
-from nightly import slow_but
+from nightly import each, loop_over
 from torch import Tensor
 
 import gcbench.compressors
@@ -181,7 +181,7 @@ def test_each_worker_is_clipped_as_torch_does() -> None:
     assert torch.equal(spy.seen["matrix"][2], grads["matrix"][2]), "a small gradient is left alone"
 
 
-@pytest.mark.parametrize("rows", [1, 2])
+@each("rows", [1, 2])
 def test_clipping_of_a_worker_does_not_depend_on_who_shares_its_process(rows: int) -> None:
     """The result is equal to the bit, even for tensors that several threads reduce."""
     sizes = [300_000, 100_000, 50_000, 33_000, *range(1, 40)]
@@ -289,7 +289,7 @@ def test_a_wide_limit_clips_nothing() -> None:
     assert equal(spy.seen, grads)
 
 
-@pytest.mark.parametrize("shape", [(), (1,), (5,)])
+@each("shape", [(), (1,), (5,)])
 def test_a_tensor_without_spread_keeps_its_gradient(shape: tuple[int, ...]) -> None:
     grads, spy = {"w": torch.full((2, *shape), 0.3)}, Spy()
     aggregate(SigmaClipping(spy, 2.5), grads)
@@ -306,7 +306,7 @@ def test_values_far_from_zero_are_clipped_at_the_deviation_from_their_mean() -> 
     assert spy.seen["w"].max().item() == pytest.approx(2.5, rel=0.05)
 
 
-@pytest.mark.parametrize("size", [1e-40, 1e-30, 1e-24, 1.0, 1e18, 1e30, 1e38])
+@each("size", [1e-40, 1e-30, 1e-24, 1.0, 1e18, 1e30, 1e38])
 def test_values_of_any_size_are_clipped_alike(size: float) -> None:
     v = torch.randn(1, 1000, generator=torch.Generator().manual_seed(0)).clamp(-3, 3)
     values, norms = Spy(), Spy()
@@ -492,35 +492,31 @@ def test_everything_at_once_works() -> None:
 # Checks of the gradients
 
 
-@pytest.mark.parametrize("choice", CHOICES)
-def test_other_types_than_float32_are_refused_by_name(choice: str) -> None:
-    for dtype in (torch.float16, torch.bfloat16, torch.float64):
-        with pytest.raises(
-            TypeError, match=f"the gradient of matrix is {dtype}; aggregate takes torch.float32"
-        ):
-            aggregate(build_method(choice), {"matrix": torch.randn(2, 8, 8, dtype=dtype)})
+def test_other_types_than_float32_are_refused_by_name() -> None:
+    for choice in CHOICES:
+        for dtype in (torch.float16, torch.bfloat16, torch.float64):
+            says = f"the gradient of matrix is {dtype}; aggregate takes torch.float32"
+            with pytest.raises(TypeError, match=says):
+                aggregate(build_method(choice), {"matrix": torch.randn(2, 8, 8, dtype=dtype)})
 
 
-@pytest.mark.parametrize(
-    ("choice", "shape"),
-    slow_but(
-        [(choice, (0, 5)) for choice in CHOICES] + [("none", (0,)), ("powersgd", (3, 0))],
-        [(choice, shape) for choice in CHOICES for shape in ((0,), (0, 5), (3, 0))],
-    ),
+@loop_over(
+    [(choice, (0, 5)) for choice in CHOICES] + [("none", (0,)), ("powersgd", (3, 0))],
+    [(choice, shape) for choice in CHOICES for shape in ((0,), (0, 5), (3, 0))],
 )
 def test_parameters_without_values_pass_by(choice: str, shape: tuple[int, ...]) -> None:
-    grads = {**gradients(range(2), 0), "empty": torch.zeros(2, *shape)}
+    method, grads = (
+        build_method(choice),
+        {**gradients(range(2), 0), "empty": torch.zeros(2, *shape)},
+    )
     comm, without = Comm(2), Comm(2)
-    out = aggregate(build_method(choice), grads, comm=comm)
+    out = aggregate(method, grads, comm=comm)
     assert list(out.update) == list(out.sent()) == list(grads)
     assert out.update["empty"].shape == (1, *shape) and "empty" not in out.state.per_worker
-    del grads["empty"]
-    assert torch.equal(
-        flat(aggregate(build_method(choice), grads, comm=without).update), flat(out.update)
-    )
+    empty = {"empty": grads.pop("empty")}
+    assert torch.equal(flat(aggregate(method, grads, comm=without).update), flat(out.update))
     assert comm.meter.sent_bits == without.meter.sent_bits
-    nothing = {"empty": torch.zeros(2, *shape)}
-    assert aggregate(build_method(choice), nothing).update["empty"].shape == (1, *shape)
+    assert aggregate(method, empty).update["empty"].shape == (1, *shape)
 
 
 # Buckets through the gradient
@@ -539,7 +535,7 @@ def test_buckets_run_through_the_gradient() -> None:
     assert not torch.equal(through, flat(aggregate(build(QSGD(7, bucket_size=64)), grads).update))
 
 
-@pytest.mark.parametrize(
+@each(
     ("setting", "typed"),
     [
         ({"exchange": "sum"}, "exchange=sum"),
@@ -593,24 +589,24 @@ SAFE: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("method", EXPANDING)
+@each("method", EXPANDING)
 def test_plain_error_feedback_around_an_expanding_quantizer_is_warned_of(method: str) -> None:
     assert warned(EXPANDING[method], error_feedback=True)
     assert warned(EXPANDING[method], error_feedback=True, clip_sigma=2.5)
     assert not warned(EXPANDING[method])
 
 
-@pytest.mark.parametrize("method", EXPANDING)
+@each("method", EXPANDING)
 def test_ecq_is_not_warned_of(method: str) -> None:
     assert not warned(EXPANDING[method], error_feedback=True, alpha=0.2, beta=0.9)
 
 
-@pytest.mark.parametrize("method", SAFE)
+@each("method", SAFE)
 def test_plain_error_feedback_around_a_contraction_is_not_warned_of(method: str) -> None:
     assert not warned(SAFE[method], error_feedback=True)
 
 
-@pytest.mark.parametrize(("alpha", "diverges"), [(1.0, True), (0.1, False)])
+@each(("alpha", "diverges"), [(1.0, True), (0.1, False)])
 def test_the_warning_is_about_something(alpha: float, diverges: bool) -> None:
     """With l2, s = 4 and d = 1024, gamma is 8, and the residual grows without bound at alpha = 1.
 

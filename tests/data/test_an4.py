@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from nightly import each
 
 from gcbench.data import Data
 from gcbench.data.an4 import MEL, an4, flat_start, log_mel
@@ -40,7 +41,7 @@ def test_phones_share_the_frames_evenly() -> None:
     assert flat_start(torch.tensor([3, 1, 2]), 7).tolist() == [3, 3, 3, 1, 1, 2, 2]
 
 
-@pytest.mark.parametrize("hertz", [250.0, 1000.0, 4000.0])
+@each("hertz", [250.0, 1000.0, 4000.0])
 def test_a_tone_is_loudest_in_its_band(hertz: float) -> None:
     features = log_mel(tone(hertz, 0.3))
     assert features.shape == (31, 40)
@@ -56,12 +57,8 @@ def test_filters_overlap_and_cover_the_band() -> None:
 def test_utterances_become_labeled_segments(toy: str) -> None:
     data = an4(toy, frames=20)
     assert isinstance(data, Data)
-    assert (data.task, data.kind, data.shape, data.outputs) == (
-        "classification",
-        "speech",
-        (20, 40),
-        4,
-    )
+    facts = (data.task, data.kind, data.shape, data.outputs)
+    assert facts == ("classification", "speech", (20, 40), 4)
     # 51 frames make segments that start at 0, 20 and 31; the phones are SIL G OW AH SIL.
     whole = flat_start(torch.tensor([3, 1, 2, 0, 3]), 51)
     assert torch.equal(data.train[1], torch.stack([whole[:20], whole[20:40], whole[31:]]))

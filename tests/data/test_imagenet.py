@@ -36,17 +36,10 @@ def small(tmp_path: Path) -> str:
 def test_batches_follow_from_their_place_alone(small: str) -> None:
     one, other = imagenet(small, size=16), imagenet(small, size=16)
     images, labels = one.batch(worker=1, **WHERE)
-    assert isinstance(one, Data) and (one.kind, one.shape, one.outputs, one.train_samples) == (
-        "image",
-        (3, 16, 16),
-        2,
-        20,
-    )
-    assert (
-        images.shape == (3, 3, 16, 16)
-        and images.dtype == torch.float32
-        and labels.dtype == torch.int64
-    )
+    assert isinstance(one, Data)
+    assert (one.kind, one.shape, one.outputs, one.train_samples) == ("image", (3, 16, 16), 2, 20)
+    assert images.shape == (3, 3, 16, 16) and images.dtype == torch.float32
+    assert labels.dtype == torch.int64
     other.batch(worker=0, **WHERE)
     again = other.batch(worker=1, **WHERE)
     assert torch.equal(images, again[0]) and torch.equal(labels, again[1])
@@ -107,16 +100,12 @@ def test_crops_fit_and_have_the_asked_for_areas() -> None:
     assert 0.74 < ratios.min() < 0.76 and 1.32 < ratios.max() < 1.35
     assert {t == 0 for t, *_ in boxes} == {True, False}
     # If no random box fits, it is the largest box at the center.
-    assert crop_box(10, 1000, chance)[2:] == (
-        10,
-        13,
-    )
+    assert crop_box(10, 1000, chance)[2:] == (10, 13)
 
 
 def test_missing_folders_are_explained(tmp_path: Path, small: str) -> None:
-    with pytest.raises(
-        ValueError, match=r"dataset=imagenet: .*/nowhere lacks.*cannot be downloaded.*data\.root"
-    ):
+    says = r"dataset=imagenet: .*/nowhere lacks.*cannot be downloaded.*data\.root"
+    with pytest.raises(ValueError, match=says):
         imagenet(str(tmp_path), folder="nowhere")
     (tmp_path / "imagenet" / "val" / "n02").rename(tmp_path / "imagenet" / "val" / "n03")
     with pytest.raises(ValueError, match="different classes"):

@@ -38,10 +38,8 @@ def test_rows_become_dense_and_labels_classes(folder: Path) -> None:
         10,
     )
     assert data.train[0][3].tolist() == [3, 0, 7, 0] and data.train[1].tolist() == [0, 1] * 5
-    assert data.test[0].tolist() == [[0, 5, 0, 0], [18, 0, 0, 0]] and data.test[1].tolist() == [
-        1,
-        0,
-    ]
+    assert data.test[0].tolist() == [[0, 5, 0, 0], [18, 0, 0, 0]]
+    assert data.test[1].tolist() == [1, 0]
 
 
 def test_a_class_may_be_in_the_test_rows_alone(folder: Path) -> None:
@@ -80,9 +78,8 @@ def test_compressed_files(folder: Path, ending: str, pack: Callable[[bytes], byt
 
 
 def test_missing_files_are_named(folder: Path) -> None:
-    with pytest.raises(
-        ValueError, match=r"neither other nor other\.bz2 or \.xz in .*cjlin.*data\.root"
-    ):
+    says = r"neither other nor other\.bz2 or \.xz in .*cjlin.*data\.root"
+    with pytest.raises(ValueError, match=says):
         libsvm(str(folder.parent), "other", features=4)
 
 

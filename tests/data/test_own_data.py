@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from nightly import each
 from torch.utils.data import TensorDataset
 
 from gcbench.data import ArrayData, as_data
@@ -20,13 +21,8 @@ def convert(inputs: torch.Tensor, targets: torch.Tensor) -> ArrayData:
 
 def test_images_with_labels() -> None:
     data = convert(IMAGES, LABELS)
-    assert (data.name, data.task, data.kind, data.shape, data.outputs) == (
-        "mine",
-        "classification",
-        "image",
-        (1, 4, 4),
-        3,
-    )
+    facts = (data.name, data.task, data.kind, data.shape, data.outputs)
+    assert facts == ("mine", "classification", "image", (1, 4, 4), 3)
     assert torch.equal(data.test_batch(0, 6)[0], IMAGES)
 
 
@@ -66,7 +62,7 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize(("made", "message"), BAD.values(), ids=BAD)
+@each(("made", "message"), BAD.values())
 def test_anything_else_is_explained(made: object, message: str) -> None:
     with pytest.raises(ValueError, match=f"dataset=mine.*{message}"):
         as_data(made, "mine")

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import pytest
 import torch
+from nightly import each
 
-from gcbench.config import ConfigError
 from gcbench.data import Data
 from gcbench.data.digits import digits
 from gcbench.data.synthetic import synthetic, synthetic_rows
-from gcbench.launch.instantiate import make
 
 
 def test_digits_split_is_fixed_and_stratified() -> None:
     data = digits()
-    assert (data.train_samples, len(data.test[0]), data.shape, data.kind) == (
-        1437,
-        360,
-        (1, 8, 8),
-        "image",
-    )
+    facts = (data.train_samples, len(data.test[0]), data.shape, data.kind)
+    assert facts == (1437, 360, (1, 8, 8), "image")
     assert torch.equal(data.test[0], digits().test[0])
     counts = data.test[1].bincount()
     assert len(counts) == 10 and counts.min() >= 34
@@ -30,7 +25,7 @@ def test_digits_are_standardized() -> None:
     assert abs(float(images.mean())) < 1e-5 and abs(float(images.std()) - 1) < 1e-5
 
 
-@pytest.mark.parametrize("fraction", [0, 1, -0.5])
+@each("fraction", [0, 1, -0.5])
 def test_digits_refuses_an_empty_split(fraction: float) -> None:
     with pytest.raises(ValueError, match=r"dataset\.test_fraction=.*0\.2"):
         digits(fraction)
@@ -77,11 +72,8 @@ def test_synthetic_rows_are_made_on_demand() -> None:
         (6,),
         1,
     )
-    assert (
-        inputs.shape == (50, 6)
-        and targets.shape == (50, 1)
-        and inputs.dtype == targets.dtype == torch.float32
-    )
+    assert inputs.shape == (50, 6) and targets.shape == (50, 1)
+    assert inputs.dtype == targets.dtype == torch.float32
     assert torch.equal(
         inputs, synthetic_rows(samples=1000, features=6, seed=3).batch(worker=2, **where)[0]
     )
@@ -100,9 +92,3 @@ def test_synthetic_rows_come_from_their_optimum() -> None:
     assert (len(inputs), data.test_batches(64)) == (200, 4)
     assert float((inputs @ data.optimum.T - targets).std()) == pytest.approx(0.1, rel=0.2)
     assert not any((row == everything[0]).all(1).any() for row in inputs)
-
-
-def test_synthetic_refuses_other_tasks() -> None:
-    node = {"_target_": "gcbench.data.synthetic.synthetic", "task": "ranking"}
-    with pytest.raises(ConfigError, match=r"dataset\.task=ranking.*classification or regression"):
-        make(node, "dataset")

@@ -42,9 +42,8 @@ LABELS = [3, 1, 4, 1]
 def test_missing_files_are_explained(
     factory: Callable[..., ArrayData], folder: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(
-        ValueError, match=rf"no files under .*no route to host.*put {folder}/ there.*data\.root"
-    ):
+    says = rf"no files under .*no route to host.*put {folder}/ there.*data\.root"
+    with pytest.raises(ValueError, match=says):
         factory(str(tmp_path))
 
 
@@ -95,10 +94,7 @@ REAL = [
 
 
 @pytest.mark.filterwarnings("ignore:.*not the official ones")
-@pytest.mark.parametrize(
-    ("factory", "folder", "samples"),
-    slow_but([REAL[0]], REAL),
-)
+@pytest.mark.parametrize(("factory", "folder", "samples"), slow_but([REAL[0]], REAL))
 def test_real_images_are_complete_and_standardized(
     factory: Callable[..., ArrayData], folder: str, samples: int, real_root: Callable[[str], str]
 ) -> None:

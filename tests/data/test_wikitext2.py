@@ -9,9 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from gcbench.config import ConfigError
 from gcbench.data.wikitext2 import wikitext2
-from gcbench.launch.instantiate import make
 from gcbench.papers.tables import read_table
 
 
@@ -45,15 +43,6 @@ def test_a_vocabulary_larger_than_the_text_keeps_its_size(toy: str) -> None:
 
 def test_the_split_is_chosen(toy: str) -> None:
     assert wikitext2(toy, split="test").test.tolist() == [3, 7, 1]
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "says"), [("split", "dev", "valid or test"), ("vocabulary", 1, "at least 3")]
-)
-def test_other_values_are_refused(toy: str, key: str, value: str | int, says: str) -> None:
-    node = {"_target_": "gcbench.data.wikitext2.wikitext2", "root": toy, key: value}
-    with pytest.raises(ConfigError, match=rf"dataset\.{key}={value}: type .*{says}"):
-        make(node, "dataset")
 
 
 def test_missing_files_are_named(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from nightly import each
 
 from gcbench.config import ConfigError, compose_methods, conf_directory
 from gcbench.config.checks import FACTS
@@ -105,7 +106,7 @@ def test_data_that_not_everybody_has_are_needed() -> None:
         assert config["needs"] or not rare, config["experiment"]
 
 
-@pytest.mark.parametrize("name", TABLES)
+@each("name", TABLES)
 def test_a_table_file_finds_its_rows_and_measures(name: str) -> None:
     table = TABLES[name]  # reading it refuses unknown keys, measures and columns
     assert set(table.experiments) <= set(NAMES)
@@ -146,7 +147,7 @@ def test_rows_of_one_experiment_differ_in_the_values_of_the_same_keys() -> None:
         seen.add(row.overrides)
 
 
-@pytest.mark.parametrize("budget", ["paper", "cpu", "smoke"])
+@each("budget", ["paper", "cpu", "smoke"])
 def test_a_budget_bounds_what_rows_type(budget: str) -> None:
     """No budget changes a typed override, so a row's workers are bounded before they are typed."""
     row = ROWS["powersgd/figure3/rank_2_gloo_workers_16"]
@@ -167,13 +168,13 @@ def test_rows_of_claims_stand_in_tables() -> None:
 ORQ = [name for name in NAMES if name.startswith("orq/")]
 
 
-@pytest.mark.parametrize("name", ORQ)
+@each("name", ORQ)
 def test_buckets_of_orq_run_through_the_whole_gradient(name: str) -> None:
     """Section 5: "evenly divides the whole gradient into buckets of the same length"."""
     assert compose(name).config.get("bucket_scope", "gradient") == "gradient"
 
 
-@pytest.mark.parametrize("name", [name for name in ORQ if "table4" in name])
+@each("name", [name for name in ORQ if "table4" in name])
 def test_clipped_rows_of_orq_warm_up_from_a_tenth_of_the_rate(name: str) -> None:
     """Section 5: with clipping, "a linear warm-up schedule starting from base learning rate/10"."""
     schedule = compose(name).config["schedule"]
@@ -186,7 +187,7 @@ def test_every_experiment_stands_in_a_table() -> None:
     assert set(NAMES) == shown
 
 
-@pytest.mark.parametrize("group", ["setting", "table"])
+@each("group", ["setting", "table"])
 def test_what_no_paper_gives_says_how_it_was_chosen(group: str) -> None:
     without = [
         f"{file.relative_to(CONF)}: {line.strip()}"

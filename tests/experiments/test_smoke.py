@@ -72,10 +72,7 @@ def test_it_runs(row: str, tmp_path: Path) -> None:
     start(config, str(tmp_path / "run"))
     result = RunFiles(tmp_path / "run").read_result()
     assert result is not None
-    assert (result.status, result.experiment, result.choices["budget"]) == (
-        "done",
-        row,
-        "smoke",
-    )
+    facts = (result.status, result.experiment, result.choices["budget"])
+    assert facts == ("done", row, "smoke")
     assert result.bits_sent is not None
     assert result.bits_sent.per_worker > 0 or result.workers == 1

@@ -42,11 +42,8 @@ def test_a_finished_run_is_no_answer_to_another_one(
 def test_what_changes_no_number_is_no_difference(tmp_path: Path) -> None:
     first = run(tmp_path, *SHORT)
     beside = [
-        "logger.mode=offline",
-        "name=other",
-        "trainer.checkpoint_minutes=5",
-        "trainer.keep_weights=false",
-        "outputs=x",
+        *"logger.mode=offline name=other trainer.checkpoint_minutes=5".split(),
+        *"trainer.keep_weights=false outputs=x".split(),
     ]
     assert run(tmp_path, *SHORT, *beside) == first
 
@@ -69,17 +66,13 @@ def test_rerun_puts_the_other_run_aside(tmp_path: Path) -> None:
 def test_a_run_that_was_killed_is_not_continued_as_another_one(tmp_path: Path) -> None:
     """Only its checkpoint and what was written at its start say which run it was."""
     overrides = [
-        "trainer.launcher=virtual",
-        "trainer.max_steps=6",
-        "trainer.checkpoint_steps=4",
+        *"trainer.launcher=virtual trainer.max_steps=6 trainer.checkpoint_steps=4".split(),
         "trainer.keep_weights=false",
     ]
     first = run(tmp_path, *overrides)
     (tmp_path / "result.json").unlink()
-    with pytest.raises(
-        ConfigError,
-        match=r"an unfinished run with another configuration \(optimizer.lr=0.05 -> 0.01\)",
-    ):
+    says = r"an unfinished run with another configuration \(optimizer.lr=0.05 -> 0.01\)"
+    with pytest.raises(ConfigError, match=says):
         run(tmp_path, *overrides, "optimizer.lr=0.01")
     with pytest.raises(ConfigError, match=r"\(trainer.max_steps=6 -> 9\)"):
         run(tmp_path, *overrides[:1], *overrides[2:], "trainer.max_steps=9")
@@ -92,10 +85,7 @@ def test_a_sweep_takes_no_result_of_another_run(tmp_path: Path) -> None:
     there = tmp_path / "other-s1-12345678"
     run(there, *SHORT, "trainer.threads=1")
     asked = config_of(
-        "trainer.batch_size=16",
-        "trainer.epochs=1",
-        "trainer.threads=1",
-        "model.widths=[16]",
+        *"trainer.batch_size=16 trainer.epochs=1 trainer.threads=1 model.widths=[16]".split(),
         *SHORT,
         f"outputs={tmp_path}",
     )
@@ -195,9 +185,8 @@ def test_a_finished_run_on_another_link_is_no_answer(
     monkeypatch.setenv("GCBENCH_LINK", "1gbit")
     assert run(tmp_path, *overrides) == run(tmp_path, *overrides)
     monkeypatch.setenv("GCBENCH_LINK", "10mbit")
-    with pytest.raises(
-        ConfigError, match="finished on netlab's link of 1gbit, and .* link of 10mbit; typ"
-    ):
+    says = "finished on netlab's link of 1gbit, and .* link of 10mbit; typ"
+    with pytest.raises(ConfigError, match=says):
         run(tmp_path, *overrides)
     there = tmp_path / "mine-s1-12345678"
     run(there, *overrides)

@@ -11,10 +11,7 @@ from sentence import run
 from gcbench.predict.recorded import compare
 
 OVERRIDES = (
-    "trainer.max_steps=6",
-    "trainer.eval_every=null",
-    "compressor=none",
-    "trainer.error_every=null",
+    *"trainer.max_steps=6 trainer.eval_every=null compressor=none trainer.error_every=null".split(),
 )
 EMULATED = ("network=emulated", "network.bandwidth=1mbit", "network.latency=100ms")
 N = 64 * 16 + 16 + 16 * 10 + 10
@@ -23,12 +20,8 @@ N = 64 * 16 + 16 + 16 * 10 + 10
 @pytest.mark.usefixtures("copied_workers")
 def test_times_are_the_models_and_flagged(tmp_path: Path) -> None:
     result = run(tmp_path / "local", "trainer.launcher=local", *OVERRIDES, *EMULATED)
-    assert result["network"] == {
-        "emulated": True,
-        "bandwidth": "1mbit",
-        "latency": "100ms",
-        "link": None,
-    }
+    facts = result["network"]
+    assert facts == {"emulated": True, "bandwidth": "1mbit", "latency": "100ms", "link": None}
     expected = 32 * N / 1e6 + 2 * 0.100
     assert expected <= result["seconds"]["exchange"]["mean"] < patience(2 * expected)
 

@@ -9,13 +9,7 @@ import pytest
 from sentence import run
 
 N = 64 * 16 + 16 + 16 * 10 + 10
-COUNTS = (
-    "bits_sent",
-    "bits_wire",
-    "bits_between_nodes",
-    "collectives",
-    "analytic_ratio",
-)
+COUNTS = ("bits_sent", "bits_wire", "bits_between_nodes", "collectives", "analytic_ratio")
 FOUR = ("trainer.gpus=4", "trainer.max_steps=3", "trainer.eval_every=null")
 
 
@@ -29,22 +23,15 @@ def test_a_dense_ring_moves_one_and_a_half_gradients(tmp_path: Path) -> None:
     assert result["bits_wire"]["per_step"] == result["bits_wire"]["dense_per_step"] == 1.5 * 32 * N
     assert result["bits_wire"]["ratio"] == 1 and result["analytic_ratio"] is None
     (only,) = result["collectives"]
-    assert (only["level"], only["collective"], only["workers"], only["messages"]) == (
-        "all",
-        "all_reduce",
-        4,
-        3,
-    )
+    facts = (only["level"], only["collective"], only["workers"], only["messages"])
+    assert facts == ("all", "all_reduce", 4, 3)
     assert result["bits_between_nodes"] is None
 
 
 def test_what_the_wire_carries_is_the_sum_of_the_collectives(tmp_path: Path) -> None:
     result = virtual(tmp_path, "min_size=100")
     assert {c["collective"] for c in result["collectives"]} == {"all_reduce", "all_gather"}
-    for count, column in (
-        ("bits_sent", "sent_bits"),
-        ("bits_wire", "wire_bits"),
-    ):
+    for count, column in (("bits_sent", "sent_bits"), ("bits_wire", "wire_bits")):
         assert result[count]["per_worker"] == sum(c[column] for c in result["collectives"])
     assert result["analytic_ratio"] == 8 and result["bits_sent"]["ratio"] < 8
 
@@ -80,12 +67,9 @@ def test_a_worker_alone_in_its_node_sends_what_a_gather_does(tmp_path: Path) -> 
 
 
 def test_a_resumed_run_goes_on_counting(tmp_path: Path) -> None:
-    overrides = [
-        "min_size=0",
-        "exchange=hierarchical",
-        "workers_per_node=2",
-        "trainer.checkpoint_steps=2",
-    ]
+    overrides = (
+        "min_size=0 exchange=hierarchical workers_per_node=2 trainer.checkpoint_steps=2".split()
+    )
     whole = virtual(tmp_path, *overrides)
     (tmp_path / "result.json").unlink()
     resumed = virtual(tmp_path, *overrides)

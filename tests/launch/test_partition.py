@@ -25,15 +25,10 @@ from gcbench.records.result import Begun
 TIMEOUT = 5
 FIRST = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "first"}
 QUICK = (
-    "trainer.max_steps=100000",
-    "trainer.log_every=10",
-    "trainer.eval_every=null",
-    "trainer.error_every=null",
-    "trainer.threads=1",
+    *"trainer.max_steps=100000 trainer.log_every=10 trainer.eval_every=null".split(),
+    *"trainer.error_every=null trainer.threads=1".split(),
     f"trainer.timeout_seconds={TIMEOUT}",
-    "model.widths=[16]",
-    "logger=none",
-    "directory=run",
+    *"model.widths=[16] logger=none directory=run".split(),
 )
 
 

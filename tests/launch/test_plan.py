@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from nightly import each
 from sentence import config_of
+from slurm_step import STEP
 
 from gcbench.config import ConfigError
 from gcbench.launch.plan import Machine, Plan, make_plan
@@ -25,7 +27,7 @@ def plan_of(machine: Machine, *overrides: str) -> Plan:
     return make_plan(config_of(*overrides), machine)
 
 
-@pytest.mark.parametrize(
+@each(
     ("machine", "gpus", "launcher", "processes", "device"),
     [
         (LAPTOP, 2, "local", 2, "cpu"),
@@ -55,12 +57,7 @@ def test_local_beyond_the_cores_is_marked_and_never_falls_back() -> None:
 
 def test_several_virtual_workers_in_each_process() -> None:
     plan = plan_of(LAPTOP, "trainer.gpus=6", "trainer.processes=2")
-    assert (plan.launcher, plan.processes, plan.threads, plan.timed) == (
-        "local",
-        2,
-        1,
-        False,
-    )
+    assert (plan.launcher, plan.processes, plan.threads, plan.timed) == ("local", 2, 1, False)
 
 
 def test_cores_are_shared_by_the_processes() -> None:
@@ -88,102 +85,85 @@ def test_the_size_of_a_node_is_typed_as_numbers_depend_on_it() -> None:
     with pytest.raises(ConfigError, match="workers_per_node=null: .* type workers_per_node=2, as"):
         plan_of(two_hosts, *typed)
     assert plan_of(two_hosts, *typed, "workers_per_node=2").local_processes == 2
-    assert (
-        plan_of(LAPTOP, "trainer.gpus=4", "exchange=hierarchical", "workers_per_node=2").launcher
-        == "virtual"
-    )
+    assert plan_of(LAPTOP, *typed, "workers_per_node=2").launcher == "virtual"
 
 
-@pytest.mark.parametrize(
-    ("machine", "overrides", "says"),
-    [
-        (
-            LAPTOP,
-            ["trainer.device=cuda"],
-            "trainer.device=cuda: this machine has no CUDA device; type trainer.device=cpu",
-        ),
-        (
-            LAPTOP,
-            ["trainer.launcher=torchrun"],
-            "trainer.launcher=torchrun: torchrun did not start this process",
-        ),
-        (
-            LAPTOP,
-            ["trainer.backend=nccl"],
-            "trainer.backend=nccl needs GPUs; type trainer.backend=gloo",
-        ),
-        (SERVER, ["trainer.launcher=local", "trainer.gpus=16"], "NCCL refuses two on one GPU"),
-        (
-            Machine(2, 0, TORCHRUN),
-            ["trainer.gpus=2"],
-            "trainer.gpus=2, but torchrun started 4 processes; type trainer.gpus=4",
-        ),
-        (
-            Machine(2, 0, {**TORCHRUN, "RANK": "4"}),
-            ["trainer.gpus=4"],
-            "RANK=4 WORLD_SIZE=4: torchrun sets ranks below the number of processes",
-        ),
-        (
-            LAPTOP,
-            ["trainer.launcher=virtual", "trainer.processes=2"],
-            "trainer.launcher=virtual runs one process",
-        ),
-        (
-            LAPTOP,
-            ["trainer.gpus=4", "exchange=hierarchical"],
-            "as for virtual workers; type workers_per_node=2",
-        ),
-        (LAPTOP, ["exchange=hierarchical"], "workers_per_node=null: all workers would be one node"),
-        (
-            LAPTOP,
-            ["trainer.gpus=4", "exchange=hierarchical", "workers_per_node=3"],
-            "cannot share 4 workers evenly",
-        ),
-    ],
-)
-def test_what_is_not_there_is_refused(machine: Machine, overrides: list[str], says: str) -> None:
-    with pytest.raises(ConfigError) as error:
-        plan_of(machine, *overrides)
-    assert says in str(error.value)
+NOT_HERE = [
+    (
+        (LAPTOP, "trainer.device=cuda"),
+        "trainer.device=cuda: this machine has no CUDA device; type trainer.device=cpu",
+    ),
+    (
+        (LAPTOP, "trainer.launcher=torchrun"),
+        "trainer.launcher=torchrun: torchrun did not start this process",
+    ),
+    (
+        (LAPTOP, "trainer.backend=nccl"),
+        "trainer.backend=nccl needs GPUs; type trainer.backend=gloo",
+    ),
+    ((SERVER, "trainer.launcher=local trainer.gpus=16"), "NCCL refuses two on one GPU"),
+    (
+        (Machine(2, 0, TORCHRUN), "trainer.gpus=2"),
+        "trainer.gpus=2, but torchrun started 4 processes; type trainer.gpus=4",
+    ),
+    (
+        (Machine(2, 0, {**TORCHRUN, "RANK": "4"}), "trainer.gpus=4"),
+        "RANK=4 WORLD_SIZE=4: torchrun sets ranks below the number of processes",
+    ),
+    (
+        (LAPTOP, "trainer.launcher=virtual trainer.processes=2"),
+        "trainer.launcher=virtual runs one process",
+    ),
+    (
+        (LAPTOP, "trainer.gpus=4 exchange=hierarchical"),
+        "as for virtual workers; type workers_per_node=2",
+    ),
+    ((LAPTOP, "exchange=hierarchical"), "workers_per_node=null: all workers would be one node"),
+    (
+        (LAPTOP, "trainer.gpus=4 exchange=hierarchical workers_per_node=3"),
+        "cannot share 4 workers evenly",
+    ),
+    # No network is emulated where nothing is exchanged or timed.
+    (
+        (LAPTOP, "network=emulated trainer.gpus=64"),
+        "network=emulated: 64 workers in 1 process are virtual and have no times; type network=n",
+    ),
+    (
+        (LAPTOP, "network=emulated trainer.launcher=virtual"),
+        "network=emulated: 2 workers in 1 process are virtual and have no times; type network=n",
+    ),
+    (
+        (LAPTOP, "network=emulated trainer.gpus=4 trainer.processes=2"),
+        "4 workers in 2 processes are virtual and have no times",
+    ),
+    (
+        (LAPTOP, "network=emulated trainer.gpus=1"),
+        "network=emulated: a single worker exchanges nothing; type network=none, or trainer.gpus=2",
+    ),
+    # Slurm's variables.
+    (
+        (LAPTOP, "trainer.launcher=slurm"),
+        "this is not a task of a Slurm job step; type srun --ntasks N gcbench",
+    ),
+    (
+        (Machine(2, 0, STEP), "trainer.gpus=2"),
+        "trainer.gpus=2, but srun started 4 processes; type trainer.gpus=4",
+    ),
+    (
+        (Machine(2, 0, STEP), "trainer.gpus=4 trainer.nodes=4"),
+        "trainer.nodes=4, but srun started on 2; type trainer.nodes=2",
+    ),
+    ((LAPTOP, "trainer.nodes=2"), "trainer.nodes=2: trainer.launcher=local stays on this machine"),
+]
 
 
-@pytest.mark.parametrize(
-    ("overrides", "says"),
-    [
-        (
-            ["trainer.gpus=64"],
-            "network=emulated: 64 workers in 1 process are virtual and have no times; type "
-            "network=none",
-        ),
-        (
-            ["trainer.launcher=virtual"],
-            "network=emulated: 2 workers in 1 process are virtual and have no times; type "
-            "network=none",
-        ),
-        (
-            ["trainer.gpus=4", "trainer.processes=2"],
-            "4 workers in 2 processes are virtual and have no times",
-        ),
-        (
-            ["trainer.gpus=1"],
-            "network=emulated: a single worker exchanges nothing; type network=none, or "
-            "trainer.gpus=2",
-        ),
-    ],
-)
-def test_no_network_is_emulated_where_nothing_is_exchanged_or_timed(
-    overrides: list[str], says: str
-) -> None:
-    with pytest.raises(ConfigError) as error:
-        plan_of(LAPTOP, "network=emulated", *overrides)
-    assert says in str(error.value)
+def test_what_is_not_there_is_refused() -> None:
+    for (machine, typed), says in NOT_HERE:
+        with pytest.raises(ConfigError) as error:
+            plan_of(machine, *typed.split())
+        assert says in str(error.value)
 
 
 def test_a_network_is_emulated_between_as_many_processes_as_workers() -> None:
-    assert plan_of(
-        LAPTOP,
-        "network=emulated",
-        "trainer.gpus=64",
-        "trainer.launcher=local",
-        "trainer.processes=null",
-    ).timed
+    typed = "network=emulated trainer.gpus=64 trainer.launcher=local trainer.processes=null"
+    assert plan_of(LAPTOP, *typed.split()).timed

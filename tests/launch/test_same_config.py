@@ -9,13 +9,14 @@ import pytest
 from gloo_pool import pool
 from launch_cases import compare, compare_code, gcbench_with_own_modules
 from needed import patience
+from nightly import each
 from processes import gcbench, under_torchrun
 from sentence import compose, config_of
 
 from gcbench.config import run_directory
 
 
-@pytest.mark.parametrize(
+@each(
     ("override", "key"),
     [
         ("trainer.batch_size=8", "trainer.batch_size is 32 in process 0 and 8 in process 1"),
@@ -35,9 +36,7 @@ def test_a_key_that_differs_is_named_to_all(override: str, key: str) -> None:
     assert key in errors[0]
 
 
-@pytest.mark.parametrize(
-    "override", ["trainer.threads=1", "trainer.launcher=torchrun", "logger.mode=disabled"]
-)
+@each("override", ["trainer.threads=1", "trainer.launcher=torchrun", "logger.mode=disabled"])
 def test_what_may_differ_is_not(override: str) -> None:
     assert errors_of(["directory=run"], ["directory=run", override]) == [None, None]
 

@@ -9,7 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from nightly import each
 from sentence import config_of, run
+from slurm_step import STEP
 
 from gcbench.config import ConfigError
 from gcbench.launch import failure, slurm
@@ -17,20 +19,8 @@ from gcbench.launch.failure import failure_of, first_failure, forget_notes
 from gcbench.launch.plan import Machine, make_plan
 from gcbench.launch.slurm import ClusterResources
 
-STEP = {
-    "SLURM_JOB_ID": "17",
-    "SLURM_STEP_ID": "0",
-    "SLURM_STEP_NUM_TASKS": "4",
-    "SLURM_STEP_NUM_NODES": "2",
-    "SLURM_STEP_TASKS_PER_NODE": "2(x2)",
-    "SLURM_STEP_NODELIST": "gpu[003-004]",
-    "SLURM_PROCID": "3",
-    "SLURM_LOCALID": "1",
-    "SLURM_NODEID": "1",
-}
 
-
-@pytest.mark.parametrize(
+@each(
     ("node_list", "host"),
     [
         ("n1", "n1"),
@@ -44,7 +34,7 @@ def test_the_first_host(node_list: str, host: str) -> None:
     assert slurm.first_host(node_list) == host
 
 
-@pytest.mark.parametrize(
+@each(
     ("counts", "node", "local_tasks"),
     [("2(x2)", 1, 2), ("3,1", 0, 3), ("3,1", 1, 1), ("2(x3),1", 3, 1)],
 )
@@ -113,7 +103,7 @@ def test_only_that_signal_queues_a_job_again(
     assert result["status"] == "interrupted"
 
 
-@pytest.mark.parametrize(
+@each(
     ("overrides", "gpus_here", "shape"),
     [
         (["trainer.nodes=2", "trainer.gpus=16"], True, (2, 8, 8)),
@@ -132,7 +122,7 @@ def test_the_shape_of_a_job(
     assert slurm.job_shape(trainer, ClusterResources(2, gpus_here)) == shape
 
 
-@pytest.mark.parametrize(
+@each(
     ("nodes", "says"),
     [
         (3, "trainer.nodes=3 cannot share trainer.gpus=16 evenly"),
@@ -165,9 +155,8 @@ def test_what_a_partition_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert slurm.find_cluster("short") == (2, False)
     assert slurm.find_cluster("long") == slurm.find_cluster(None) == (5, True)
     assert slurm.find_cluster("short,long") == (5, True)
-    with pytest.raises(
-        ConfigError, match="partition=fast: the cluster has no such partition; type long or short"
-    ):
+    says = "partition=fast: the cluster has no such partition; type long or short"
+    with pytest.raises(ConfigError, match=says):
         slurm.find_cluster("fast")
 
 
@@ -193,12 +182,10 @@ def test_a_sweep_without_a_cluster(
 def test_a_step_of_several_tasks_is_joined_unless_torchrun_was_there_first() -> None:
     plan = make_plan(config_of("trainer.gpus=4", "trainer.nodes=2"), Machine(2, 0, STEP))
     assert (plan.launcher, plan.processes, plan.local_processes) == ("slurm", 4, 2)
-    assert (
-        make_plan(
-            config_of("trainer.gpus=2"), Machine(2, 0, {**STEP, "SLURM_STEP_NUM_TASKS": "1"})
-        ).launcher
-        == "local"
-    )
+    facts = make_plan(
+        config_of("trainer.gpus=2"), Machine(2, 0, {**STEP, "SLURM_STEP_NUM_TASKS": "1"})
+    ).launcher
+    assert facts == "local"
     torchrun = {
         "RANK": "0",
         "WORLD_SIZE": "4",
@@ -210,35 +197,6 @@ def test_a_step_of_several_tasks_is_joined_unless_torchrun_was_there_first() -> 
         config_of("trainer.gpus=4", "trainer.nodes=2"), Machine(2, 0, {**STEP, **torchrun})
     )
     assert both.launcher == "torchrun"
-
-
-@pytest.mark.parametrize(
-    ("environment", "overrides", "says"),
-    [
-        (
-            {},
-            ["trainer.launcher=slurm"],
-            "this is not a task of a Slurm job step; type srun --ntasks N gcbench",
-        ),
-        (
-            STEP,
-            ["trainer.gpus=2"],
-            "trainer.gpus=2, but srun started 4 processes; type trainer.gpus=4",
-        ),
-        (
-            STEP,
-            ["trainer.gpus=4", "trainer.nodes=4"],
-            "trainer.nodes=4, but srun started on 2; type trainer.nodes=2",
-        ),
-        ({}, ["trainer.nodes=2"], "trainer.nodes=2: trainer.launcher=local stays on this machine"),
-    ],
-)
-def test_what_does_not_fit_is_refused(
-    environment: dict[str, str], overrides: list[str], says: str
-) -> None:
-    with pytest.raises(ConfigError) as error:
-        make_plan(config_of(*overrides), Machine(2, 0, environment))
-    assert says in str(error.value)
 
 
 def test_all_workers_name_the_one_that_failed(

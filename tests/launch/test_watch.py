@@ -6,6 +6,7 @@ from types import SimpleNamespace as Facts
 from typing import Any
 
 import pytest
+from nightly import each
 
 from gcbench.launch import worker
 from gcbench.launch.failure import Place, _who_is_late
@@ -15,7 +16,7 @@ EXCHANGE = Place(True, "in exchange of step 7")
 AGREEMENT = Place(True, "after step 6, in an agreement")
 
 
-@pytest.mark.parametrize(
+@each(
     ("answers", "says"),
     [
         ([EXCHANGE, FORWARD], " for worker process 1, which is in forward of step 7"),

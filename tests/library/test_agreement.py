@@ -8,6 +8,7 @@ import pytest
 import torch
 from gloo_pool import pool
 from library_cases import skip_scaled
+from nightly import each
 from other_device import OtherDevice, There, bring_back, move_there
 from torch import Tensor
 
@@ -32,7 +33,7 @@ def told(*workers: tuple[bool, int, float | None]) -> tuple[list[bool], list[int
     return seen, [int(verdict) for verdict in verdicts]
 
 
-@pytest.mark.parametrize(
+@each(
     ("workers", "bad", "verdicts"),
     [
         ([(False, 3, None), (False, 3, None)], False, [0, 0]),
@@ -74,7 +75,7 @@ def values(state: State) -> list[Tensor]:
     return [x for parts in layers for part in parts for x in part.values()]
 
 
-@pytest.mark.parametrize("bad", [False, True])
+@each("bad", [False, True])
 def test_a_state_is_kept_and_an_update_is_nan_where_a_value_was_bad(bad: bool) -> None:
     old, new = states("cpu")
     expected, update = values(old if bad else new), torch.tensor([1.0, -INF])

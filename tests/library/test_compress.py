@@ -27,7 +27,6 @@ from library_cases import (
     send_shapes,
     skip_infinite,
     train_as_people_do,
-    train_beside_torch,
     train_compiled,
     train_like_runner,
     unfrozen_parameter,
@@ -35,7 +34,7 @@ from library_cases import (
     wrong_shape,
 )
 from method_cases import CHOICES
-from nightly import slow_but
+from nightly import each, slow_but
 from pipeline_cases import train_steps
 from sentence import SMALL, config_of
 from torch import Tensor
@@ -44,13 +43,8 @@ from gcbench.config import method_keys
 from gcbench.library.ddp import workers_per_host
 
 PLAIN_SGD = (
-    "model.widths=[64]",
-    "trainer.gpus=2",
-    "schedule=constant",
-    "optimizer.lr=0.1",
-    "optimizer.momentum=0",
-    "optimizer.nesterov=false",
-    "optimizer.weight_decay=0",
+    *"model.widths=[64] trainer.gpus=2 schedule=constant optimizer.lr=0.1".split(),
+    *"optimizer.momentum=0 optimizer.nesterov=false optimizer.weight_decay=0".split(),
 )
 
 
@@ -106,12 +100,6 @@ def test_compiled_codecs_change_nothing() -> None:
     for trained in pool(2).run(train_compiled, config):
         (eager, bits), (compiled, same_bits) = trained[False], trained[True]
         assert equal(eager, compiled) and bits == same_bits
-
-
-@pytest.mark.parametrize("rank", [1, 2])
-def test_powersgd_equals_that_of_torch(rank: int) -> None:
-    for distances in pool(2).run(train_beside_torch, rank):
-        assert len(distances) == 6 and max(distances) < 1e-4
 
 
 @pytest.mark.parametrize(
@@ -192,10 +180,7 @@ def test_a_step_that_overflows_is_seen_and_leaves_no_trace(
 @pytest.mark.parametrize(
     "case, says",
     [
-        (
-            "module",
-            "Net is not a DistributedDataParallel, and fully_shard did not shard it; type ",
-        ),
+        ("module", "Net is not a DistributedDataParallel, and fully_shard did not shard it; type "),
         ("unused", "find_unused_parameters=True: "),
         ("static", "static_graph=True: in the first step, DDP has a bucket for each type of "),
         ("name", "compressor=powersdg: there is no such method; type powersgd"),
@@ -293,9 +278,7 @@ def test_a_parameter_with_gaps_gets_its_own_gradient() -> None:
         assert close(seen[True], seen[False])
 
 
-@pytest.mark.parametrize(
-    ("ranks", "each"), [(range(8), 4), (range(0, 8, 2), 2), ([3, 7], 1), ([0, 1, 4], None)]
-)
+@each(("ranks", "each"), [(range(8), 4), (range(0, 8, 2), 2), ([3, 7], 1), ([0, 1, 4], None)])
 def test_hosts_have_as_many_workers_as_the_group_has_there(
     ranks: Sequence[int], each: int | None
 ) -> None:

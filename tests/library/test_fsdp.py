@@ -23,7 +23,7 @@ from fsdp_cases import (
 )
 from gloo_pool import pool
 from method_cases import CHOICES
-from nightly import slow_but
+from nightly import each, slow_but
 from torch import Tensor
 
 either_way = pytest.mark.parametrize("between", [False, True], ids=["by shards", "between nodes"])
@@ -78,10 +78,7 @@ def test_updates_are_those_of_the_exchange_of_the_same_shards(between: bool, see
 
 @pytest.mark.parametrize(
     "names",
-    [
-        pytest.param(FEW, id="few"),
-        pytest.param(BETWEEN_NODES, id="all", marks=pytest.mark.slow),
-    ],
+    [pytest.param(FEW, id="few"), pytest.param(BETWEEN_NODES, id="all", marks=pytest.mark.slow)],
 )
 @either_way
 def test_choices_agree_between_nodes_and_count_the_bits_of_the_wire(
@@ -148,7 +145,7 @@ def test_a_divide_factor_of_the_user() -> None:
         assert close([4 * x for x in means], sums)
 
 
-@pytest.mark.parametrize(
+@each(
     ("between", "name"),
     [(False, "top_k"), (True, "top_k"), (True, "signum")],  # signum sends a sign of an overflow
 )

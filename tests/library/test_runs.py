@@ -66,12 +66,8 @@ def test_slips_of_scripts_are_answered(tmp_path: Path) -> None:
 
 def test_a_grid_of_runs_and_their_frame(tmp_path: Path) -> None:
     results = gcbench.sweep("compressor=qsgd", outputs=tmp_path, bits=[2, 8], seed=[1, 2], **SMALL)
-    assert [(r.config["bits"], r.config["seed"]) for r in results] == [
-        (2, 1),
-        (2, 2),
-        (8, 1),
-        (8, 2),
-    ]
+    facts = [(r.config["bits"], r.config["seed"]) for r in results]
+    assert facts == [(2, 1), (2, 2), (8, 1), (8, 2)]
     assert all(isinstance(result, Result) and result.status == "done" for result in results)
     again = gcbench.run("compressor=qsgd", outputs=tmp_path, bits=8, seed=2, **SMALL)
     assert again == results[-1]  # including its start time, so it did not run again

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
 import torch
 from hydra.utils import instantiate
+from nightly import each
 from omegaconf import OmegaConf
 
 FILES = sorted((Path(__file__).parents[2] / "conf" / "model").glob("*.yaml"))
@@ -30,7 +30,7 @@ def test_files_without_a_size_are_of_models_that_are_as_large_as_the_data() -> N
     }
 
 
-@pytest.mark.parametrize(("file", "stated"), STATED.items(), ids=[file.stem for file in STATED])
+@each(("file", "stated"), STATED.items())
 def test_parameters_are_as_many_as_the_file_says(file: Path, stated: re.Match[str]) -> None:
     node = OmegaConf.load(file)
     if words := re.search(r"at a vocabulary of (\d+)", stated[2]):

@@ -76,7 +76,6 @@ def test_parameters_and_gradients_in_bf16() -> None:
 def test_mistakes_are_named() -> None:
     with pytest.raises(ValueError, match=r"model\.heads=3 does not divide model\.width=16"):
         small(heads=3)
-    with pytest.raises(
-        ValueError, match=r"model\.context=8 is less than a window of 9.*dataset\.bptt=8"
-    ):
+    says = r"model\.context=8 is less than a window of 9.*dataset\.bptt=8"
+    with pytest.raises(ValueError, match=says):
         small()(torch.zeros(1, 9, dtype=torch.long))

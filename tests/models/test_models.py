@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from nightly import slow_but
+from nightly import each, slow_but
 from torch import nn
 from torch.nn.functional import cross_entropy, log_softmax, logsigmoid
 
@@ -53,7 +53,7 @@ def size(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-@pytest.mark.parametrize(("factory", "parameters"), IMAGE_MODELS)
+@each(("factory", "parameters"), IMAGE_MODELS)
 def test_image_model_has_the_published_size(
     factory: Callable[..., nn.Module], parameters: int
 ) -> None:
@@ -64,7 +64,7 @@ def test_image_model_has_the_published_size(
     assert logits.shape == (2, 10)
 
 
-@pytest.mark.parametrize(("factory", "parameters", "millions"), IMAGENET_MODELS)
+@each(("factory", "parameters", "millions"), IMAGENET_MODELS)
 def test_imagenet_model_has_the_published_size(
     factory: Callable[..., nn.Module], parameters: int, millions: float
 ) -> None:
@@ -76,14 +76,13 @@ def test_imagenet_model_has_the_published_size(
     assert logits.shape == (2, 1000)
 
 
-@pytest.mark.parametrize("factory", [imagenet.alexnet, imagenet.densenet161, bn_inception])
-@pytest.mark.parametrize("shape", [(1, 224, 224), (3, 63, 224)])
+@each("factory", [imagenet.alexnet, imagenet.densenet161, bn_inception])
+@each("shape", [(1, 224, 224), (3, 63, 224)])
 def test_imagenet_models_refuse_other_images(
     factory: Callable[..., nn.Module], shape: tuple[int, ...]
 ) -> None:
-    with pytest.raises(
-        ValueError, match=rf"model=.*not {shape[0]} x {shape[1]} x 224; type dataset=imagenet"
-    ):
+    says = rf"model=.*not {shape[0]} x {shape[1]} x 224; type dataset=imagenet"
+    with pytest.raises(ValueError, match=says):
         factory(shape, 1000)
 
 
@@ -212,16 +211,12 @@ def test_inception_blocks_have_the_papers_channels() -> None:
         assert googlenet(CIFAR, 10, width=0.5, blocks=[1, 1, 1])[:-3](
             torch.empty(2, *CIFAR)
         ).shape == (2, 416, 8, 8)
-        assert googlenet(CIFAR, 10, stem_stride=2)[:-3](torch.empty(2, *CIFAR)).shape == (
-            2,
-            1024,
-            4,
-            4,
-        )
+        facts = googlenet(CIFAR, 10, stem_stride=2)[:-3](torch.empty(2, *CIFAR)).shape
+        assert facts == (2, 1024, 4, 4)
         assert bn_inception(IMAGENET, 10)[:-3](torch.empty(2, *IMAGENET)).shape == (2, 1024, 7, 7)
 
 
-@pytest.mark.parametrize(
+@each(
     "wrong",
     [
         {"blocks": [2, 5]},
@@ -244,7 +239,7 @@ def test_auxiliary_classifiers_have_no_part_in_training() -> None:
     assert outputs.shape == (2, 4) and idle == {"aux1", "aux2"}
 
 
-@pytest.mark.parametrize("channels", [16, 32])
+@each("channels", [16, 32])
 def test_a_block_ends_with_a_rectifier_of_the_sum(channels: int) -> None:
     """Where the branch adds nothing, negative inputs become zeros."""
     block, inputs = Block(16, channels), torch.randn(2, 16, 8, 8)

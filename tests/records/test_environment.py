@@ -43,14 +43,7 @@ def test_versions_and_machine() -> None:
     here = describe_environment()
     assert here.versions["python"] == platform.python_version()
     assert here.versions["torch"] == version("torch")
-    assert set(here.versions) >= {
-        "torchvision",
-        "numpy",
-        "hydra-core",
-        "omegaconf",
-        "wandb",
-        "gcbench",
-    }
+    assert set(here.versions) >= {*"torchvision numpy hydra-core omegaconf wandb gcbench".split()}
     machine = here.machine
     assert machine is not None and machine.hostname
     assert (machine.cores or 0) >= 1 and (machine.memory_gib or 0) > 0

@@ -54,9 +54,8 @@ def test_a_failed_write_leaves_the_old_result(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(
-        OSError, match="cannot write .*result.json .No space left on device.; make room"
-    ) as error:
+    says = "cannot write .*result.json .No space left on device.; make room"
+    with pytest.raises(OSError, match=says) as error:
         files.write_result(plain_result(status="failed"))
     assert sentence_of(error.value).startswith(f"cannot write {tmp_path / 'result.json'} (No space")
     assert files.read_result() == plain_result()
@@ -111,9 +110,8 @@ def test_a_directory_that_is_none_is_named(tmp_path: Path) -> None:
 
 def test_a_broken_result_is_named(tmp_path: Path) -> None:
     (tmp_path / "result.json").write_text('{"status": ')
-    with pytest.raises(
-        ValueError, match="result.json: is not JSON .*; move it away, or type rerun=true"
-    ):
+    says = "result.json: is not JSON .*; move it away, or type rerun=true"
+    with pytest.raises(ValueError, match=says):
         RunFiles(tmp_path).read_result()
 
 

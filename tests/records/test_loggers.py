@@ -295,12 +295,8 @@ def test_a_continued_run_has_each_step_once_in_metrics_csv(tmp_path: Path) -> No
     logger.log({**kept, "step": 2, "loss": 1.0})
     logger.log({"event": "test", "step": 2, "epoch": 1.0, "accuracy": 50.0})
     logger.finish(RESULT)
-    assert [
-        (row["step"], row["train/loss"], row["test/accuracy"]) for row in read_table(tmp_path)
-    ] == [
-        ("1", "2.0", ""),
-        ("2", "1.0", "50.0"),
-    ]
+    facts = [(row["step"], row["train/loss"], row["test/accuracy"]) for row in read_table(tmp_path)]
+    assert facts == [("1", "2.0", ""), ("2", "1.0", "50.0")]
 
 
 def test_tensorboard_has_the_scalars_and_knobs_and_goes_on_after_the_last_line(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
+from nightly import each
 
 from gcbench.records import result
 from gcbench.records.result import count_bits, count_bits_between_nodes
@@ -51,7 +52,7 @@ def test_perplexities_and_distances_are_best_when_they_are_low() -> None:
     assert [summary[f"best_{name}"] for name in scores] == [1.0] * 3
 
 
-@pytest.mark.parametrize("losses", [(math.nan, 2.0, 3.0), (3.0, math.nan, 2.0)])
+@each("losses", [(math.nan, 2.0, 3.0), (3.0, math.nan, 2.0)])
 def test_a_loss_that_is_no_number_is_not_the_best(losses: tuple[float, ...]) -> None:
     summary = result.summarize_tests([{"loss": loss} for loss in losses])
     assert summary == {"loss": losses[-1], "best_loss": 2.0}

@@ -4,7 +4,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-import pytest
+from nightly import each
 from results import CONFIG, plain_result
 from rich.console import Console
 
@@ -46,7 +46,7 @@ def print_to_text(result: dict[str, Any], width: int = 80) -> str:
     return console.file.getvalue()
 
 
-@pytest.mark.parametrize("width", [40, 80, 200])
+@each("width", [40, 80, 200])
 def test_summary_fits_and_tells_all(width: int) -> None:
     text = print_to_text(RESULT, width)
     assert all(len(line) <= width for line in text.splitlines()[:-1])
@@ -105,9 +105,7 @@ def test_bits_of_local_steps_are_said_to_be_a_mean() -> None:
     assert "exchanged" not in print_to_text(RESULT, 200)
 
 
-@pytest.mark.parametrize(
-    ("workers", "words"), [(4, "no times: too few steps"), (8, "no times: virtual workers")]
-)
+@each(("workers", "words"), [(4, "no times: too few steps"), (8, "no times: virtual workers")])
 def test_summary_says_why_there_are_no_times(workers: int, words: str) -> None:
     assert words in print_to_text({**RESULT, "workers": workers, "seconds": None})
 
@@ -160,7 +158,7 @@ def test_progress_is_a_bar_on_a_terminal() -> None:
     assert "100/400" in console.file.getvalue() and "loss 0.25" in console.file.getvalue()
 
 
-@pytest.mark.parametrize("terminal", [True, False])
+@each("terminal", [True, False])
 def test_other_processes_show_nothing(terminal: bool) -> None:
     console = Console(file=StringIO(), force_terminal=terminal)
     with ProgressDisplay(400, console, enabled=False) as display:

@@ -164,10 +164,7 @@ def test_variables_of_wandb_mean_what_they_mean_where_nothing_was_typed(
         logged.append(read_offline(file))
         assert logged[-1].id == f"chosen{len(overrides)}"
     seen = [(one.project, one.entity, one.group, one.tags, one.name) for one in logged]
-    assert seen == [
-        ("p", "e", "g", ["a", "b"], "n"),
-        ("q", "f", "h", ["c"], "m bits=3 seed=1"),
-    ]
+    assert seen == [("p", "e", "g", ["a", "b"], "n"), ("q", "f", "h", ["c"], "m bits=3 seed=1")]
     assert not (tmp_path / "run" / "wandb").exists()
 
 

@@ -25,6 +25,7 @@ from lib.gpu_compiler import compile_call, inexact_instructions, missing
 from lib.gpu_steps import CANNOT_DO_WITHOUT, ObservedStep, observe_step
 from method_cases import CHOICES, DIFFERENT, compressor_of
 from needed import lacks
+from nightly import loop_over
 from sentence import config_of
 from torch.utils._triton import has_triton
 
@@ -59,14 +60,8 @@ def last_step(choice: str, variant: str) -> ObservedStep:
     return observe_step(compressor_of(choice, variant), SHAPES)
 
 
-@pytest.mark.parametrize(("choice", "variant"), QUICK)
+@loop_over(QUICK, [*QUICK, *sorted({*DIFFERENT} - {*QUICK})])
 def test_a_step_waits_and_sends_as_it_may(choice: str, variant: str) -> None:
-    assert not list(step_problems(last_step(choice, variant)))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("choice", "variant"), sorted({*DIFFERENT} - {*QUICK}))
-def test_so_does_every_step(choice: str, variant: str) -> None:
     assert not list(step_problems(last_step(choice, variant)))
 
 

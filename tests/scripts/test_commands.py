@@ -182,12 +182,9 @@ def test_the_method_in_the_page_trains_from_an_empty_folder(tmp_path: Path) -> N
     (tmp_path / "mine.py").write_text(python)
     (tmp_path / "my_conf" / "compressor" / "mine.yaml").write_text(yaml)
     (printed,) = (typed for typed in commands(text) if typed.startswith("--config-dir"))
-    overrides = [
-        "model=linear",
-        "trainer.max_steps=60",
-        "trainer.launcher=virtual",
-        "logger.mode=disabled",
-    ]
+    overrides = (
+        "model=linear trainer.max_steps=60 trainer.launcher=virtual logger.mode=disabled".split()
+    )
     environment = {**os.environ, "WANDB_MODE": "offline"}
     done = command([*printed.split(), *overrides], tmp_path, environment, timeout=patience(120))
     assert done.returncode == 0, done.stderr

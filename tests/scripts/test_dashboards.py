@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import pytest
 from needed import patience
+from nightly import each
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "dashboards"
 
@@ -65,7 +65,7 @@ def test_a_name_may_have_quotes_but_no_signs_of_a_filter() -> None:
     assert done.returncode == 2 and "cannot read <, = or > in a name" in done.stderr
 
 
-@pytest.mark.parametrize("project", ["gcbench", "/gcbench", "team/", "wandb.ai/team/gcbench"])
+@each("project", ["gcbench", "/gcbench", "team/", "wandb.ai/team/gcbench"])
 def test_a_project_that_is_not_in_an_entity_is_refused(project: str) -> None:
     done = dashboards(project)
     assert done.returncode == 2 and "type ENTITY/PROJECT" in done.stderr

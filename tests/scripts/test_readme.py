@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from lib import predictions, reach, steps
 from needed import patience
+from nightly import each
 
 from gcbench.config import budget_names, compose_overrides, resolve
 from gcbench.console import PAGE_WIDTH
@@ -103,7 +104,7 @@ def test_pages_have_the_numbers_of_the_kept_tables(tmp_path: Path) -> None:
     assert check(tmp_path).returncode == 0
 
 
-@pytest.mark.parametrize("page", EVERY_PAGE, ids=str)
+@each("page", EVERY_PAGE)
 def test_links_of_pages_lead_somewhere(page: Path) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     links = re.findall(r"\]\(([^)#\s]+)|src=\"([^\"]+)", text)
@@ -111,7 +112,7 @@ def test_links_of_pages_lead_somewhere(page: Path) -> None:
     assert [link for link in places if not (ROOT / page.parent / link).exists()] == []
 
 
-@pytest.mark.parametrize(("page", "most"), [("README.md", 150), ("outputs/README.md", 250)])
+@each(("page", "most"), [("README.md", 150), ("outputs/README.md", 250)])
 def test_first_pages_are_short(page: str, most: int) -> None:
     assert len((ROOT / page).read_text(encoding="utf-8").splitlines()) <= most
 
@@ -125,7 +126,7 @@ def test_the_first_screen_has_the_commands_that_install_run_and_test() -> None:
     assert tests in (ROOT / ".ci/run").read_text(encoding="utf-8").splitlines()
 
 
-@pytest.mark.parametrize("page", [*map(str, EVERY_PAGE), *EVERY_TABLE])
+@each("page", [*map(str, EVERY_PAGE), *EVERY_TABLE])
 def test_tables_of_pages_fit_100_columns(page: str) -> None:
     """Tables are read on terminals, too, where wider rows would wrap."""
     rows = (ROOT / page).read_text(encoding="utf-8").splitlines()
@@ -177,7 +178,7 @@ def measured(name: str) -> dict[str, Any]:
     return facts
 
 
-@pytest.mark.parametrize("name", sorted(LINKS.keys() - PAGE_OF))
+@each("name", sorted(LINKS.keys() - PAGE_OF))
 def test_a_kept_table_of_steps_follows_from_its_measurements(name: str) -> None:
     facts = measured(name)
     for row in facts["rows"]:
@@ -187,7 +188,7 @@ def test_a_kept_table_of_steps_follows_from_its_measurements(name: str) -> None:
     assert steps.page(facts) == (ROOT / LINKS[name]).read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("name", sorted(PAGE_OF.keys() & LINKS))
+@each("name", sorted(PAGE_OF.keys() & LINKS))
 def test_a_kept_table_follows_from_its_measurements(name: str) -> None:
     page = import_module(f"lib.{PAGE_OF[name]}").page
     assert page(measured(name)) == (ROOT / LINKS[name]).read_text(encoding="utf-8")

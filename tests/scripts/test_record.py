@@ -35,11 +35,8 @@ def test_a_test_has_passed_if_all_its_parameters_have(
     recorder.pytest_sessionfinish()
     read = find_tests([tmp_path])
     assert read is not None and read.record.commit == "abc1234"
-    assert read.record.outcomes == {
-        "a.py::test_x": "failed",
-        "a.py::test_y": "passed",
-        "a.py::test_z": "failed",
-    }
+    facts = read.record.outcomes
+    assert facts == {"a.py::test_x": "failed", "a.py::test_y": "passed", "a.py::test_z": "failed"}
 
 
 def test_changes_that_no_commit_has_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

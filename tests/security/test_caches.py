@@ -101,10 +101,8 @@ def test_libraries_of_another_user_are_not_loaded(
     cache.chmod(0o777)
     before = backend_in_use()
     for use in (use_own_compiler_cache, lambda: use_backend("compiled")):
-        with pytest.raises(
-            ValueError,
-            match="TORCHINDUCTOR_CACHE_DIR: .*cache can be written by others.*chmod go-w",
-        ):
+        says = "TORCHINDUCTOR_CACHE_DIR: .*cache can be written by others.*chmod go-w"
+        with pytest.raises(ValueError, match=says):
             use()
     assert backend_in_use() == before  # for a caller that goes on after the error
     cache.chmod(0o700)

@@ -72,10 +72,8 @@ def test_an_undamaged_run_goes_on(cut: Path) -> None:
 )
 def test_a_manifest_that_is_none_is_refused_by_name(cut: Path, text: str) -> None:
     (cut / LAST / "manifest.json").write_text(text)
-    with pytest.raises(
-        ConfigError,
-        match=r"step-00000006/manifest.json is missing or damaged .*continue from step-00000004",
-    ):
+    says = r"step-00000006/manifest.json is missing or damaged .*continue from step-00000004"
+    with pytest.raises(ConfigError, match=says):
         goes_on(cut)
 
 
@@ -94,10 +92,8 @@ def test_a_stray_folder_is_refused_by_name(cut: Path) -> None:
     stray = cut / "checkpoints" / "step-99999999"
     stray.mkdir()
     (stray / "manifest.json").touch()
-    with pytest.raises(
-        ConfigError,
-        match="step-99999999/manifest.json is missing or damaged .*remove .*step-99999999",
-    ):
+    says = "step-99999999/manifest.json is missing or damaged .*remove .*step-99999999"
+    with pytest.raises(ConfigError, match=says):
         goes_on(cut)
 
 
@@ -111,9 +107,8 @@ def test_checkpoints_that_are_a_file(cut: Path) -> None:
 @pytest.mark.parametrize("step", slow_but([10**9, "6"], [10**9, -1, 0, "6", None]))
 def test_a_forged_step_is_refused(cut: Path, step: Any) -> None:
     change_manifest(cut / LAST / "manifest.json", lambda content: content.update(step=step))
-    with pytest.raises(
-        ConfigError, match="manifest.json is missing or damaged .it is not what gcbench writes"
-    ):
+    says = "manifest.json is missing or damaged .it is not what gcbench writes"
+    with pytest.raises(ConfigError, match=says):
         goes_on(cut)
 
 
@@ -135,12 +130,8 @@ def test_a_forged_step_beyond_the_end_inside_the_file_is_refused(cut: Path) -> N
 
 def test_a_checkpoint_runs_no_code(cut: Path, tmp_path: Path) -> None:
     replace_shared(cut / LAST, pickle.dumps(Exploit(tmp_path / "ran")))
-    with pytest.raises(
-        ConfigError,
-        match=(
-            "shared.pt is missing or damaged .torch.load says UnpicklingError.*from step-00000004"
-        ),
-    ):
+    says = "shared.pt is missing or damaged .torch.load says UnpicklingError.*from step-00000004"
+    with pytest.raises(ConfigError, match=says):
         goes_on(cut)
     assert not (tmp_path / "ran").exists()
 

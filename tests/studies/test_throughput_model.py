@@ -35,7 +35,7 @@ def test_powersgds_times_agree_by_construction() -> None:
     rows = {row.label: row for row in read_table("powersgd/figure3").rows}
     for name, seconds in printed.items():
         row = rows[f"NCCL: {name}, 16 workers"]
-        batch = config_of(row)["trainer"]["batch_size"]
+        batch = config_of(row).trainer.batch_size
         compute = read_device(device).compute("resnet18", batch)
         step = predict(method_of(row, device), 16, cluster, compute)
         assert step.step_seconds == pytest.approx(seconds, rel=0.05)

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from gloo_pool import Process
-from library_cases import Net, batch, gradients
+from library_cases import Net, batch, gradients, message_of
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
@@ -147,12 +147,11 @@ def add_to_an_update(process: Process, case: str) -> str | list[tuple[Tensor, Te
     if "none" in case:
         ddp.zero_grad()
     twin.zero_grad()
-    try:
-        # A forward pass that is not seen, as where Accelerate triggers an exchange after it.
-        backward(ddp.forward if case == "unseen" else ddp, process.rank, 2)
-        backward(twin, process.rank, 2)
-    except ValueError as error:
-        return str(error)
+    # A forward pass that is not seen, as where Accelerate triggers an exchange after it.
+    forward = ddp.forward if case == "unseen" else ddp
+    if message := message_of(lambda: backward(forward, process.rank, 2)):
+        return message
+    backward(twin, process.rank, 2)
     return list(zip(gradients(ddp), gradients(twin), strict=True))
 
 
@@ -161,14 +160,10 @@ def accumulate_in_a_static_graph(process: Process) -> tuple[str, list[Tensor], l
     refused, static, plain = (
         DistributedDataParallel(Net(), static_graph=ddp != 2) for ddp in range(3)
     )
-    sentence = ""
     for model in (refused, static, plain):
         gcbench.compress(model, "top_k", min_size=0)
-    try:
-        with refused.no_sync():
-            backward(refused, process.rank, 0)
-    except ValueError as error:
-        sentence = str(error)
+    with refused.no_sync():
+        sentence = message_of(lambda: backward(refused, process.rank, 0))
     seen = []
     for model in (static, plain):
         backward(model, process.rank, 0)
@@ -194,8 +189,4 @@ def sparse_gradient(process: Process) -> str:
 
     ddp = DistributedDataParallel(Lookup())
     gcbench.compress(ddp, "none")
-    try:
-        ddp(torch.tensor([process.rank])).sum().backward()
-    except ValueError as error:
-        return str(error)
-    return ""
+    return message_of(lambda: ddp(torch.tensor([process.rank])).sum().backward())

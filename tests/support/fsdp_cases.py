@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import io
 import warnings
 from collections.abc import Mapping
@@ -12,16 +11,18 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from gloo_pool import Process
-from library_cases import tensors_of_state
+from library_cases import (
+    message_of,
+    saved,
+    seen_around_remove,
+    tensors_of_state,
+    train_with_restart,
+)
 from torch import Tensor, nn
 from torch.distributed._composable.replicate_with_fsdp import replicate
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor.parallel import (
-    ColwiseParallel,
-    RowwiseParallel,
-    parallelize_module,
-)
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.functional import cross_entropy
 
 import gcbench
@@ -239,44 +240,22 @@ def train_as_people_do(
     """Train with AdamW, accumulation and bf16, once without and once with a restart."""
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
 
-    def start() -> tuple[Sharded, gcbench.Compression, torch.optim.AdamW]:
+    def start() -> tuple[Any, gcbench.Compression, torch.optim.AdamW]:
         ours = Sharded(between, policy)
-        return ours, ours.compress(name, **knobs), torch.optim.AdamW(ours.model.parameters(), 0.02)
+        compression = ours.compress(name, **knobs)
+        return ours.model, compression, torch.optim.AdamW(ours.model.parameters(), 0.02)
 
-    def step(ours: Sharded, optimizer: torch.optim.Optimizer, number: int) -> float:
-        optimizer.zero_grad()
-        total = 0.0
-        for micro in range(2):
-            ours.model.set_requires_gradient_sync(micro == 1)
-            loss = ours.loss(process.rank, 2 * number + micro) / 2
-            loss.backward()
-            total += float(loss)
-        optimizer.step()
-        return total
+    def backward(model: Any, number: int, last: bool) -> Tensor:
+        model.set_requires_gradient_sync(last)
+        inputs, targets = batch(process.rank, number)
+        loss = cross_entropy(model(inputs).float(), targets) / 2
+        loss.backward()
+        return loss
 
-    ours, compression, optimizer = start()
-    losses = [step(ours, optimizer, number) for number in range(16)]
-    again, resumed, other = start()
-    for number in range(8):
-        step(again, other, number)
-    file = io.BytesIO()
-    torch.save(resumed.state_dict(), file)
-    file.seek(0)
-    held = copy.deepcopy((again.model.state_dict(), other.state_dict()))
-    again, resumed, other = start()
-    resumed.load_state_dict(torch.load(file))
-    again.model.load_state_dict(held[0])
-    other.load_state_dict(held[1])
-    for number in range(8, 16):
-        step(again, other, number)
-    return {
-        "losses": losses,
-        "parameters": whole(ours.model),
-        "resumed": whole(again.model),
-        "bits": compression.bits_sent,
-        "resumed bits": resumed.bits_sent,
-        "steps": compression.state_dict()["steps"],
-    }
+    def reload(compression: gcbench.Compression) -> dict[str, Any]:
+        return torch.load(io.BytesIO(saved(compression.state_dict())))
+
+    return train_with_restart(start, backward, 16, whole, reload)
 
 
 def remove(process: Process, between: bool) -> dict[str, list[Tensor]]:
@@ -284,19 +263,19 @@ def remove(process: Process, between: bool) -> dict[str, list[Tensor]]:
 
     `errors` are those of this process's shards, as the handle measured them, and as expected.
     """
-    ours = Sharded(between)
-    plain = shard(net(), ours.mesh)
-    cross_entropy(plain(batch(process.rank, 0)[0]), batch(process.rank, 0)[1]).backward()
-    seen = {"plain": gradients(plain)}
-    first = ours.compress("scaled_sign", error_every=1)
-    seen["sign"] = ours.backward(process.rank, 0)
+    ours, plain = Sharded(between), Sharded(between)
+    plain.model = shard(net(), ours.mesh)
+    handles: list[gcbench.Compression] = []
+
+    def compress(name: str) -> gcbench.Compression:
+        handles.append(ours.compress(name, error_every=1))
+        return handles[-1]
+
+    seen = seen_around_remove(
+        compress, lambda: plain.backward(process.rank, 0), lambda: ours.backward(process.rank, 0)
+    )
     x, y = (torch.cat(seen[name]) for name in ("plain", "sign"))
-    seen["errors"] = [torch.tensor(first.error()), (y - x).norm() / x.norm()]
-    first.remove()
-    seen["removed"] = ours.backward(process.rank, 0)
-    ours.compress("none")
-    first.remove()  # again, which must not remove the new one
-    seen["none"] = ours.backward(process.rank, 0)
+    seen["errors"] = [torch.tensor(handles[0].error()), (y - x).norm() / x.norm()]
     return seen
 
 
@@ -423,14 +402,6 @@ def refusal(process: Process, case: str) -> str:
 
 def refused_states(process: Process) -> list[str]:
     """Return the error messages for the states of another shard, and of another model."""
-    compression = Sharded().compress("top_k")
-    sentences = []
-    for state in (
-        {**compression.state_dict(), "shard": -1},
-        Sharded(hidden=64).compress("top_k").state_dict(),
-    ):
-        try:
-            compression.load_state_dict(state)
-        except ValueError as error:
-            sentences.append(str(error))
-    return sentences
+    first, other = Sharded().compress("top_k"), Sharded(hidden=64).compress("top_k")
+    states = ({**first.state_dict(), "shard": -1}, other.state_dict())
+    return [message_of(lambda s=state: first.load_state_dict(s)) for state in states]

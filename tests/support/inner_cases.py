@@ -23,18 +23,19 @@ MLP = ("model=mlp", "model.widths=[16]")
 N = 64 * 16 + 16 + 16 * 10 + 10  # number of that model's parameters
 
 
-def build(folder: Path, *overrides: str) -> tuple[Run, Progress]:
+def virtual_run(folder: Path, *overrides: str) -> tuple[Run, Progress]:
     """Return a run of virtual workers that has not begun."""
-    typed = (
-        overrides
-        if any(override.startswith("model=") for override in overrides)
-        else (*MLP, *overrides)
-    )
-    config = config_of(*SMALL, *VIRTUAL, "trainer.max_steps=40", *typed)
-    joined = Connections(Comm(W), None, LocalControl(), torch.device("cpu"))
+    config = config_of(*SMALL, "trainer.launcher=virtual", *overrides)
+    joined = Connections(Comm(config["trainer"]["gpus"]), None, LocalControl(), torch.device("cpu"))
     plan, data = make_plan(config, Machine.detect()), make_data(config)
     built = build_run(config, plan, joined, data, folder)
     return built, Progress.start(built)
+
+
+def build(folder: Path, *overrides: str) -> tuple[Run, Progress]:
+    """Return such a run of four workers, of a small model unless another is typed."""
+    model = () if any(override.startswith("model=") for override in overrides) else MLP
+    return virtual_run(folder, *VIRTUAL, "trainer.max_steps=40", *model, *overrides)
 
 
 def take_steps(built: tuple[Run, Progress], count: int) -> None:

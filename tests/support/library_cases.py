@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import io
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -14,7 +15,6 @@ import torch.distributed as dist
 from gloo_pool import Process
 from own_models import Forgetful, Mixture
 from torch import Tensor, nn
-from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
@@ -99,54 +99,6 @@ def parameters(model: nn.Module) -> list[Tensor]:
     return [p.detach().clone() for p in model.parameters()]
 
 
-def train_beside_torch(process: Process, rank: int) -> list[float]:
-    """Return for every step the relative distance of our updates from powerSGD_hook's.
-
-    Both send the first two steps without compression, and then start from the same factors.
-    """
-    knobs = {"rank": rank, "residual": "aggregated", "dense_steps": 2}
-    ours, theirs = (DistributedDataParallel(Net(), bucket_cap_mb=100) for _ in range(2))
-    compression = gcbench.compress(ours, "powersgd", **knobs)
-    state = PowerSGDState(
-        dist.group.WORLD,
-        matrix_approximation_rank=rank,
-        start_powerSGD_iter=2,
-        min_compression_rate=1,
-    )
-    theirs.register_comm_hook(state, powerSGD_hook)
-    distances = []
-    for step in range(6):
-        if step == 2:
-            _begin_with_same_factors(compression, state, rank)
-        for ddp in (ours, theirs):
-            ddp.zero_grad()
-            inputs, targets = batch(process.rank, step)
-            cross_entropy(ddp(inputs), targets).backward()
-        apart = [
-            float((p.grad - q.grad).norm() / q.grad.norm())
-            for p, q in zip(ours.parameters(), theirs.parameters(), strict=True)
-            if p.grad is not None and q.grad is not None
-        ]
-        distances.append(max(apart))
-    return distances
-
-
-def _begin_with_same_factors(
-    compression: gcbench.Compression, state: PowerSGDState, rank: int
-) -> None:
-    shapes = {"layers.0.weight": (24, 12), "layers.2.weight": (4, 24)}
-    factors = {
-        name: torch.randn(1, rank, columns, generator=torch.Generator().manual_seed(columns))
-        for name, (_, columns) in shapes.items()
-    }
-    residuals = {name: torch.zeros(1, *shape) for name, shape in shapes.items()}
-    saved = compression.state_dict()
-    compression.load_state_dict({**saved, "states": {"gradient": [({}, residuals), (factors, {})]}})
-    # The hook orders layers as their gradients arrive, the last layer first.
-    state.q_memory_dict[0] = torch.cat([q.mT.flatten() for q in reversed(factors.values())])
-    state.p_memory_dict[0] = torch.empty(sum(rank * rows for rows, _ in shapes.values()))
-
-
 def train_as_people_do(process: Process, name: str, knobs: dict[str, Any]) -> dict[str, Any]:
     """Train with AdamW, accumulation and autocast, once without and once with a restart."""
 
@@ -154,41 +106,64 @@ def train_as_people_do(process: Process, name: str, knobs: dict[str, Any]) -> di
         ddp = DistributedDataParallel(Net(), gradient_as_bucket_view=True)
         return ddp, gcbench.compress(ddp, name, **knobs), torch.optim.AdamW(ddp.parameters(), 0.01)
 
-    def step(ddp: Any, optimizer: torch.optim.Optimizer, number: int) -> float:
+    def backward(ddp: Any, number: int, last: bool) -> Tensor:
+        inputs, targets = batch(process.rank, number)
+        with contextlib.nullcontext() if last else ddp.no_sync(), torch.autocast("cpu"):
+            loss = cross_entropy(ddp(inputs), targets) / 2
+            loss.backward()
+        return loss
+
+    def reload(compression: gcbench.Compression) -> dict[str, Any]:
+        """As most scripts do, one process writes the checkpoint."""
+        checkpoint = [saved(compression.state_dict(gather_to=1))]
+        dist.broadcast_object_list(checkpoint, src=1)
+        return torch.load(io.BytesIO(checkpoint[0]))
+
+    return train_with_restart(start, backward, 20, parameters, reload)
+
+
+def saved(state: object) -> bytes:
+    torch.save(state, file := io.BytesIO())
+    return file.getvalue()
+
+
+def train_with_restart(
+    start: Callable[[], tuple[Any, gcbench.Compression, torch.optim.Optimizer]],
+    backward: Callable[[Any, int, bool], Tensor],
+    steps: int,
+    parameters: Callable[[Any], list[Tensor]],
+    reload: Callable[[gcbench.Compression], dict[str, Any]],
+) -> dict[str, Any]:
+    """Train twice, on two micro-batches a step, the second time with a restart half way.
+
+    `reload` saves the state of a compressor to a file, and loads it.
+    """
+
+    def step(model: Any, optimizer: torch.optim.Optimizer, number: int) -> float:
         optimizer.zero_grad()
-        total = 0.0
-        for micro in range(2):
-            inputs, targets = batch(process.rank, 2 * number + micro)
-            whole = contextlib.nullcontext() if micro == 1 else ddp.no_sync()
-            with whole, torch.autocast("cpu", dtype=torch.bfloat16):
-                loss = cross_entropy(ddp(inputs), targets) / 2
-                loss.backward()
-            total += float(loss)
+        total = sum(float(backward(model, 2 * number + micro, micro == 1)) for micro in range(2))
         optimizer.step()
         return total
 
-    ddp, compression, optimizer = start()
-    losses = [step(ddp, optimizer, number) for number in range(20)]
+    model, compression, optimizer = start()
+    losses = [step(model, optimizer, number) for number in range(steps)]
     again, resumed, other = start()
-    for number in range(10):
+    for number in range(steps // 2):
         step(again, other, number)
-    # As most scripts do, one process writes the checkpoint.
-    file = io.BytesIO()
-    torch.save([again.state_dict(), resumed.state_dict(gather_to=1), other.state_dict()], file)
-    checkpoint = [file.getvalue()]
-    dist.broadcast_object_list(checkpoint, src=1)
-    file = io.BytesIO(checkpoint[0])
+    state = reload(resumed)
+    held = copy.deepcopy((again.state_dict(), other.state_dict()))
     again, resumed, other = start()
-    for part, saved in zip((again, resumed, other), torch.load(file), strict=True):
-        part.load_state_dict(saved)
-    for number in range(10, 20):
+    for part, content in zip((resumed, again, other), (state, *held), strict=True):
+        part.load_state_dict(content)
+    for number in range(steps // 2, steps):
         step(again, other, number)
     return {
         "losses": losses,
-        "parameters": parameters(ddp),
+        "parameters": parameters(model),
         "resumed": parameters(again),
         "bits": compression.bits_sent,
         "resumed bits": resumed.bits_sent,
+        "steps": compression.state_dict()["steps"],
         "handle": repr(compression),
         "memory": compression.memory,
         "ratio": compression.ratio,
@@ -244,14 +219,24 @@ def remove(process: Process) -> dict[str, list[Tensor]]:
         cross_entropy(model(inputs), targets).backward()
         return gradients(model)
 
-    seen = {"plain": backward(plain)}
-    first = gcbench.compress(ddp, "scaled_sign")
-    seen["sign"] = backward(ddp)
+    return seen_around_remove(
+        lambda name: gcbench.compress(ddp, name), lambda: backward(plain), lambda: backward(ddp)
+    )
+
+
+def seen_around_remove(
+    compress: Callable[[str], gcbench.Compression],
+    plain: Callable[[], list[Tensor]],
+    backward: Callable[[], list[Tensor]],
+) -> dict[str, list[Tensor]]:
+    seen = {"plain": plain()}
+    first = compress("scaled_sign")
+    seen["sign"] = backward()
     first.remove()
-    seen["removed"] = backward(ddp)
-    gcbench.compress(ddp, "none")
+    seen["removed"] = backward()
+    compress("none")
     first.remove()  # again, which must not remove the new one
-    seen["none"] = backward(ddp)
+    seen["none"] = backward()
     return seen
 
 
@@ -390,14 +375,8 @@ def late_parameters(process: Process) -> list[str]:
 
 def refused_for_unused_parameters(process: Process, names: Sequence[str]) -> list[str]:
     """Return which of these methods do not work with find_unused_parameters=True."""
-    refused = []
-    for name in names:
-        try:
-            ddp = DistributedDataParallel(Net(), find_unused_parameters=True)
-            gcbench.compress(ddp, name)
-        except ValueError:
-            refused.append(name)
-    return refused
+    ddps = {name: DistributedDataParallel(Net(), find_unused_parameters=True) for name in names}
+    return [name for name in names if message_of(lambda n=name: gcbench.compress(ddps[n], n))]
 
 
 def unfrozen_parameter(process: Process) -> str:
@@ -464,8 +443,13 @@ def save_whole(process: Process) -> bool:
 def refusal_of_backward(ddp: DistributedDataParallel, rank: int) -> str:
     """Return the error message of a backward pass."""
     inputs, targets = batch(rank, 0)
+    return message_of(lambda: cross_entropy(ddp(inputs), targets).backward())
+
+
+def message_of(call: Callable[[], object]) -> str:
+    """Return the message of the ValueError that `call` raises, if any."""
     try:
-        cross_entropy(ddp(inputs), targets).backward()
+        call()
     except ValueError as error:
         return str(error)
     return ""
@@ -482,10 +466,9 @@ def refusal(process: Process, case: str) -> str:
         static_graph=case == "static",
         process_group=dist.new_subgroups(1)[0] if case == "nodes" else None,
     )
+    hierarchical = {"compressor": "qsgd", "exchange": "hierarchical"}
     arguments: dict[str, Any] = {
         "module": {"module": model},
-        "unused": {},
-        "static": {},
         "name": {"compressor": "powersdg"},
         "knob": {"bits": 4},
         "range": {"rank": 0},
@@ -493,28 +476,21 @@ def refusal(process: Process, case: str) -> str:
         "levels": {"compressor": "qsgd", "bits": 4, "levels": 100},
         "codecs": {"codec_backend": "fast"},
         "momentum": {"compressor": "onebit_adam"},
-        "twice": {},
-        "hook": {},
-        "sparse": {},
-        "complex": {},
         "class": {"compressor": PowerSGD},
         "codec": {"compressor": QSGD(3)},
         "seed": {"seed": "one"},
         "seeds": {"seed": process.rank},
         "knobs": {"rank": 1 + process.rank},
-        "nodes": {"compressor": "qsgd", "exchange": "hierarchical", "workers_per_node": 1},
-        "node": {"compressor": "qsgd", "exchange": "hierarchical", "workers_per_node": 2},
+        "nodes": {**hierarchical, "workers_per_node": 1},
+        "node": {**hierarchical, "workers_per_node": 2},
         "compiled": {"module": torch.compile(ddp)},
-    }[case]
+    }.get(case, {})
     if case == "twice":
         gcbench.compress(ddp, "none")
     if case == "hook":
         ddp.register_comm_hook(None, lambda state, bucket: bucket.buffer())
-    try:
-        gcbench.compress(**{"module": ddp, "compressor": "powersgd", **arguments})
-    except ValueError as error:
-        return str(error)
-    return ""
+    typed = {"module": ddp, "compressor": "powersgd", **arguments}
+    return message_of(lambda: gcbench.compress(**typed))
 
 
 def refused_states(process: Process) -> list[str]:
@@ -522,21 +498,18 @@ def refused_states(process: Process) -> list[str]:
 
     One of the other models has equally many values, but under other names.
     """
-    compressions = [
-        gcbench.compress(DistributedDataParallel(Net()), "powersgd", rank=rank) for rank in (1, 2)
-    ]
-    sentences = []
-    others = [
-        gcbench.compress(DistributedDataParallel(module), "powersgd", rank=1)
-        for module in (nn.Linear(12, 4), nn.ModuleDict({"net": Net()}))
-    ]
-    of_another = (other.state_dict() for other in (compressions[1], *others))
-    for state in (*of_another, {"model": {}}, {"processes": [compressions[0].state_dict()]}):
-        try:
-            compressions[0].load_state_dict(state)
-        except ValueError as error:
-            sentences.append(str(error))
-    return sentences
+    first, *others = (
+        gcbench.compress(DistributedDataParallel(module), "powersgd", rank=rank)
+        for module, rank in (
+            (Net(), 1),
+            (Net(), 2),
+            (nn.Linear(12, 4), 1),
+            (nn.ModuleDict({"net": Net()}), 1),
+        )
+    )
+    states: list[dict[str, Any]] = [*(other.state_dict() for other in others), {"model": {}}]
+    states.append({"processes": [first.state_dict()]})
+    return [message_of(lambda s=state: first.load_state_dict(s)) for state in states]
 
 
 def join(process: Process, name: str | None, knobs: dict[str, Any]) -> dict[str, Any]:

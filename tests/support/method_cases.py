@@ -17,16 +17,7 @@ from filelock import FileLock
 from omegaconf import OmegaConf
 
 import gcbench
-from gcbench.check.steps import (
-    SHAPES,
-    STEPS,
-    WORKERS,
-    Trace,
-    flat,
-    gradients,
-    shapes_of,
-    trace,
-)
+from gcbench.check.steps import SHAPES, STEPS, WORKERS, Trace, flat, gradients, shapes_of, trace
 from gcbench.check.subject import SETTINGS
 from gcbench.compressors import Compressor
 from gcbench.compressors.virtual import aggregate
@@ -61,78 +52,41 @@ __all__ = [  # re-exports the steps of the package's own checks, too
 
 CHOICES = sorted(path.stem for path in (conf_directory() / "compressor").glob("*.yaml"))
 
-# Settings to try with every choice that has their keys; buckets are smaller than gradients.
+SMALL = {"min_size": 0, "bucket_size": 16}
+IN_NODES = {"workers_per_node": 2, "exchange": "hierarchical"}
+NO_RESIDUAL, RESIDUAL = {"error_feedback": False}, {"error_feedback": True}
+THROUGH = {"bucket_scope": "gradient", "bucket_size": 64}
+# Settings to try with every choice that has their first key, as far as it has the others; buckets
+# are smaller than gradients.
 VARIANTS: dict[str, dict[str, Any]] = {
     "as it is": {},
     **SETTINGS,
-    "ecq": {"error_feedback": True, "alpha": 0.2, "beta": 0.9, "min_size": 0, "bucket_size": 16},
-    "ef21": {"error_feedback": "ef21", "min_size": 0, "bucket_size": 16},
-    "loco": {"error_feedback": "loco", "min_size": 0, "bucket_size": 16},
+    "ecq": {"alpha": 0.2, "error_feedback": True, "beta": 0.9, **SMALL},
+    "ef21": {"error_feedback": "ef21", **SMALL},
+    "loco": {"error_feedback": "loco", **SMALL},
     "reset": {"reset_steps": 2, "min_size": 0},
-    "l2": {"norm": "l2", "min_size": 0, "bucket_size": 16, "error_feedback": False},
-    "other levels": {"levels": 5, "min_size": 0, "bucket_size": 16},
-    "other level count": {
-        "level_count": 9,
-        "min_size": 0,
-        "bucket_size": 16,
-        "error_feedback": False,
-    },
+    "l2": {"norm": "l2", **SMALL, **NO_RESIDUAL},
+    "other levels": {"levels": 5, **SMALL},
+    "other level count": {"level_count": 9, **SMALL, **NO_RESIDUAL},
     "per layer": {"per_layer": True, "min_size": 0},
-    "aggregated residual": {"residual": "aggregated", "error_feedback": True},
+    "aggregated residual": {"residual": "aggregated", **RESIDUAL},
     "cold start": {"warm_start": False, "iterations": 3},
     "best approximation": {"svd": True},
-    "clipped norm": {"clip_norm": 0.5, "min_size": 0, "bucket_size": 16},
-    "clipped values": {"clip_sigma": 1.5, "min_size": 0, "bucket_size": 16},
-    "dense at first": {"dense_steps": 1, "min_size": 0, "bucket_size": 16},
-    "scattered": {"exchange": "scatter", "min_size": 0, "bucket_size": 16},
-    "scattered, coded again": {"exchange": "scatter_coded", "min_size": 100, "bucket_size": 16},
-    "scattered, with residuals": {
-        "exchange": "scatter_coded",
-        "error_feedback": True,
-        "min_size": 0,
-        "bucket_size": 16,
-    },
-    "summed": {"exchange": "sum", "min_size": 0, "bucket_size": 16},
-    "summed, with residuals": {
-        "exchange": "sum",
-        "error_feedback": True,
-        "norm": "l2",
-        "min_size": 0,
-        "bucket_size": 16,
-    },
-    "aligned": {"align": True, "min_size": 0, "bucket_size": 16},
-    "hierarchical": {
-        "exchange": "hierarchical",
-        "workers_per_node": 2,
-        "min_size": 0,
-        "bucket_size": 16,
-    },
-    "hierarchical, with residuals": {
-        "exchange": "hierarchical",
-        "workers_per_node": 2,
-        "error_feedback": True,
-        "min_size": 100,
-        "bucket_size": 16,
-    },
-    "dense elias": {
-        "code": "elias_dense",
-        "min_size": 0,
-        "bucket_size": 16,
-        "error_feedback": False,
-    },
-    "sparse elias": {
-        "code": "elias_sparse",
-        "levels": 1,
-        "norm": "l2",
-        "min_size": 100,
-        "bucket_size": 64,
-    },
-    "ans, with residuals": {
-        "code": "ans",
-        "error_feedback": True,
-        "min_size": 0,
-        "bucket_size": 64,
-    },
+    "clipped norm": {"clip_norm": 0.5, **SMALL},
+    "clipped values": {"clip_sigma": 1.5, **SMALL},
+    "dense at first": {"dense_steps": 1, **SMALL},
+    "scattered": {"exchange": "scatter", **SMALL},
+    "scattered, coded again": {"exchange": "scatter_coded", **SMALL, "min_size": 100},
+    "scattered, with residuals": {"exchange": "scatter_coded", **RESIDUAL, **SMALL},
+    "summed": {"exchange": "sum", **SMALL},
+    "summed, with residuals": {"exchange": "sum", **RESIDUAL, "norm": "l2", **SMALL},
+    "aligned": {"align": True, **SMALL},
+    "hierarchical": {**IN_NODES, **SMALL},
+    "hierarchical, with residuals": {**IN_NODES, **RESIDUAL, **SMALL, "min_size": 100},
+    "dense elias": {"code": "elias_dense", **SMALL, **NO_RESIDUAL},
+    "sparse elias": {"code": "elias_sparse", "levels": 1, "norm": "l2", "min_size": 100}
+    | {"bucket_size": 64},
+    "ans, with residuals": {"code": "ans", **RESIDUAL, "min_size": 0, "bucket_size": 64},
     "alternating": {"variant": "alternating"},
     "drawn once": {"variant": "unbiased"},
     "small positions": {"index": "auto"},
@@ -140,66 +94,15 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "many scales": {"scales": [5, 0, 3], "k": 100},
     "one scale": {"scales": [8]},
     "map of positions": {"index": "auto", "fraction": 0.3},
-    "through the gradient": {"bucket_scope": "gradient", "bucket_size": 64, "min_size": 0},
-    "through the gradient, summed, with residuals": {
-        "bucket_scope": "gradient",
-        "bucket_size": 64,
-        "exchange": "sum",
-        "error_feedback": True,
-        "min_size": 100,
-    },
+    "through the gradient": {**THROUGH, "min_size": 0},
+    "through the gradient, summed, with residuals": {**THROUGH, "exchange": "sum"}
+    | {**RESIDUAL, "min_size": 100},
     "small chunks": {"chunk_size": 20, "fraction": 0.1, "min_size": 0},
     "first gradient": {"momentum_start": "gradient"},
     "mean of senders": {"combine": "senders", "fraction": 0.1, "min_size": 0},
-    "as long as before": {"scale": "rms", "bucket_size": 16, "error_feedback": True},
+    "as long as before": {"scale": "rms", "bucket_size": 16, **RESIDUAL},
     "momentum from zero": {"momentum_start": "zero"},
 }
-# The key that a choice must have to be tried with a variant.
-ESSENTIAL = {
-    "all tensors": "min_size",
-    "small tensors whole": "min_size",
-    "error feedback": "error_feedback",
-    "ecq": "alpha",
-    "ef21": "error_feedback",
-    "loco": "error_feedback",
-    "reset": "reset_steps",
-    "l2": "norm",
-    "other levels": "levels",
-    "other level count": "level_count",
-    "per layer": "per_layer",
-    "aggregated residual": "residual",
-    "cold start": "warm_start",
-    "best approximation": "svd",
-    "clipped norm": "clip_norm",
-    "clipped values": "clip_sigma",
-    "dense at first": "dense_steps",
-    "dense elias": "code",
-    "sparse elias": "code",
-    "ans, with residuals": "code",
-    "alternating": "variant",
-    "drawn once": "variant",
-    "small positions": "index",
-    "few values": "k",
-    "many scales": "scales",
-    "one scale": "scales",
-    "map of positions": "index",
-    "through the gradient": "bucket_scope",
-    "through the gradient, summed, with residuals": "bucket_scope",
-    "small chunks": "chunk_size",
-    "first gradient": "momentum_start",
-    "mean of senders": "combine",
-    "as long as before": "scale",
-    "momentum from zero": "momentum_start",
-    "scattered": "exchange",
-    "scattered, coded again": "exchange",
-    "scattered, with residuals": "exchange",
-    "summed": "exchange",
-    "summed, with residuals": "exchange",
-    "aligned": "align",
-    "hierarchical": "workers_per_node",
-    "hierarchical, with residuals": "workers_per_node",
-}
-
 # The only choices to try with some variants, although others have the keys, too.
 ONLY = {
     "ef21": {"qsgd", "powersgd", "onebit", "random_k"},
@@ -297,7 +200,7 @@ def variants(choice: str) -> dict[str, dict[str, Any]]:
     return {
         variant: {k: v for k, v in settings.items() if k in keys}
         for variant, settings in VARIANTS.items()
-        if ESSENTIAL.get(variant) in {None, *keys} and choice in ONLY.get(variant, CHOICES)
+        if next(iter(settings), None) in {None, *keys} and choice in ONLY.get(variant, CHOICES)
     }
 
 

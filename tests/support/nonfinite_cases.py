@@ -14,12 +14,7 @@ from gcbench.compressors.virtual import aggregate
 from gcbench.train.finite import KINDS, FirstBad
 
 # These methods send a few values that are drawn at random.
-SOME_VALUES = (
-    "random_k",
-    "random_block",
-    "global_randk",
-    "global_randk_multiscale",
-)
+SOME_VALUES = ("random_k", "random_block", "global_randk", "global_randk_multiscale")
 
 
 class Seen(NamedTuple):

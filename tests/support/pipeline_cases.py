@@ -45,11 +45,7 @@ def make_run(process: Process, config: RunConfig) -> Run:
     joined = Connections(process.comm(workers), beside, process.control, CPU)
     with tempfile.TemporaryDirectory() as directory:
         return build_run(
-            config,
-            make_plan(config, Machine.detect()),
-            joined,
-            make_data(config),
-            Path(directory),
+            config, make_plan(config, Machine.detect()), joined, make_data(config), Path(directory)
         )
 
 

@@ -90,10 +90,7 @@ def result_of(
         "shannon_bits_per_step": None,
         "compression_error": {"relative": 0.5, "vnmse": 0.25, "cosine": 0.9, "samples": 1},
         "seconds": step
-        and {
-            "step": step,
-            **{phase: {"mean": 0.05, "max": 0.05} for phase in PHASES[:-1]},
-        },
+        and {"step": step, **{phase: {"mean": 0.05, "max": 0.05} for phase in PHASES[:-1]}},
     }
 
 

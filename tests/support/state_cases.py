@@ -13,7 +13,7 @@ import torch
 from accumulation_cases import backward
 from fsdp_cases import Sharded
 from gloo_pool import Process
-from library_cases import Net, gradients, tensors_of_state
+from library_cases import Net, gradients, message_of, tensors_of_state
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -29,14 +29,6 @@ def ddp_after(
         ddp.zero_grad()
         backward(ddp, process.rank, step)
     return ddp, compression
-
-
-def message_of(call: Callable[[], Any]) -> str:
-    try:
-        call()
-    except ValueError as error:
-        return str(error)
-    return ""
 
 
 def go_on_at_different_steps(process: Process) -> dict[str, str]:

@@ -1,6 +1,6 @@
 """Levels around a value and the probability of the upper one, by the papers' equations, float64.
 
-Nothing here is shared with gcbench. `write_traces.py` writes the results to traces.json.
+Nothing here is shared with gcbench. `method_traces.py` makes traces of it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Steps of methods by the equations of their papers, or as their authors' code does, in float64.
 
-Nothing here is shared with gcbench. `write_traces.py` writes the results to traces.json.
+Nothing here is shared with gcbench. `method_traces.py` makes traces of it.
 """
 
 from __future__ import annotations

@@ -10,12 +10,9 @@ from needed import skip
 from sentence import run
 
 DATA = Path(os.environ.get("GCBENCH_DATA", "~/gcbench-data")).expanduser()
-ONE_STEP = [
-    "trainer.gpus=16",
-    "trainer.launcher=virtual",
-    "trainer.max_steps=1",
-    "trainer.eval_every=null",
-]
+ONE_STEP = (
+    "trainer.gpus=16 trainer.launcher=virtual trainer.max_steps=1 trainer.eval_every=null".split()
+)
 
 pytestmark = pytest.mark.slow
 
@@ -48,9 +45,7 @@ def test_resnet18_on_cifar10(tmp_path: Path, sentence: str, floats: int, mib: fl
 def test_lstm_on_wikitext2(tmp_path: Path, rank: int, floats: int) -> None:
     needs("wikitext-2")
     overrides = [
-        "model=lstm",
-        "model.vocabulary=28869",
-        "dataset=wikitext2",
+        *"model=lstm model.vocabulary=28869 dataset=wikitext2".split(),
         f"data.root={DATA}",
         "trainer.batch_size=1",
     ]

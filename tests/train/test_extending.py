@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -13,16 +12,14 @@ from sentence import run
 
 from gcbench.config import ConfigError
 from gcbench.identity import identify
+from gcbench.records import RunFiles
 from gcbench.records.schema import Result
 from gcbench.records.store import read_run
 from gcbench.records.summary import _facts
 from gcbench.train import weights
 
 OVERRIDES = [
-    "trainer.gpus=2",
-    "trainer.launcher=virtual",
-    "compressor=powersgd",
-    "min_size=0",
+    *"trainer.gpus=2 trainer.launcher=virtual compressor=powersgd min_size=0".split(),
     "trainer.log_every=5",
 ]
 CONSTANT = ["schedule=constant", "trainer.checkpoint_keep=9"]
@@ -37,8 +34,9 @@ def checkpoints(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.glob("checkpoints/*"))
 
 
-def metrics(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+def rates_of(folder: Path) -> dict[int, float]:
+    lines = RunFiles(folder).read_metrics()
+    return {line["step"]: line["lr"] for line in lines if line["event"] == "train"}
 
 
 def test_an_extended_run_ends_as_one_that_was_as_long_from_the_start(tmp_path: Path) -> None:
@@ -50,10 +48,8 @@ def test_an_extended_run_ends_as_one_that_was_as_long_from_the_start(tmp_path: P
     assert whole["extended"] == [] and whole["weights"] == "weights.pt"
     short = run(tmp_path / "parts", *OVERRIDES, *CONSTANT, "trainer.epochs=0.25")
     long = run(tmp_path / "parts", *OVERRIDES, *CONSTANT, "trainer.epochs=0.5")
-    assert (
-        long["extended"] == [{"from_step": short["steps"], "from_epoch": short["epochs"]}]
-        and short["steps"] == 11
-    )
+    assert short["steps"] == 11
+    assert long["extended"] == [{"from_step": 11, "from_epoch": short["epochs"]}]
     assert all(long["test"][key] == whole["test"][key] for key in ("accuracy", "loss"))
     for key in ("bits_sent", "steps", "epochs", "compression_error"):
         assert long[key] == whole[key]
@@ -70,7 +66,8 @@ def test_the_result_of_the_shorter_run_stays(tmp_path: Path) -> None:
     (old,) = tmp_path.glob("weights.*.pt")
     assert json.loads(aside.read_text()) == first
     assert all(torch.equal(x, before[k]) for k, x in torch.load(old, weights_only=True).items())
-    assert [line["step"] for line in metrics(tmp_path) if line["event"] == "test"] == [3, 5]
+    lines = RunFiles(tmp_path).read_metrics()
+    assert [line["step"] for line in lines if line["event"] == "test"] == [3, 5]
     again = run(tmp_path, *OVERRIDES, "trainer.max_steps=5")
     assert again["steps"] == 5 and len(list(tmp_path.glob("result.*.json"))) == 1
     third = run(tmp_path, *OVERRIDES, "trainer.max_steps=6")
@@ -78,16 +75,11 @@ def test_the_result_of_the_shorter_run_stays(tmp_path: Path) -> None:
 
 
 def test_a_schedule_is_that_of_the_new_length(tmp_path: Path) -> None:
-    run(tmp_path, *OVERRIDES, "trainer.max_steps=10", "trainer.log_every=1")
-    run(tmp_path, *OVERRIDES, "trainer.max_steps=20", "trainer.log_every=1")
-    rates = {line["step"]: line["lr"] for line in metrics(tmp_path) if line["event"] == "train"}
-    run(tmp_path / "long", *OVERRIDES, "trainer.max_steps=20", "trainer.log_every=1")
-    expected = {
-        line["step"]: line["lr"] for line in metrics(tmp_path / "long") if line["event"] == "train"
-    }
-    assert rates[10] < 0.1 * expected[10] and all(
-        rates[step] == expected[step] for step in range(11, 21)
-    )
+    for folder, steps in (("short", 10), ("short", 20), ("long", 20)):
+        run(tmp_path / folder, *OVERRIDES, f"trainer.max_steps={steps}", "trainer.log_every=1")
+    rates, expected = rates_of(tmp_path / "short"), rates_of(tmp_path / "long")
+    assert rates[10] < 0.1 * expected[10]
+    assert all(rates[step] == expected[step] for step in range(11, 21))
 
 
 def test_a_schedule_made_for_the_length_of_a_run_is_not_extended(tmp_path: Path) -> None:
@@ -105,16 +97,16 @@ def test_a_schedule_made_for_the_length_of_a_run_is_not_extended(tmp_path: Path)
 
 
 def test_nothing_else_may_change_when_a_run_is_extended(tmp_path: Path) -> None:
+    """The shorter command is told so, and the longer run is none that was as long at once."""
     run(tmp_path, *OVERRIDES, "trainer.max_steps=2")
     with pytest.raises(ConfigError, match=r"with another configuration \(.*rank=2 -> 1\)"):
         run(tmp_path, *OVERRIDES, "trainer.max_steps=4", "rank=1")
-
-
-def test_the_shorter_command_of_an_extended_run_is_told_so(tmp_path: Path) -> None:
-    for steps in (2, 4):
-        run(tmp_path, *OVERRIDES, f"trainer.max_steps={steps}")
+    run(tmp_path, *OVERRIDES, "trainer.max_steps=4")
     with pytest.raises(ConfigError, match=r"was extended to trainer.max_steps=4; type that to see"):
         run(tmp_path, *OVERRIDES, "trainer.max_steps=2")
+    extended = read_run(tmp_path)
+    assert extended.flat["extended_from_step"] == [2]
+    assert extended.result.identity != identify(extended.config)
 
 
 def test_an_extension_that_was_killed_goes_on_only_as_it_was_begun(tmp_path: Path) -> None:
@@ -132,59 +124,34 @@ def test_an_extension_that_was_killed_goes_on_only_as_it_was_begun(tmp_path: Pat
     assert resumed["test"]["loss"] == whole["test"]["loss"]
 
 
-def test_a_run_whose_state_was_not_kept_is_not_extended(tmp_path: Path) -> None:
-    result = run(tmp_path, *OVERRIDES, "trainer.max_steps=2", "trainer.keep_weights=false")
-    assert (
-        result["weights"] is None
-        and not (tmp_path / "weights.pt").exists()
-        and not checkpoints(tmp_path)
-    )
-    with pytest.raises(
-        ConfigError,
-        match=r"trainer.max_steps=2 -> 4\): the state at its end was not kept, as trainer.keep_w",
-    ):
-        run(tmp_path, *OVERRIDES, "trainer.max_steps=4")
-
-
-def test_a_finished_run_without_the_weights_that_are_asked_for_says_so(
+def test_a_run_whose_state_was_not_kept_is_not_extended(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    run(tmp_path, *OVERRIDES, "trainer.max_steps=2", "trainer.keep_weights=false")
+    two = [*OVERRIDES, "trainer.max_steps=2"]
+    result = run(tmp_path, *two, "trainer.keep_weights=false")
+    assert result["weights"] is None and not (tmp_path / "weights.pt").exists()
+    assert not checkpoints(tmp_path)
+    says = r"trainer.max_steps=2 -> 4\): the state at its end was not kept, as trainer.keep_w"
+    with pytest.raises(ConfigError, match=says):
+        run(tmp_path, *OVERRIDES, "trainer.max_steps=4")
     for asked in ("null", "false", "true"):
         assert "without weights.pt" not in caplog.text
-        run(tmp_path, *OVERRIDES, "trainer.max_steps=2", f"trainer.keep_weights={asked}")
+        run(tmp_path, *two, f"trainer.keep_weights={asked}")
     assert f"{tmp_path} was finished without weights.pt; type rerun=true" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("limit", "overrides", "has_weights", "has_state"),
-    [
-        (4 * 1210, [], True, False),  # exactly the weights
-        (4 * 1210 - 1, [], False, False),
-        (4 * 1210 - 1, ["trainer.keep_weights=true"], True, True),
-        (200e6, [], True, True),
-    ],
-)
 def test_large_weights_and_states_are_kept_on_request(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    limit: float,
-    overrides: list[str],
-    has_weights: bool,
-    has_state: bool,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(weights, "LIMIT_BYTES", limit)
-    result = run(tmp_path, *OVERRIDES, "trainer.max_steps=2", *overrides)
-    assert (
-        result["parameters"] == 1210
-        and bool(result["weights"]) == has_weights == (tmp_path / "weights.pt").exists()
-    )
-    assert checkpoints(tmp_path) == ["step-00000002"] * has_state
-
-
-def test_an_extended_run_has_another_identity_than_the_row_of_a_table(tmp_path: Path) -> None:
-    run(tmp_path, *OVERRIDES, "trainer.max_steps=2")
-    run(tmp_path, *OVERRIDES, "trainer.max_steps=4")
-    extended = read_run(tmp_path)
-    assert extended.flat["extended_from_step"] == [2]
-    assert extended.result.identity != identify(extended.config)
+    size = 4 * 1210
+    for name, limit, overrides, has_weights, has_state in (
+        ("a", size, [], True, False),  # exactly the weights
+        ("b", size - 1, [], False, False),
+        ("c", size - 1, ["trainer.keep_weights=true"], True, True),
+        ("d", 200e6, [], True, True),
+    ):
+        monkeypatch.setattr(weights, "LIMIT_BYTES", limit)
+        result = run(tmp_path / name, *OVERRIDES, "trainer.max_steps=2", *overrides)
+        assert result["parameters"] == 1210
+        assert bool(result["weights"]) == has_weights == (tmp_path / name / "weights.pt").exists()
+        assert checkpoints(tmp_path / name) == ["step-00000002"] * has_state

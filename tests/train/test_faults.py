@@ -17,7 +17,7 @@ import pytest
 import torch
 from gloo_pool import pool
 from needed import patience, skip
-from nightly import slow_but
+from nightly import each, slow_but
 from sentence import SMALL, config_of, run, untimed_metrics
 from train_cases import drift_error, drift_error_at_the_end
 
@@ -29,9 +29,7 @@ from gcbench.records.schema import Result
 from gcbench.train.drift import parameter_hash
 
 LENGTH = [
-    "trainer.max_steps=24",
-    "trainer.checkpoint_steps=4",
-    "trainer.checkpoint_keep=9",
+    *"trainer.max_steps=24 trainer.checkpoint_steps=4 trainer.checkpoint_keep=9".split(),
     "trainer.log_every=3",
 ]
 METHOD = ["compressor=qsgd", "min_size=0", "error_feedback=true", "alpha=0.2", "beta=0.9"]
@@ -179,9 +177,8 @@ def test_a_gradient_that_is_not_finite_is_named_with_its_worker(tmp_path: Path) 
         *faulty("nan gradient", 11, tmp_path / "spent", rank=0),
         "trainer.launcher=virtual",
     ]
-    with pytest.raises(
-        RunFailed, match="the run diverged: the gradient of worker 1 was not finite at step 5"
-    ):
+    says = "the run diverged: the gradient of worker 1 was not finite at step 5"
+    with pytest.raises(RunFailed, match=says):
         run(tmp_path / "run", *overrides)
     result = result_of(tmp_path / "run")
     assert result["status"] == "diverged" and result["steps"] == 6
@@ -203,10 +200,8 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_full_disk_leaves_the_checkpoint_before_usable(small_disk: Path, tmp_path: Path) -> None:
     folder = small_disk / "run"
     overrides = [*OVERRIDES, "trainer.launcher=virtual", "trainer.max_steps=24"]
-    with pytest.raises(
-        RunFailed,
-        match=r"step-\d+ could not be written \(.*No space.*\); .*step-\d+ is whole; make room",
-    ):
+    says = r"step-\d+ could not be written \(.*No space.*\); .*step-\d+ is whole; make room"
+    with pytest.raises(RunFailed, match=says):
         run(folder, *overrides)
     result = result_of(folder)
     assert result["status"] == "failed" and "No space" in result["reason"]
@@ -264,10 +259,7 @@ def test_ctrl_c_after_the_last_step_of_a_row_ends_the_sweep(
 @pytest.mark.usefixtures("copied_workers")
 @pytest.mark.parametrize("launcher", ["local", "virtual"])
 def test_a_failure_after_the_result_leaves_it_as_it_is(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    launcher: str,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, launcher: str
 ) -> None:
     """For example if a worker is killed while W&B finishes, which may take seconds."""
     processes = start.run_processes
@@ -342,12 +334,9 @@ def test_replicas_that_drift_are_named() -> None:
 
 
 def test_replicas_are_compared_at_the_end_however_seldom_before() -> None:
-    overrides = [
-        "trainer.gpus=2",
-        "trainer.max_steps=3",
-        "trainer.log_every=3",
-        "trainer.error_every=null",
-    ]
+    overrides = (
+        "trainer.gpus=2 trainer.max_steps=3 trainer.log_every=3 trainer.error_every=null".split()
+    )
     says = "after step 2 the parameters of process 1 were not those of process 0"
     rarely = config_of(*SMALL, *overrides, "trainer.drift_every=100")
     assert pool(2).run(drift_error_at_the_end, rarely) == [says] * 2
@@ -364,7 +353,7 @@ def test_a_run_whose_replicas_drift_fails(tmp_path: Path) -> None:
     assert says in result_of(tmp_path / "run")["reason"]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@each("dtype", [torch.float32, torch.bfloat16, torch.float64])
 def test_the_hash_sees_every_bit_and_every_exchange(dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(1)
     parameters = [

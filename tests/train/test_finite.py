@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from nightly import each
 from sentence import run
 from torch import Tensor
 
@@ -30,7 +31,7 @@ def test_the_largest_finite_values_are_finite() -> None:
     assert noted.collect(range(2)) == []
 
 
-@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+@each("value", [torch.nan, torch.inf, -torch.inf])
 def test_kind_step_and_worker_are_told(value: float) -> None:
     gradients, residuals = torch.zeros(2, 10), torch.zeros(2, 3, 4)
     gradients[1, 4], residuals[0, 2, 1] = value, value
@@ -66,11 +67,8 @@ def test_parts_of_a_row_are_one_sum(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 OVERRIDES = [
-    "compressor=powersgd",
-    "trainer.launcher=virtual",
-    "trainer.max_steps=12",
-    "trainer.log_every=4",
-    "trainer.gpus=3",
+    *"compressor=powersgd trainer.launcher=virtual trainer.max_steps=12".split(),
+    *"trainer.log_every=4 trainer.gpus=3".split(),
 ]
 
 
@@ -87,9 +85,8 @@ def test_a_residual_that_is_not_finite_ends_the_run(
         return out
 
     monkeypatch.setattr(ErrorFeedback, "aggregate", spoil)
-    with pytest.raises(
-        RunFailed, match=r"diverged: what worker 2 remembers .* was not finite after step 5"
-    ):
+    says = r"diverged: what worker 2 remembers .* was not finite after step 5"
+    with pytest.raises(RunFailed, match=says):
         run(tmp_path, *OVERRIDES, "min_size=0")
 
 
@@ -104,10 +101,8 @@ def test_finite_gradients_whose_sum_is_not_are_not_blamed(
         )
 
     monkeypatch.setattr(Dense, "aggregate", enlarge)
-    with pytest.raises(
-        RunFailed,
-        match="diverged: the update was not finite at step 0, though every worker's gradient was",
-    ):
+    says = "diverged: the update was not finite at step 0, though every worker's gradient was"
+    with pytest.raises(RunFailed, match=says):
         run(tmp_path, *OVERRIDES, "compressor=none")
 
 

@@ -26,11 +26,8 @@ def test_a_run_learns(compressor: str, backend: str, tmp_path: Path) -> None:
         f"trainer.codec_backend={backend}",
         "trainer.gpus=1",
     )
-    assert (result["status"], result["device"], result["codec_backend"]) == (
-        "done",
-        "cuda",
-        backend,
-    )
+    facts = (result["status"], result["device"], result["codec_backend"])
+    assert facts == ("done", "cuda", backend)
     assert result["test"]["accuracy"] > 50
     assert result["seconds"]["step"]["mean"] > 0
 

@@ -12,14 +12,14 @@ import pytest
 import torch
 from gloo_pool import pool
 from method_cases import CHOICES, compressor_of
-from nightly import slow_but
+from nightly import each, slow_but
 from pipeline_cases import Trained, messages_of_a_continued_run, train_steps
 from sentence import SMALL, config_of, run
 from torch import Tensor
 
 from gcbench.comm.control import LocalControl
 from gcbench.compressors import State
-from gcbench.config import ConfigError, RunFailed
+from gcbench.config import RunFailed
 from gcbench.identity import fingerprint, relevant_config
 from gcbench.settings.config import RunConfig
 from gcbench.train import pipeline
@@ -57,11 +57,8 @@ def test_the_error_of_the_first_late_exchange_is_sampled(tmp_path: Path) -> None
     result = run(
         tmp_path,
         *SMALL,
-        "trainer.launcher=virtual",
-        "trainer.double_buffering=true",
-        "trainer.max_steps=4",
-        "schedule._target_=torch.optim.lr_scheduler.StepLR",
-        "schedule.step_size=1",
+        *"trainer.launcher=virtual trainer.double_buffering=true trainer.max_steps=4".split(),
+        *"schedule._target_=torch.optim.lr_scheduler.StepLR schedule.step_size=1".split(),
     )
     assert result["compression_error"]["samples"] == 1
 
@@ -151,7 +148,7 @@ def test_the_faster_way_is_taken(slow: bool, monkeypatch: pytest.MonkeyPatch) ->
     assert used == [False, True] * (1 + TURNS) + [not slow]
 
 
-@pytest.mark.parametrize("model", ["resnet8", "lstm_small"])
+@each("model", ["resnet8", "lstm_small"])
 def test_overlap_gives_the_same_update_in_any_layout(model: str) -> None:
     """Convolution weights are stored channels last, and an LSTM carries hidden state along."""
     data = "dataset._target_=own_data.text" if model == "lstm_small" else "dataset=digits"
@@ -222,48 +219,18 @@ def test_a_resumed_run_applies_what_was_under_way(tmp_path: Path) -> None:
     run(
         tmp_path / "parts",
         *overrides,
-        "trainer.max_steps=8",
-        "schedule.kind=constant",
-        "trainer.checkpoint_steps=4",
+        *"trainer.max_steps=8 schedule.kind=constant trainer.checkpoint_steps=4".split(),
     )
     (tmp_path / "parts" / "result.json").unlink()  # as if killed after its first checkpoint
     shutil.rmtree(tmp_path / "parts" / "checkpoints" / "step-00000008")
     resumed = run(
         tmp_path / "parts",
         *overrides,
-        "trainer.max_steps=8",
-        "schedule.kind=constant",
-        "trainer.checkpoint_steps=4",
+        *"trainer.max_steps=8 schedule.kind=constant trainer.checkpoint_steps=4".split(),
     )
     assert resumed["resumed_step"] == 4
     a, b = ((tmp_path / name / "metrics.jsonl").read_text() for name in ("whole", "parts"))
     assert a == b
-
-
-@pytest.mark.parametrize("choice", GLOBAL)
-def test_methods_of_global_scope_are_refused_with_overlap(choice: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"trainer.overlap=true .* trainer.double_buffering=true"):
-        run(tmp_path, f"compressor={choice}", "trainer.overlap=true", "trainer.launcher=local")
-
-
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (("trainer.double_buffering=true",), "type only one"),
-        ((VIRTUAL,), "trainer.launcher=local"),
-        (("estimator=svrg", "model=linear", "optimizer.momentum=0"), "estimator=sgd"),
-        (("exchange=scatter",), "trainer.double_buffering=true"),
-        (("clip_norm=1",), "trainer.double_buffering=true"),
-        (("trainer.bucket_mib=0",), "trainer.bucket_mib=0"),
-        (("trainer.overlap=sometimes",), "type trainer.overlap=true, false or auto"),
-    ],
-)
-def test_what_cannot_be_overlapped_is_refused_in_one_sentence(
-    overrides: tuple[str, ...], message: str, tmp_path: Path
-) -> None:
-    with pytest.raises(ConfigError) as error:
-        run(tmp_path, "trainer.overlap=true", *overrides)
-    assert message in str(error.value) and "\n" not in str(error.value)
 
 
 @pytest.mark.usefixtures("copied_workers")

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from nightly import each
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -79,7 +80,7 @@ def passes(
     return [result.detach(), *(leaf.grad for leaf in leaves if leaf.grad is not None)]
 
 
-@pytest.mark.parametrize("name", CASES)
+@each("name", CASES)
 def test_products_in_fp32_are_those_of_bf16(name: str) -> None:
     """They differ from torch's own only in the order of sums, by one rounding at most."""
     function, operands = CASES[name]

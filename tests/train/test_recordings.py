@@ -14,15 +14,11 @@ from sentence import run
 from gcbench.comm.collectives import Comm
 from gcbench.compressors import Aggregated, Grads, State, Step
 from gcbench.compressors.dense import Dense
-from gcbench.config import ConfigError
 from gcbench.records.gradients import read_gradients
 
-OVERRIDES = [
-    "compressor=none",
-    "trainer.gpus=4",
-    "trainer.max_steps=5",
-    "trainer.record_gradients=[0,3]",
-]
+OVERRIDES = (
+    "compressor=none trainer.gpus=4 trainer.max_steps=5 trainer.record_gradients=[0,3]".split()
+)
 
 
 def test_what_is_read_is_what_was_aggregated(
@@ -48,25 +44,10 @@ def test_what_is_read_is_what_was_aggregated(
         recording = read_gradients(path)
         assert recording.step == step and recording.gradients.dtype == torch.float32
         assert recording.gradients.shape == (4, recorded["parameters"])
-        assert (
-            recording.config["model"] == "mlp"
-            and recording.config["compressor"] == "none"
-            and recording.config["seed"] == 1
-        )
+        assert recording.config["model"] == "mlp" and recording.config["compressor"] == "none"
+        assert recording.config["seed"] == 1
         assert list(recording.tensors()) == recording.names == list(seen[step])
         assert all(torch.equal(g, seen[step][name]) for name, g in recording.tensors().items())
-
-
-@pytest.mark.parametrize(
-    ("steps", "says"),
-    [
-        ("[-1]", "type whole numbers of at least 0, as in"),
-        ("[0,5]", "step 5 never comes, as the last one is 4"),
-    ],
-)
-def test_steps_that_never_come_are_refused(tmp_path: Path, steps: str, says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
-        run(tmp_path, *OVERRIDES, f"trainer.record_gradients={steps}")
 
 
 def test_steps_that_a_continued_run_has_passed_are_named(

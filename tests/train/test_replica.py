@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from nightly import each
 from sentence import run
 from torch import Tensor, nn
 
@@ -37,7 +38,7 @@ def gradients(replica: Replica, step: int = 0) -> torch.Tensor:
     return replica.flat.clone()
 
 
-@pytest.mark.parametrize("layer", [nn.BatchNorm1d(4), nn.Dropout(0.5)], ids=["norm", "dropout"])
+@each("layer", [nn.BatchNorm1d(4), nn.Dropout(0.5)])
 def test_a_test_is_made_with_the_model_in_evaluation_mode(layer: nn.Module) -> None:
     """The score uses running statistics and all neurons, and changes no state."""
     replica = replica_of(layer, nn.Linear(4, 3))
@@ -164,10 +165,10 @@ def test_workers_of_a_process_have_buffers_of_their_own_until_a_test() -> None:
     replica, alone = replica_of(model), replica_of(deepcopy(model))
     other = BATCH[0] + 1, BATCH[1]
     for step in range(2):
-        for each, batches in ((replica, (BATCH, other)), (alone, (BATCH,))):
-            each.begin()
+        for one, batches in ((replica, (BATCH, other)), (alone, (BATCH,))):
+            one.begin()
             for row, batch in enumerate(batches):
-                each.backward(row, batch, (1, step), Clock(CPU))
+                one.backward(row, batch, (1, step), Clock(CPU))
         assert dict(replica.model.named_buffers()) == dict(alone.model.named_buffers())
     own = torch.stack(replica._own_buffers[1])
     torch.testing.assert_close(own, 2 * other[0].sum().expand(2))

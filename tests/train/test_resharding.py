@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from nightly import slow_but
+from nightly import each, slow_but
 from sentence import run
 from torch import Tensor
 
 from gcbench.config import ConfigError, RunFailed
 from gcbench.identity import identify
+from gcbench.records import RunFiles
 from gcbench.records.schema import Result
 from gcbench.records.store import read_run
 from gcbench.records.summary import _facts
@@ -22,29 +23,21 @@ from gcbench.train.resharding import merge_workers, replaced_shares
 from gcbench.train.run import Progress, Run
 
 LENGTH = [
-    "trainer.launcher=virtual",
-    "trainer.checkpoint_steps=4",
-    "trainer.log_every=3",
-    "trainer.eval_every=null",
+    *"trainer.launcher=virtual trainer.checkpoint_steps=4 trainer.log_every=3".split(),
+    *"trainer.eval_every=null trainer.keep_weights=false".split(),
 ]
-LENGTH += ["trainer.keep_weights=false"]
+SIX, FOUR_WORKERS = "trainer.max_steps=6", "trainer.gpus=4"
 RESIDUAL = ["compressor=qsgd", "min_size=0", "error_feedback=true", "alpha=0.2", "beta=0.9"]
 
 
-@pytest.mark.parametrize("before", [1, 2, 4, 6])
-@pytest.mark.parametrize("now", [1, 2, 3, 4, 12])
+@each("before", [1, 2, 4, 6])
+@each("now", [1, 2, 3, 4, 12])
 def test_the_pending_update_stays(before: int, now: int) -> None:
-    rows = torch.randn(
-        before, 5, generator=torch.Generator().manual_seed(before), dtype=torch.float64
-    )
-    contents = [
-        {
-            "state": [{"w": row}, {}],
-            "late": {"wanted": row},
-            "carry": row,
-            "meter": [],
-            "loss": float(row[0]),
-        }
+    drawn = torch.Generator().manual_seed(before)
+    rows = torch.randn(before, 5, generator=drawn, dtype=torch.float64)
+    contents: list[dict[str, Any]] = [
+        {"state": [{"w": row}, {}], "late": {"wanted": row}, "carry": row, "meter": []}
+        | {"loss": float(row[0])}
         for row in rows
     ]
     taken = []
@@ -56,9 +49,8 @@ def test_the_pending_update_stays(before: int, now: int) -> None:
     late = torch.stack([content["late"]["wanted"] for content in taken])
     torch.testing.assert_close(after.mean(0), rows.mean(0))
     torch.testing.assert_close(late.mean(0), rows.mean(0))
-    assert sum(content["loss"] for content in taken) / now == pytest.approx(
-        float(rows[:, 0].mean())
-    )
+    mean_loss = sum(content["loss"] for content in taken) / now
+    assert mean_loss == pytest.approx(float(rows[:, 0].mean()))
     assert all(content["carry"] is None for content in taken)
     if now % before == 0:
         assert torch.equal(after, rows.repeat_interleave(now // before, dim=0))
@@ -84,16 +76,13 @@ def go_on(folder: Path, overrides: list[str]) -> dict[str, Any]:
 def test_a_run_with_residuals_goes_on_when_they_may_be_merged(
     tmp_path: Path, gpus: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    overrides = [*RESIDUAL, *LENGTH, "trainer.max_steps=6"]
-    first = run(tmp_path, *overrides, "trainer.gpus=4")
+    overrides = [*RESIDUAL, *LENGTH, SIX]
+    first = run(tmp_path, *overrides, FOUR_WORKERS)
     before = residuals(tmp_path, 4)
-    with pytest.raises(
-        ConfigError,
-        match=f"by 4 workers, this run has {gpus}, .* type trainer.gpus=4, or resume.workers=merge",
-    ):
+    says = f"by 4 workers, this run has {gpus}, .* type trainer.gpus=4, or resume.workers=merge"
+    with pytest.raises(ConfigError, match=says):
         go_on(tmp_path, [*overrides, f"trainer.gpus={gpus}"])
     (tmp_path / "result.json").write_text("{}")
-
     seen: list[dict[str, Tensor]] = []
     load = Checkpoints.load
 
@@ -106,13 +95,12 @@ def test_a_run_with_residuals_goes_on_when_they_may_be_merged(
     (after,) = seen
     for name, rows in after.items():
         assert len(rows) == gpus and rows.any()
-        torch.testing.assert_close(
-            rows.mean(0), torch.stack([residual[name] for residual in before]).mean(0)
-        )
+        mean = torch.stack([residual[name] for residual in before]).mean(0)
+        torch.testing.assert_close(rows.mean(0), mean)
     assert result["steps"] == 6 and result["workers"] == gpus
     # A worker sends as many bits per step as before.
     assert result["bits_sent"]["per_step"] == first["bits_sent"]["per_step"]
-    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    lines = RunFiles(tmp_path).read_metrics()
     assert [line["step"] for line in lines if line["event"] == "train"] == [3, 6]
 
 
@@ -138,40 +126,59 @@ def test_a_run_without_residuals_goes_on_with_any_number(tmp_path: Path) -> None
     assert read_run(tmp_path).flat["resharded_from_step"] == [[4, 2]]
 
 
-def test_shards_cannot_be_merged(tmp_path: Path) -> None:
-    overrides = ["compressor=scaled_sign", "exchange=scatter_coded", *LENGTH, "trainer.max_steps=6"]
-    run(tmp_path, *overrides)
-    with pytest.raises(
-        ConfigError,
-        match="a shard, whose size depends on .*; type trainer.gpus=2 or resume=never",
-    ):
-        go_on(tmp_path, [*overrides, "trainer.gpus=4", "resume.workers=merge"])
+MERGED = [FOUR_WORKERS, "resume.workers=merge"]
+# What a run is, the workers that continue it, and the sentence that refuses them.
+REFUSED: dict[str, tuple[list[str], list[str], str]] = {
+    "shards": (
+        ["compressor=scaled_sign", "exchange=scatter_coded", SIX],
+        MERGED,
+        "a shard, whose size depends on .*; type trainer.gpus=2 or resume=never",
+    ),
+    "codes": (
+        ["compressor=loco", SIX],
+        MERGED,
+        "remembers codes, which have no mean .*; type trainer.gpus=2 or",
+    ),
+    "another end": (
+        ["compressor=none", "trainer.epochs=0.25", FOUR_WORKERS],
+        ["trainer.gpus=2"],
+        "an epoch of 4 workers has .* steps and one of 2 has .*; type trainer.gpus=4",
+    ),
+    "over": (  # at its checkpoint after 20 of 22 steps
+        ["compressor=none", "trainer.epochs=0.5"],
+        [FOUR_WORKERS],
+        "after 11 steps with 4 workers; type trainer.max_steps=20 or",
+    ),
+    "an epoch of SVRG": (
+        ["compressor=none", *"model=linear estimator=svrg optimizer.momentum=0".split()]
+        + ["schedule=constant", SIX],
+        [FOUR_WORKERS],
+        "so that estimator.epoch_steps=null would mean something else; type trainer.gpus=2",
+    ),
+    # With half as many workers, the rate of a run past its warm-up would fall back into it.
+    "a warm-up": (
+        ["compressor=none", "schedule=constant", "schedule.warmup_epochs=0.5", SIX, FOUR_WORKERS],
+        ["trainer.gpus=2"],
+        "so that schedule.warmup_epochs=0.5 would .*; type trainer.gpus=4. .* started with "
+        "schedule.warmup_epochs=0 may",
+    ),
+    "rates by epochs": (
+        ["compressor=none", "schedule=cosine", "schedule.interval=epoch", SIX, FOUR_WORKERS],
+        ["trainer.gpus=2"],
+        "so that schedule.interval=epoch would .*; type trainer.gpus=4. .* started with "
+        "schedule.interval=step may",
+    ),
+}
 
 
-def test_codes_cannot_be_merged(tmp_path: Path) -> None:
-    overrides = ["compressor=loco", *LENGTH, "trainer.max_steps=6"]
-    run(tmp_path, *overrides)
-    with pytest.raises(
-        ConfigError, match="remembers codes, which have no mean .*; type trainer.gpus=2 or"
-    ):
-        go_on(tmp_path, [*overrides, "trainer.gpus=4", "resume.workers=merge"])
-
-
-def test_a_run_of_epochs_ends_elsewhere_with_other_workers(tmp_path: Path) -> None:
-    overrides = ["compressor=none", *LENGTH, "trainer.epochs=0.25"]
-    steps = run(tmp_path, *overrides, "trainer.gpus=4")["steps"]
-    assert steps > 4, "it has a checkpoint"
-    says = "an epoch of 4 workers has .* steps and one of 2 has .*; type trainer.gpus=4"
+@pytest.mark.parametrize("case", REFUSED)
+def test_other_workers_that_would_compute_something_else_are_refused(
+    tmp_path: Path, case: str
+) -> None:
+    begun, continued, says = REFUSED[case]
+    assert run(tmp_path, *LENGTH, *begun)["steps"] > 4, "it has a checkpoint"
     with pytest.raises(ConfigError, match=says):
-        go_on(tmp_path, [*overrides, "trainer.gpus=2"])
-
-
-def test_a_run_that_would_be_over_says_so(tmp_path: Path) -> None:
-    overrides = ["compressor=none", *LENGTH, "trainer.epochs=0.5"]
-    steps = run(tmp_path, *overrides)["steps"]
-    says = f"after {steps // 2} steps with 4 workers; type trainer.max_steps={steps // 4 * 4} or"
-    with pytest.raises(ConfigError, match=says):
-        go_on(tmp_path, [*overrides, "trainer.gpus=4"])
+        go_on(tmp_path, [*LENGTH, *begun, *continued])
 
 
 def test_a_refused_extension_leaves_the_run_as_it_was(tmp_path: Path) -> None:
@@ -207,33 +214,6 @@ def test_a_start_that_kept_no_step_is_forgotten(
 
 def fail(*_: Any) -> None:
     raise RuntimeError("killed")
-
-
-def test_an_epoch_of_svrg_is_no_other_with_other_workers(tmp_path: Path) -> None:
-    overrides = ["compressor=none", "model=linear", "estimator=svrg", "optimizer.momentum=0"]
-    overrides += ["schedule=constant", *LENGTH, "trainer.max_steps=6"]
-    run(tmp_path, *overrides)
-    says = "so that estimator.epoch_steps=null would mean something else; type trainer.gpus=2"
-    with pytest.raises(ConfigError, match=says):
-        go_on(tmp_path, [*overrides, "trainer.gpus=4"])
-
-
-@pytest.mark.parametrize(
-    ("schedule", "says"),
-    [
-        (["schedule=constant", "schedule.warmup_epochs=0.5"], "schedule.warmup_epochs=0"),
-        (["schedule=cosine", "schedule.interval=epoch"], "schedule.interval=step"),
-    ],
-)
-def test_rates_by_epochs_are_no_others_with_other_workers(
-    tmp_path: Path, schedule: list[str], says: str
-) -> None:
-    """With half as many workers, the rate of a run past its warm-up would fall back into it."""
-    overrides = ["compressor=none", *schedule, *LENGTH, "trainer.max_steps=6"]
-    run(tmp_path, *overrides, "trainer.gpus=4")
-    says = f"so that {schedule[-1]} would .*; type trainer.gpus=4. .* started with {says} may"
-    with pytest.raises(ConfigError, match=says):
-        go_on(tmp_path, [*overrides, "trainer.gpus=2"])
 
 
 def test_bits_of_merged_workers_are_their_mean() -> None:

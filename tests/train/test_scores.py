@@ -19,9 +19,7 @@ from gcbench.report.measures import measure
 from gcbench.train.tasks import MANY_CLASSES, scores_of, summary_of
 
 OVERRIDES = [
-    "trainer.launcher=virtual",
-    "trainer.max_steps=6",
-    "trainer.log_every=3",
+    *"trainer.launcher=virtual trainer.max_steps=6 trainer.log_every=3".split(),
     "trainer.error_every=2",
 ]
 
@@ -143,9 +141,7 @@ def test_distance_to_the_weights_that_made_the_targets(tmp_path: Path) -> None:
     long = run(
         tmp_path / "long",
         *overrides,
-        "schedule=constant",
-        "compressor=none",
-        "trainer.max_steps=60",
+        *"schedule=constant compressor=none trainer.max_steps=60".split(),
     )
     assert 0 < long["test"]["distance"] < short["test"]["distance"] < 1.5
 

@@ -17,9 +17,7 @@ STEPS = 2000
 GROWTH_MIB = 5  # allowed per quarter of a run, as allocators keep some memory
 OVERRIDES = [
     f"trainer.max_steps={STEPS}",
-    "trainer.launcher=local",
-    "trainer.checkpoint_steps=100",
-    "trainer.eval_every=10",
+    *"trainer.launcher=local trainer.checkpoint_steps=100 trainer.eval_every=10".split(),
 ]
 
 

@@ -2,38 +2,27 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 import torch
+from inner_cases import virtual_run
 from passes import PassCounter
-from sentence import SMALL, config_of, run
+from sentence import run
 
-from gcbench.comm.collectives import Comm
-from gcbench.comm.control import LocalControl
 from gcbench.compressors import Goal, flatten
-from gcbench.launch.instantiate import make_data
-from gcbench.launch.meeting import Connections
-from gcbench.launch.plan import Machine, make_plan
-from gcbench.launch.worker import build_run
+from gcbench.records import RunFiles
 from gcbench.train.run import Progress, Run
 from gcbench.train.step import sample, train_step
 
-VIRTUAL = ("trainer.launcher=virtual", "trainer.gpus=4")
 SGD = ("optimizer.kind=sgd", "optimizer.momentum=0", "optimizer.weight_decay=0")
 
 
 def test_a_step_applies_its_own_learning_rate(tmp_path: Path) -> None:
     """Steps count from 0: x_{t+1} = x_t - lr_t update_t."""
-    overrides = (*SMALL, *VIRTUAL, *SGD, "model=linear", "compressor=none", "trainer.max_steps=4")
-    config = config_of(
-        *overrides, "optimizer.lr=0.5", "schedule=cosine", "schedule.warmup_epochs=0"
-    )
-    joined = Connections(Comm(4), None, LocalControl(), torch.device("cpu"))
-    plan, data = make_plan(config, Machine.detect()), make_data(config)
-    run = build_run(config, plan, joined, data, tmp_path)
-    progress = Progress.start(run)
+    cosine = ("optimizer.lr=0.5", "schedule=cosine", "schedule.warmup_epochs=0")
+    linear = ("model=linear", "compressor=none", "trainer.max_steps=4", "trainer.gpus=4")
+    run, progress = virtual_run(tmp_path, *SGD, *linear, *cosine)
     for rate in (0.5, 0.5 * 0.8535534, 0.25, 0.5 * 0.1464466):  # a half cosine over 4 steps
         before = {k: p.detach().clone() for k, p in run.replica.parameters.items()}
         exchanged = train_step(run, progress)
@@ -44,17 +33,12 @@ def test_a_step_applies_its_own_learning_rate(tmp_path: Path) -> None:
 
 def test_the_loss_of_the_log_is_the_mean_of_all_workers_and_steps(tmp_path: Path) -> None:
     """It depends neither on how many workers share the batch nor on how often lines are logged."""
-    overrides = (
-        "model=linear",
-        "compressor=none",
-        "trainer.launcher=virtual",
-        "trainer.max_steps=4",
-    )
 
     def losses(name: str, *more: str) -> list[float]:
-        run(tmp_path / name, *overrides, *more)
-        lines = (tmp_path / name / "metrics.jsonl").read_text().splitlines()
-        return [line["loss"] for line in map(json.loads, lines) if line["event"] == "train"]
+        typed = "model=linear compressor=none trainer.launcher=virtual trainer.max_steps=4"
+        run(tmp_path / name, *typed.split(), *more)
+        lines = RunFiles(tmp_path / name).read_metrics()
+        return [line["loss"] for line in lines if line["event"] == "train"]
 
     every = "trainer.log_every=1"
     one = losses("one", "trainer.gpus=1", "trainer.batch_size=64", every)
@@ -67,12 +51,7 @@ def test_the_loss_of_the_log_is_the_mean_of_all_workers_and_steps(tmp_path: Path
 
 def begin(tmp_path: Path, *overrides: str) -> tuple[Run, Progress]:
     """Return a run of virtual workers after its first step."""
-    config = config_of(*SMALL, "trainer.launcher=virtual", *overrides)
-    workers = config.trainer.gpus
-    joined = Connections(Comm(workers), None, LocalControl(), torch.device("cpu"))
-    plan, data = make_plan(config, Machine.detect()), make_data(config)
-    run = build_run(config, plan, joined, data, tmp_path)
-    progress = Progress.start(run)
+    run, progress = virtual_run(tmp_path, *overrides)
     train_step(run, progress)
     return run, progress
 
@@ -163,16 +142,21 @@ ZERO_ONE = ("estimator=zero_one_adam", "optimizer=frozen_adam", "optimizer.freez
 
 def test_without_compression_there_is_no_error_whatever_is_coded(tmp_path: Path) -> None:
     """The error is that of what is coded: clipped gradients, momenta, or sums of local steps."""
+    small = ("model=mlp", "model.widths=[16]")
     for overrides in (
-        ("clip_norm=0.1",),
-        ("clip_norm=0.1", "+compressor.clip_sigma=1.0", *MOMENTUM),
-        ("clip_norm=0.1", "+compressor.error_feedback=true", "trainer.double_buffering=true"),
-        ("estimator=local_steps", "estimator.every=2", "estimator.clip_norm=0.1"),
+        (*small, "clip_norm=0.1"),
+        (*small, "clip_norm=0.1", "+compressor.clip_sigma=1.0", *MOMENTUM),
+        (
+            *small,
+            "clip_norm=0.1",
+            "+compressor.error_feedback=true",
+            "trainer.double_buffering=true",
+        ),
+        (*small, "estimator=local_steps", "estimator.every=2", "estimator.clip_norm=0.1"),
         ("estimator=svrg", "model=linear", "clip_norm=0.1", "optimizer.momentum=0"),
-        (*ZERO_ONE, "estimator.max_every=2", "estimator.double_steps=2"),
+        (*small, *ZERO_ONE, "estimator.max_every=2", "estimator.double_steps=2"),
     ):
-        typed = overrides if "model=linear" in overrides else ("model=mlp", *overrides)
-        run, progress = begin(tmp_path, "compressor=none", "trainer.gpus=3", *typed)
+        run, progress = begin(tmp_path, "compressor=none", "trainer.gpus=3", *overrides)
         exchanges = (train_step(run, progress) for _ in range(6))
         samples = [sample(run, e) for e in exchanges if e is not None]
         assert len(samples) >= 2, overrides

@@ -1,7 +1,4 @@
-#!/usr/bin/env python3
-"""Write traces.json: what methods do, by the equations of their papers or as their authors' code.
-
-    tests/support/write_traces.py    # after a change of a recipe
+"""Traces of methods, by the equations of their papers or as their authors' code has them.
 
 `test_forms.py` compares every method with its traces. A trace has the `form` (paper, code or ours),
 what it is `of`, and the settings that give it. One that no settings give has `differs`, its
@@ -12,9 +9,8 @@ gradient, the two that it is rounded to and the probability of the upper one.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from pathlib import Path
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -43,7 +39,6 @@ from trace_recipes import (
     without_residual,
 )
 
-FILE = Path(__file__).with_name("traces.json")
 Numbers = Sequence[Sequence[float]]
 Trace = dict[str, Any]
 BUCKETS = {"bucket_size": 16}
@@ -151,6 +146,7 @@ def quintiles(v: Any) -> Any:
     return np.quantile(v, np.linspace(0, 1, 5), method="nearest")
 
 
+@cache
 def all_traces() -> dict[str, list[Trace]]:
     return {
         "none": mean("torch's DistributedDataParallel", 20),
@@ -160,11 +156,3 @@ def all_traces() -> dict[str, list[Trace]]:
         **of_few_values(),
         **of_random_levels(),
     }
-
-
-if __name__ == "__main__":
-    lines = [
-        f"{json.dumps(name)}: [\n" + ",\n".join(map(json.dumps, traces)) + "\n]"
-        for name, traces in all_traces().items()
-    ]
-    FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
