@@ -29,11 +29,11 @@ from gcbench.config import (
     run_directory,
 )
 from gcbench.console import print_table
-from gcbench.identity import BOOKKEEPING, differences, digest
+from gcbench.identity import BOOKKEEPING, SWEPT, differences, digest
 from gcbench.launch.same import find_same_run, is_final_result, name_suffix, read_result_or_warn
 from gcbench.reasons import safe_text
 from gcbench.records.store import read_run
-from gcbench.search import is_search
+from gcbench.search import is_search, swept_keys
 from gcbench.settings.config import RunConfig
 
 log = logging.getLogger("gcbench")
@@ -80,6 +80,7 @@ class SweepProgress(Callback):
     last: JobReturn | None = None
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
+        os.environ[SWEPT] = ",".join(swept_keys(config.hydra))
         if is_search(config.hydra):
             return
         try:
