@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import runpy
 import signal
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from sentence import config_of, run
 from wandb_file import WandbRun, read_offline
 
 from gcbench.identity import SWEPT
+from gcbench.papers import dashboards
 from gcbench.papers.command import report
 from gcbench.records import RunFiles, start_logger, wandb_logger
 from gcbench.records.result import Begun
@@ -30,7 +30,6 @@ from gcbench.records.wandb_service import own_settings
 from gcbench.report.wandb_runs import load_wandb
 from gcbench.search import swept_keys
 
-DASHBOARDS = runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "dashboards"))
 OVERRIDES = (
     *("bits=3", "min_size=0", "optimizer.lr=0.02", "name=tiny", "logger.mode=offline"),
     "trainer.target=0",
@@ -205,9 +204,9 @@ def metrics_of(node: Any) -> Iterator[str]:
 
 
 def test_every_key_of_the_dashboards_is_in_the_run(logged: Logged) -> None:
-    (runs,) = DASHBOARDS["select_runs"](None, "tiny")
+    (runs,) = dashboards.select_runs(None, "tiny")
     for make in ("workspace", "report"):
-        dashboard = DASHBOARDS["specification"](DASHBOARDS[make]("team", "gcbench", runs))
+        dashboard = dashboards.specification(getattr(dashboards, make)("team", "gcbench", runs))
         drawn = set(metrics_of(dashboard))
         assert "time/encode" in drawn and "bits/ratio" in drawn
         # A classifier does not log the one, nor a single worker the other.
