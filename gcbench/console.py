@@ -105,6 +105,7 @@ class TextTable:
     groups: Sequence[object] = ()  # the group of each row; a space or a rule separates groups
     title: str = ""
     notes: Sequence[str] = ()
+    places: bool = False  # the last column has paths: on a terminal they stand below their rows
 
     @property
     def group_ends(self) -> list[bool]:
@@ -123,21 +124,28 @@ def print_table(table: TextTable, output: Console | None = None) -> None:
         pad_edge=False,
         show_header=bool(table.headings),
     )
-    for i, heading in enumerate(table.headings or [""] * len(table.rows[0])):
+    below = table.places and output.is_terminal
+    columns = (table.headings or [""] * len(table.rows[0]))[: -1 if below else None]
+    for i, heading in enumerate(columns):
         above_unit = Text(heading.replace(" (", "\n(", 1))
         justify: Literal["left", "right"] = "left" if i in table.left else "right"
         drawn.add_column(above_unit, justify=justify, overflow="fold")
     for row, end in zip(table.rows, table.group_ends, strict=True):
-        drawn.add_row(*map(Text, row), end_section=end)
-    if output.is_terminal:
+        drawn.add_row(*map(Text, row[: len(columns)]), end_section=end or below)
+    if output.is_terminal and not below:
         output.print(drawn)
     else:
         with output.capture() as captured:
             output.print(drawn)
-        lines = captured.get().splitlines()
-        output.out("\n".join(line.rstrip() for line in lines), highlight=False)
+        lines = [line.rstrip() for line in captured.get().splitlines()]
+        if below:  # in place of the space below each row
+            first = next(i for i, line in enumerate(lines) if "─" in line) + 1
+            gaps = [i for i in range(first, len(lines)) if not lines[i].strip()]
+            for i, row in zip(gaps, table.rows, strict=False):
+                lines[i] = f"   {row[-1]}"
+        output.out("\n".join(lines), highlight=False)
     for note in table.notes:
-        output.print(Text(note, style="dim"))
+        output.print(Text(note, style="dim"), soft_wrap=table.places)
 
 
 def markdown(table: TextTable) -> str:

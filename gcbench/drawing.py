@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
+from itertools import pairwise
 from math import log10
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from zlib import crc32
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogFormatter
+from matplotlib.ticker import FixedLocator, LogFormatter
 from PIL import Image
 
 COLUMN, PAGE = 3.4, 6.9  # widths in inches: one column of a paper, and both
@@ -75,7 +76,15 @@ FAMILIES = {
     "global_randk": (PURPLE, ">"),
     "global_randk_multiscale": (ORANGE, "*"),
 }
+METADATA: dict[str, Any] = {
+    ".svg": {"Date": None, "Creator": "gcbench"},
+    ".png": {"Software": None},
+    ".pdf": {"CreationDate": None, "Creator": "gcbench"},
+}
+KINDS = ("svg", "png", "pdf")  # for the web, for a look, for LaTeX
+KEPT_KINDS = ("svg", "png")
 RC: Any = {
+    "pdf.fonttype": 42,  # fonts that conferences take
     "font.family": "DejaVu Sans",  # comes with matplotlib, so figures are identical everywhere
     "font.size": 8,
     "axes.labelsize": 8,
@@ -210,12 +219,33 @@ def finish(
     return figure
 
 
-def save(figure: Figure, path: Path) -> list[Path]:
-    """Write `path`.svg and `path`.png, reproducible byte for byte, and return both paths."""
+def part_ticks(figure: Figure) -> None:
+    """Leave out labels of x axes, with their ticks, until none touches the next one."""
+    figure.draw_without_rendering()
+    for axis in (ax.xaxis for ax in figure.axes):
+        low, high = sorted(axis.get_view_interval())
+        labels = axis.get_ticklabels(which="both")
+        shown = sorted(
+            (label.get_window_extent().x0, label.get_window_extent().x1, label.get_position()[0])
+            for label in labels
+            if label.get_text() and low <= label.get_position()[0] <= high
+        )
+        touching = any(end + 2 > begin for (_, end, _), (begin, _, _) in pairwise(shown))
+        if touching and not isinstance(axis.get_major_locator(), FixedLocator):
+            places = [place for _, _, place in shown[:: len(shown) - 1 if len(shown) < 6 else 3]]
+            axis.set_ticks(places, [f"{place:g}" for place in places])
+            axis.set_ticks([], minor=True)
+
+
+def save(figure: Figure, path: Path, kinds: Sequence[str] = KINDS) -> list[Path]:
+    """Write `path` as files of these kinds, reproducible byte for byte, and return their paths."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    svg, png = path.with_name(path.name + ".svg"), path.with_name(path.name + ".png")
-    figure.savefig(svg, metadata={"Date": None, "Creator": "gcbench"})
-    figure.savefig(png, metadata={"Software": None})
-    with Image.open(png) as picture:  # a palette saves two thirds of the bytes
-        picture.convert("RGB").quantize(64, dither=Image.Dither.NONE).save(png, optimize=True)
-    return [svg, png]
+    part_ticks(figure)
+    files = [path.with_name(f"{path.name}.{kind}") for kind in kinds]
+    for file in files:
+        figure.savefig(file, metadata=METADATA[file.suffix])
+        if file.suffix == ".png":
+            with Image.open(file) as picture:  # a palette saves two thirds of the bytes
+                small = picture.convert("RGB").quantize(64, dither=Image.Dither.NONE)
+            small.save(file, optimize=True)
+    return files

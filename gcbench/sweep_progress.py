@@ -28,7 +28,6 @@ from gcbench.config import (
     row_directory,
     run_directory,
 )
-from gcbench.console import print_table
 from gcbench.identity import BOOKKEEPING, SWEPT, differences, digest
 from gcbench.launch.same import find_same_run, is_final_result, name_suffix, read_result_or_warn
 from gcbench.reasons import safe_text
@@ -257,6 +256,7 @@ def _mark_same(rows: Sequence[SweepRow]) -> None:
 
 def _compare(directories: Sequence[Path], config: DictConfig) -> None:
     """Print a comparison of the points that ended well, and draw it."""
+    from gcbench.report.document import show_document
     from gcbench.report.figures.draw import draw_points
     from gcbench.report.listing import compare_points
 
@@ -265,10 +265,14 @@ def _compare(directories: Sequence[Path], config: DictConfig) -> None:
     if len(runs) < 2:
         return
     for table in compare_points(runs):
-        print_table(table)
+        show_document(table, "terminal")
     suffix = digest(sorted(config.hydra.overrides.task))
     for path in draw_points(runs, Path(config.outputs) / "figures" / "sweeps", suffix):
         log.info("drawn: %s", path)
+    if name := config.get("name"):
+        place = "" if config.outputs == "outputs" else f" results={config.outputs}"
+        again = f"gcbench report name={name}{place} format=latex"
+        log.info("this table as latex, markdown or csv: %s", again)
 
 
 def _seconds(directory: Path) -> float | None:

@@ -41,6 +41,18 @@ def test_a_terminal_gets_lines_of_its_width() -> None:
     assert any("1,234,567,890" in line for line in lines)
 
 
+def test_paths_are_never_folded() -> None:
+    paths = [f"outputs/{'very_long_' * 8}{number}" for number in (1, 2)]
+    rows = [["a method with a long name and many knobs", path] for path in paths]
+    table = TextTable(["what", "run"], rows, left=(0, 1), places=True)
+    output = Console(file=io.StringIO(), width=30, force_terminal=True, color_system=None)
+    print_table(table, output)
+    assert isinstance(output.file, io.StringIO)
+    lines = output.file.getvalue().splitlines()
+    assert [line.strip() for line in lines if "outputs/" in line] == paths
+    assert lines.index(f"   {paths[0]}") < lines.index(f"   {paths[1]}") and "run" not in lines[1]
+
+
 def test_a_space_parts_the_groups(capsys: pytest.CaptureFixture[str]) -> None:
     print_table(TABLE)
     lines = [line.strip()[:4] for line in capsys.readouterr().out.splitlines()]

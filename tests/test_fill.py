@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import re
+import sys
 from inspect import signature
+from pathlib import Path
 from typing import Any
 
 import pytest
-from nightly import each
+from nightly import each, slow_but
 
+import gcbench.config
 from gcbench.compressors.build import build
-from gcbench.config import ConfigError, compose_methods, conf_directory, method_keys
-from gcbench.config.resolve import BUILD, OF_BUILD, SET_LEVELS, fill_compressor
+from gcbench.config import (
+    ConfigError,
+    compose_overrides,
+    conf_directory,
+    method_keys,
+    read_knobs,
+    read_method,
+    resolve,
+)
+from gcbench.config.methods import BUILD, OF_BUILD, SET_LEVELS, fill_compressor
 from gcbench.identity import iterate_leaves
 from gcbench.settings.compressor import MethodSettings
 
@@ -23,10 +34,38 @@ def test_build_takes_what_its_keys_fill_and_no_other_key_of_methods() -> None:
 
 def test_every_key_of_a_method_reaches_an_argument() -> None:
     """A key that nothing takes would change a run's name and identity, but not the run."""
-    for choice, (node, knobs) in compose_methods(list(method_keys())).items():
+    for choice, knobs in method_keys().items():
+        node = read_method(choice)["compressor"]
         arguments = {path.rpartition(".")[2] for path, _ in iterate_leaves(node)}
         assert set(knobs) - set(SET_LEVELS) <= arguments, choice
         assert {"bits", "convolution_bits"} & set(knobs) == set() or "levels" in arguments, choice
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    slow_but(
+        ["powersgd min_ratio=2", "loco levels=3", "qsgd_by_kind", "onebit_adam"],
+        ["powersgd min_ratio=2", "loco levels=3", *method_keys()],
+    ),
+)
+def test_a_method_by_itself_is_that_of_a_run(sentence: str) -> None:
+    name, *knobs = sentence.split()
+    of_run = resolve(compose_overrides([f"compressor={name}", *knobs]))
+    method = read_method(name, read_knobs(knobs))
+    assert method.pop("compressor") == of_run.compressor
+    assert method == {**of_run.method, "form": of_run.form}
+
+
+def test_no_run_is_composed_for_a_method() -> None:
+    entered: set[Path] = set()
+    sys.setprofile(lambda frame, event, argument: entered.add(Path(frame.f_code.co_filename)))
+    try:
+        read_method("powersgd", {"rank": 2})
+    finally:
+        sys.setprofile(None)
+    assert not any("hydra" in path.parts for path in entered)
+    rooms = {path.stem for path in entered if path.parent == Path(gcbench.config.__file__).parent}
+    assert rooms == {"methods", "directory", "checks"}
 
 
 def test_no_file_copies_a_key_by_hand() -> None:

@@ -14,14 +14,15 @@ from gcbench.config import (
     Config,
     ConfigError,
     Option,
-    compose_methods,
+    compose_overrides,
     conf_directory,
     near,
     read_arguments,
-    resolve_method,
+    read_method,
+    resolve,
 )
 from gcbench.config.directory import form_in, read_yaml, top_comment
-from gcbench.config.help import keys_in, sort_keys
+from gcbench.config.help import NO_KNOBS, sort_keys
 from gcbench.console import TextTable, print_table
 
 if TYPE_CHECKING:
@@ -121,14 +122,26 @@ def read_methods(
                 f"{name}: there is no such method; type {near(name, files) or ', '.join(files)}"
             )
     asked = names or list(files)
-    # Files of ours say their knobs; a composition, which takes seconds, reads any file.
-    composed = compose_methods(asked, config_dir) if measure or config_dir else {}
     for name in asked:
-        node, knobs = composed.get(name) or ({}, sort_keys(keys_in(files[name])))
-        if overrides:
-            node = resolve_method([f"compressor={name}", *overrides], config_dir)
+        node, knobs = node_of(name, config_dir, overrides)
         about, form = " ".join(top_comment(files[name])), form_in(files[name])
         yield ListedMethod(name, about, form, knobs, _measure(node) if measure else None)
+
+
+def node_of(
+    name: str, config_dir: str | None = None, overrides: Sequence[str] = ()
+) -> tuple[Config, list[str]]:
+    """Return the `compressor` node of a method, and its knobs; a file in `config_dir` counts, too.
+
+    Only a composition, which takes much longer, reads a file of a user, and any key of a run.
+    """
+    if overrides or choices(config_dir)[name].parent != conf_directory() / "compressor":
+        config = resolve(compose_overrides([f"compressor={name}", *overrides], config_dir))
+        node, keys = config.compressor, config.method
+    else:
+        keys = read_method(name)
+        node = keys["compressor"]
+    return node, sort_keys(keys.keys() - NO_KNOBS)
 
 
 def _measure(node: Config) -> Measured:

@@ -11,7 +11,6 @@ from gcbench.config import (
     compose_overrides,
     method_node,
     resolve,
-    resolve_method,
 )
 
 # Settings with which every method is tried, as far as it has the keys. Buckets are smaller than the
@@ -65,7 +64,8 @@ def _of_choice(overrides: Sequence[str], config_dir: str | None) -> Subject:
     cases = {}
     for change in _changes({k: v for k, v in config.as_dict().items() if k not in typed}):
         label = _overrides(change)
-        cases[label] = resolve_method([*overrides, *label.split()], config_dir)
+        changed = compose_overrides([*overrides, *label.split()], config_dir)
+        cases[label] = resolve(changed).compressor
     return Subject(config.compressor, cases)
 
 

@@ -16,19 +16,17 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from gcbench.comm.checksum import (
-    SUM_BYTES,
-    pair_sums,
-    refuse_altered,
-    refuse_different,
-    row_sums,
-)
 from gcbench.comm.messages import (
+    SUM_BYTES,
     as_bytes,
     float_to_ordered,
     from_bytes,
     ordered_to_float,
     pad_rows,
+    pair_sums,
+    refuse_altered,
+    refuse_different,
+    row_sums,
     to_bytes,
 )
 from gcbench.comm.meter import Meter, row_bits

@@ -13,9 +13,16 @@ from omegaconf import DictConfig, OmegaConf
 from gcbench.config.choices import row_names, table_directory, tables_in
 from gcbench.config.directory import conf_directory
 from gcbench.config.errors import Config, ConfigError, IdleKeyError, nearest
-from gcbench.identity import all_knobs, format_value
-from gcbench.settings.config import SCHEMAS, needs_of_keys
-from gcbench.settings.fields import NonNegative, Settings, hints_of, is_float, refusal
+from gcbench.identity import Flat
+from gcbench.settings.config import NEEDS, SCHEMAS
+from gcbench.settings.fields import (
+    NonNegative,
+    Settings,
+    format_value,
+    hints_of,
+    is_float,
+    refusal,
+)
 from gcbench.settings.optimizer import OptimizerSettings
 from gcbench.settings.trainer import TrainerSettings
 
@@ -44,7 +51,7 @@ def _to_float(value: Any) -> Any:
 def check_values(config: Config, *keys: type[Settings]) -> None:
     """Refuse values outside their ranges, of top-level `keys` and of nodes with a model."""
     for schema in keys:
-        _check_node(config, schema, "")
+        check_node(config, schema, "")
     for group, schema in SCHEMAS.items():
         node = config.get(group, {})
         for name in node.keys() - schema.model_fields.keys() if "_target_" not in node else ():
@@ -54,7 +61,7 @@ def check_values(config: Config, *keys: type[Settings]) -> None:
             raise ConfigError(
                 f"{group}.{name}: no such key, in a file of the configuration; {advice}"
             )
-        _check_node(node, schema, f"{group}.")
+        check_node(node, schema, f"{group}.")
     _check_groups(config.get("optimizer", {}))
 
 
@@ -66,7 +73,7 @@ def values_fit(tree: DictConfig, typed: Collection[str]) -> bool:
         named = {str(key): value for key, value in node.items()}
         asked = {k: v for k, v in named.items() if k == "_target_" or f"{group}.{k}" in typed}
         try:
-            _check_node(asked, schema, f"{group}.")
+            check_node(asked, schema, f"{group}.")
         except ConfigError:
             return False
     return True
@@ -75,7 +82,7 @@ def values_fit(tree: DictConfig, typed: Collection[str]) -> bool:
 def _check_groups(optimizer: Config) -> None:
     """Refuse an option of a group that the optimizer itself could not have."""
     for group in optimizer.get("groups") or []:
-        _check_node({**optimizer, **group}, OptimizerSettings, "optimizer.groups: ")
+        check_node({**optimizer, **group}, OptimizerSettings, "optimizer.groups: ")
         if sentence := refusal("optimizer.groups: match", group.get("match", ""), str):
             raise ConfigError(f"{sentence} in quotes, as in match:'1'")
         lr_scale = group.get("lr_scale", 1.0)
@@ -83,7 +90,8 @@ def _check_groups(optimizer: Config) -> None:
             raise ConfigError(sentence)
 
 
-def _check_node(node: Config, schema: type[Settings], prefix: str) -> None:
+def check_node(node: Config, schema: type[Settings], prefix: str) -> None:
+    """Refuse values of a node outside their ranges; `prefix` precedes its keys as typed."""
     foreign = not str(node.get("_target_", "gcbench.")).startswith("gcbench.")
     for name, hint in hints_of(schema).items():
         if name not in node or (foreign and name not in OF_ANY_TARGET):
@@ -138,25 +146,27 @@ def refuse_empty_sweep(arguments: Sequence[str], config_dir: str | None) -> None
         raise ConfigError(f"{argument}: this matches no choice; {advice}")
 
 
-def refuse_idle_keys(config: Config, typed: set[str]) -> None:
-    """Raise IdleKeyError for a typed key that nothing reads: a sweep of it would repeat one run."""
+def refuse_idle_keys(flat: Flat, typed: Collection[str]) -> None:
+    """Raise IdleKeyError for a typed key that nothing reads: a sweep of it would repeat one run.
+
+    `flat` has the values of a run, or of a method, by key as it is typed.
+    """
     for name in sorted(typed):
         if name.partition(".")[0] in FACTS:
             raise IdleKeyError(
                 f"{name}: a method's file says this of it, and nothing is computed with it; leave "
                 "it out"
             )
-    flat = all_knobs(config)
-    for key, needs in needs_of_keys().items():
+    for key, needs in NEEDS.items():
         if key in typed and needs.key in flat and not needs.met_by(flat[needs.key]):
             raise IdleKeyError(
                 f"{_typed(key, flat[key])} has no effect with {_typed(needs.key, flat[needs.key])};"
                 f" type {_typed(needs.key, needs.values[0])} too, or leave it out"
             )
-    schedule = config.get("schedule", {})
-    if schedule.get("kind") == "steps" and not schedule["milestones"]:
+    milestones = flat.get("schedule.milestones")
+    if flat.get("schedule.kind") == "steps" and not milestones:
         raise IdleKeyError(
-            f"{_typed('schedule.milestones', schedule['milestones'])}: with schedule=steps the "
+            f"{_typed('schedule.milestones', milestones)}: with schedule=steps the "
             "rate falls at milestones; type some, as in schedule.milestones=[0.5,0.75], or "
             "schedule=constant"
         )

@@ -6,11 +6,11 @@ import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from functools import cache
-from numbers import Number
 from pathlib import Path
 from string import Template
-from typing import Any, cast
+from typing import Any
 
 from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
@@ -23,10 +23,11 @@ from gcbench.config.checks import WITH_KEYS_BY_CHOICE
 from gcbench.config.choices import WITH_TARGETS, row_names, store_rows
 from gcbench.config.directory import choices_in, conf_directory
 from gcbench.config.errors import COMPOSITION_ERRORS, Config, ConfigError
-from gcbench.config.help import NO_KNOBS, list_choices, list_keys, list_method_knobs, sort_keys
+from gcbench.config.help import list_choices, list_keys, list_method_knobs
+from gcbench.config.methods import levels_of_bits, to_plain
 from gcbench.config.naming import bench_name, run_directory, sweep_subdirectory
-from gcbench.config.resolve import fill_compressor, resolve
-from gcbench.config.sentences import parse_value, sentence_of, unknown_choice
+from gcbench.config.resolve import resolve
+from gcbench.config.sentences import parse_value, read_knobs, sentence_of, unknown_choice
 from gcbench.settings.config import SCHEMAS, RunConfig
 from gcbench.settings.fields import format_value
 from gcbench.settings.run import BenchSettings, RunSettings
@@ -94,6 +95,23 @@ def _refuse_functions_without_asserts(override: str) -> None:
             ) from error
 
 
+def add_overrides(composed: DictConfig, overrides: Sequence[str]) -> DictConfig | None:
+    """Return a copy with overrides of its keys; None if they need a composition, as a choice does.
+
+    A composition takes ten times as long.
+    """
+    tree = deepcopy(composed)
+    for key, value in read_knobs(overrides).items():
+        group, _, name = key.rpartition(".")
+        node = OmegaConf.select(tree, group) if group else tree
+        held: Any = OmegaConf.to_container(node) if isinstance(node, DictConfig) else {}
+        if name not in held or name.startswith("_") or isinstance(held[name], dict):
+            return None
+        node[name] = value
+    tree.hydra.overrides.task.extend(overrides)
+    return tree
+
+
 @contextmanager
 def _open_conf() -> Iterator[None]:
     """Open conf/ for composing, also within an application that uses Hydra itself."""
@@ -123,30 +141,6 @@ def help_of(config: str) -> str:
         return Template(compose(config, return_hydra_config=True).hydra.help.template).substitute()
 
 
-def compose_methods(
-    choices: Sequence[str], config_dir: str | None = None
-) -> dict[str, tuple[Config, list[str]]]:
-    """Return the `compressor` node and the knobs of each choice of compressor.
-
-    All are composed at once, as each composition takes time.
-    """
-    side_by_side = [f"+compressor@methods.{choice}={choice}" for choice in choices]
-    rest = compose_overrides(["~compressor", *side_by_side], config_dir)
-    OmegaConf.set_struct(rest, False)
-    methods = {}
-    for choice, file in rest.pop("methods").items():
-        merged = cast(DictConfig, OmegaConf.merge(rest, file))
-        knobs = sort_keys({str(key) for key in file} - {*rest, *NO_KNOBS})
-        node = cast(Config, OmegaConf.to_container(merged.compressor, resolve=True))
-        values = {key: merged[key] for key in knobs}
-        plain = {
-            k: OmegaConf.to_object(v) if OmegaConf.is_config(v) else v for k, v in values.items()
-        }
-        fill_compressor({**plain, "compressor": node})
-        methods[choice] = node, knobs
-    return methods
-
-
 def method_node(target: str, settings: Sequence[str]) -> Config:
     """Return a node with this `_target_` and its arguments, which are typed as key=value."""
     node = OmegaConf.to_container(OmegaConf.from_dotlist(list(settings)))
@@ -161,7 +155,7 @@ def register() -> None:
     warnings.filterwarnings("ignore", message=r"\s*'hydra/launcher/submitit_")
     _store_schemas()
     resolvers: dict[str, Callable[..., str | int]] = {
-        "levels": _levels_of_bits,
+        "levels": levels_of_bits,
         "sweep_subdirectory": lambda *, _root_: sweep_subdirectory(_root_),
         "bench_name": lambda *, _root_: bench_name(_root_),
         "run_directory": lambda *, _root_: run_directory(_root_),
@@ -182,12 +176,6 @@ def _store_schemas() -> None:
             ConfigStore.instance().store(group=group, name="schema", node=schema().model_dump())
 
 
-def _levels_of_bits(bits: Any) -> int:
-    if isinstance(bits, int) and 2 <= bits <= 8:
-        return int(2 ** (bits - 1) - 1)
-    return 7  # arbitrary, as these `bits` are refused later
-
-
 def resolve_overrides(overrides: Sequence[str]) -> tuple[RunConfig, str]:
     """Return the checked configuration of a command line, and the directory of its run.
 
@@ -200,14 +188,6 @@ def resolve_overrides(overrides: Sequence[str]) -> tuple[RunConfig, str]:
         raise ConfigError(sentence_of(error, overrides=overrides)) from error
 
 
-def resolve_method(overrides: Sequence[str], config_dir: str | None = None) -> Config:
-    """Return the checked `compressor` node of a command line like `compressor=qsgd bits=2`.
-
-    Files in `config_dir` count like those in conf/.
-    """
-    return resolve(compose_overrides(overrides, config_dir)).compressor
-
-
 def to_overrides(keys: Mapping[str, Any]) -> list[str]:
     """Return Python keys and values as key=value overrides in Hydra's grammar.
 
@@ -218,21 +198,14 @@ def to_overrides(keys: Mapping[str, Any]) -> list[str]:
         if isinstance(value, Mapping):
             overrides += to_overrides({f"{name}.{inner}": below for inner, below in value.items()})
         else:
-            overrides.append(f"{name}={_quote(name, value)}")
+            overrides.append(f"{name}={_quote(to_plain(name, value))}")
     return overrides
 
 
-def _quote(name: str, value: Any) -> str:
-    if getattr(value, "ndim", None) == 0:  # a number of NumPy or PyTorch
-        value = value.item()
-    if isinstance(value, (list, tuple)):
-        return f"[{','.join(_quote(name, entry) for entry in value)}]"
-    if isinstance(value, (str, Path)):
-        text = str(value).replace("\\", "\\\\").replace("'", "\\'")
+def _quote(value: Any) -> str:
+    if isinstance(value, list):
+        return f"[{','.join(map(_quote, value))}]"
+    if isinstance(value, str):
+        text = value.replace("\\", "\\\\").replace("'", "\\'")
         return f"'{text}'"
-    if value is not None and not isinstance(value, (Number, dict)):
-        raise ConfigError(
-            f"{name}: a {type(value).__name__} is no value of a key; type a number, a text, True, "
-            "False or None, or a list of them"
-        )
     return format_value(value)

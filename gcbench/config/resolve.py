@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -26,8 +26,9 @@ from gcbench.config.choices import (
 )
 from gcbench.config.errors import Config, ConfigError
 from gcbench.config.help import keys_by_choice
+from gcbench.config.methods import fill, settle_bits
 from gcbench.config.sentences import unknown_key, value_for_group
-from gcbench.identity import format_value
+from gcbench.identity import all_knobs
 from gcbench.settings.compressor import MethodSettings
 from gcbench.settings.config import SCHEMAS, BenchConfig, RunConfig
 from gcbench.settings.fields import Settings, hints_of, refusal
@@ -59,7 +60,7 @@ def _settle_and_check(composed: DictConfig, *keys: type[Settings]) -> Config:
     _refuse_added_keys(composed, config)
     refuse_name(config["name"])
     check_values(config, *keys)
-    refuse_idle_keys(config, typed)
+    refuse_idle_keys(all_knobs(config), typed)
     return config
 
 
@@ -79,13 +80,10 @@ def settle(composed: DictConfig) -> Config:
     _refuse_values_for_groups(tree, choices)
     if "budget" in tree:
         apply_budget(tree, choices, typed)
-    _settle_bits(tree, typed)
+    settle_bits(tree, typed)
     config = {"choices": choices, "experiment": experiment, **plain_values(tree)}
     for group in WITH_TARGETS:
         _keep_typed_keys_of_other_target(group, config, typed)
-    compressor = config["compressor"]
-    for node in (config, compressor, compressor.get("method", {})):
-        to_floats(node, MethodSettings)
     if "optimizer" in config:
         _check_rate(config["optimizer"])
         for group, schema in SCHEMAS.items():
@@ -118,25 +116,6 @@ def _check_rate(optimizer: Config) -> None:
         )
 
 
-def _settle_bits(tree: DictConfig, typed: set[str]) -> None:
-    """Set `bits` to the number that the typed `levels` need."""
-    if (
-        "levels" not in tree
-        or OmegaConf.is_interpolation(tree, "levels")
-        or not isinstance(tree.levels, int)
-    ):
-        return
-    bits = (2 * tree.levels).bit_length()
-    if not 2 <= bits <= 8:
-        return  # the levels are refused later, not `bits`, which were not typed
-    if "bits" in typed and tree.bits != bits:
-        raise ConfigError(
-            f"levels={tree.levels} needs {bits} bits per code, not bits={tree.bits}; "
-            "type only one of bits and levels"
-        )
-    tree.bits = bits
-
-
 def _keep_typed_keys_of_other_target(group: str, config: Config, typed: set[str]) -> None:
     """Keep only the typed keys of a group whose `_target_` was typed, not those of its file."""
     if f"{group}._target_" in typed:
@@ -144,16 +123,8 @@ def _keep_typed_keys_of_other_target(group: str, config: Config, typed: set[str]
 
 
 def plain_values(tree: DictConfig) -> Config:
-    """Return a composed configuration as plain values, without Hydra's own node.
-
-    The compressor has the values of its method's keys.
-    """
-    masked = OmegaConf.masked_copy(tree, [str(k) for k in tree if k != "hydra"])
-    plain = OmegaConf.to_container(masked, resolve=True, throw_on_missing=True)
-    assert isinstance(plain, dict)
-    config = {str(k): v for k, v in plain.items()}
-    fill_compressor(config)
-    return config
+    """Return a composed configuration as plain values, without Hydra's own node."""
+    return fill(OmegaConf.masked_copy(tree, [str(k) for k in tree if k != "hydra"]))
 
 
 def _refuse_added_keys(composed: DictConfig, config: Config) -> None:
@@ -174,44 +145,3 @@ def _refuse_added_keys(composed: DictConfig, config: Config) -> None:
             continue
         if not leaf or (group in known and leaf not in known[group]):
             raise ConfigError(unknown_key(key, value, benchmark="trainer" not in config))
-
-
-BUILD = "gcbench.compressors.build"
-# Keys of methods that BUILD takes; its method takes all others.
-OF_BUILD = (
-    *("align", "alpha", "beta", "bucket_scope", "clip_norm", "clip_sigma", "code", "dense_steps"),
-    *("error_feedback", "exchange", "min_ratio", "min_size", "momentum_start", "reset_steps"),
-    "workers_per_node",
-)
-SET_LEVELS = ("bits", "convolution_bits")  # keys that no compressor takes, only `levels`
-
-
-def fill_compressor(config: Config) -> None:
-    """Give `config["compressor"]` the values of the method's keys as arguments, in place.
-
-    An argument that the file of the method lists with null gets the value there, also in nodes
-    inside. Methods that are not gcbench's get only those. Raises ConfigError for an argument that
-    has another value than its key, which is what reports show.
-    """
-    node = config.get("compressor")
-    if not isinstance(node, dict) or node.get("_target_") != BUILD or "method" not in node:
-        return
-    for key in (key for key in MethodSettings.model_fields if key in config):
-        places = list(_nodes_with(key, node, "compressor"))
-        for path, place in places:
-            if place[key] not in (None, config[key]):
-                typed = f"{key}={format_value(place[key])}"
-                raise ConfigError(f"{path}.{typed}: type {typed}")
-            place[key] = config[key]
-        if not places and key not in SET_LEVELS:
-            taker = node if key in OF_BUILD else node["method"]
-            if str(taker.get("_target_")).startswith("gcbench."):
-                taker[key] = config[key]
-
-
-def _nodes_with(key: str, node: Config, path: str) -> Iterator[tuple[str, Config]]:
-    if key in node:
-        yield path, node
-    for name, inside in node.items():
-        if isinstance(inside, dict):
-            yield from _nodes_with(key, inside, f"{path}.{name}")

@@ -98,10 +98,16 @@ def _admits(hint: tuple[Any, str] | None, value: str) -> bool:
     return hint is None or refusal("", parse_value(value), hint[0]) is None
 
 
+def read_knobs(overrides: Sequence[str]) -> dict[str, Any]:
+    """Return the typed values of overrides as Hydra parses them, by key."""
+    parser = OverridesParser.create()
+    parsed = {one.get_key_element(): one.value() for one in map(parser.parse_override, overrides)}
+    return {k: v.text if isinstance(v, QuotedString) else v for k, v in parsed.items()}
+
+
 def parse_value(value: str) -> Any:
     """Return a typed value as Hydra parses it."""
-    parsed = OverridesParser.create().parse_override(f"key={value}").value()
-    return parsed.text if isinstance(parsed, QuotedString) else parsed
+    return read_knobs([f"key={value}"])["key"]
 
 
 def _hints(benchmark: bool) -> dict[str, tuple[Any, str]]:

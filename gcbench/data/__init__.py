@@ -11,6 +11,6 @@ from __future__ import annotations
 from gcbench.data.arrays import ArrayData
 from gcbench.data.own import as_data
 from gcbench.data.protocol import Data, Kind, Task
-from gcbench.data.tokens import TokenData
+from gcbench.data.wikitext2 import TokenData
 
 __all__ = ["ArrayData", "Data", "Kind", "Task", "TokenData", "as_data"]

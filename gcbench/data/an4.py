@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from gcbench.data.arrays import ArrayData, Pair
-from gcbench.data.split import Split, hold_out
+from gcbench.data.protocol import Split, hold_out
 from gcbench.settings.fields import Count
 
 RATE = 16_000  # samples per second

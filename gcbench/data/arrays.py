@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from gcbench.data.augment import Augmentation
-from gcbench.data.protocol import Kind
-from gcbench.data.split import Split, hold_out
+from gcbench.data.protocol import Kind, Split, hold_out
 from gcbench.seeds import mix
 
 Pair = tuple[Tensor, Tensor]

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from gcbench.data.arrays import ArrayData, Pair
-from gcbench.data.split import Split
+from gcbench.data.protocol import Split
 from gcbench.data.vision import mnist
 
 FOUR, NINE = 4, 9

@@ -22,8 +22,7 @@ from torchvision.transforms.functional import center_crop, pil_to_tensor, resize
 
 from gcbench.data.arrays import epoch_order, part_of
 from gcbench.data.augment import crop_box
-from gcbench.data.protocol import Kind, Task
-from gcbench.data.split import Split, hold_out
+from gcbench.data.protocol import Kind, Split, Task, hold_out
 from gcbench.seeds import mix
 from gcbench.settings.fields import Count
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from gcbench.data.arrays import ArrayData, Pair
-from gcbench.data.split import Split, hold_out
+from gcbench.data.protocol import Split, hold_out
 from gcbench.settings.fields import Count
 
 SITE = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets"

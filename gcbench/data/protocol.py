@@ -60,3 +60,16 @@ class Data(Protocol):
         """Return the number of batches of the test split; the last may be short."""
 
     def test_batch(self, index: int, batch_size: int) -> tuple[Tensor, Tensor]: ...
+
+
+Split = Literal["test", "valid"]
+
+
+def hold_out(samples: int, share: int = 10) -> tuple[Tensor, Tensor]:
+    """Return the indices of training rows and of held-out rows.
+
+    The latter are the last `1 / share` of a permutation that does not depend on the run's seed.
+    """
+    order = torch.randperm(samples, generator=torch.Generator().manual_seed(0))
+    kept, held = order.split([samples - samples // share, samples // share])
+    return kept, held

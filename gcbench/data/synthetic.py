@@ -10,8 +10,7 @@ from pydantic import Field
 from torch import Tensor
 
 from gcbench.data.arrays import ArrayData, Pair, epoch_order, part_of
-from gcbench.data.protocol import Kind, Task
-from gcbench.data.split import Split, hold_out
+from gcbench.data.protocol import Kind, Split, Task, hold_out
 from gcbench.seeds import mix
 from gcbench.settings.fields import Count, NonNegative
 

@@ -18,7 +18,7 @@ from torchvision import datasets
 
 from gcbench.data.arrays import ArrayData, Pair
 from gcbench.data.augment import Augmentation
-from gcbench.data.split import Split
+from gcbench.data.protocol import Split
 from gcbench.settings.run import CropFill, CropPadding, Flip
 
 # What unpickling an array has to call, by module and name.

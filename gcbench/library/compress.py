@@ -15,21 +15,11 @@ from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
 from gcbench.codecs.kernels import use_backend
-from gcbench.codecs.native import load_native
+from gcbench.codecs.native import find_compiler, load_native
 from gcbench.compressors import Compressor, compressed_share
-from gcbench.config import (
-    Config,
-    ConfigError,
-    compose_methods,
-    conf_directory,
-    method_keys,
-    near,
-    read_yaml,
-    resolve_overrides,
-    to_overrides,
-)
+from gcbench.config import Config, ConfigError, choices_in, keys_of_optimizer, read_method
 from gcbench.launch.instantiate import make_compressor
-from gcbench.launch.plan import Machine, choose_codec_backend
+from gcbench.launch.plan import choose_codec_backend
 from gcbench.library.compression import Compression
 from gcbench.library.ddp import (
     DdpCompression,
@@ -197,8 +187,7 @@ def _named(
 
 def _use_codecs(asked: str, module: nn.Module) -> None:
     device = next(module.parameters()).device.type
-    compiler = Machine.detect().compiler
-    backend = choose_codec_backend(asked, device, compiler, "codec_backend")
+    backend = choose_codec_backend(asked, device, find_compiler() is not None, "codec_backend")
     try:
         if backend == "native":
             load_native()
@@ -226,30 +215,13 @@ def _make_compressor(
                 "made"
             )
         return compressor, {}
-    known = method_keys()
-    if compressor not in known:
+    if missing := [f"{key}=..." for key in keys_of_optimizer(compressor) if key not in knobs]:
         raise ConfigError(
-            f"compressor={compressor}: there is no such method; type "
-            f"{near(compressor, known) or ', '.join(known)}"
+            f"compressor={compressor} codes your optimizer's momentum, which compress does not see;"
+            f" type {', '.join(missing)}, as your optimizer has them"
         )
-    keys = {key: key for key in known[compressor]}
-    file = read_yaml(conf_directory() / "compressor" / f"{compressor}.yaml")
-    if "momentum" in file.get("compressor", {}):
-        coded_momentum = {key: f"compressor.{key}" for key in ("momentum", "dense_steps")}
-        if missing := [f"{key}=..." for key in coded_momentum if key not in knobs]:
-            raise ConfigError(
-                f"compressor={compressor} codes your optimizer's momentum, which compress does not "
-                f"see; type {', '.join(missing)}, as your optimizer has them"
-            )
-        keys |= coded_momentum
-    for key in knobs:
-        if key not in keys:
-            raise ConfigError(
-                f"{key}: compressor={compressor} has no such knob; it has {', '.join(keys)}"
-            )
-    typed = to_overrides({keys[key]: value for key, value in knobs.items()})
-    config, _ = resolve_overrides([f"compressor={compressor}", *typed])
-    return make_compressor(config.compressor), config.as_dict()
+    config = read_method(compressor, knobs)
+    return make_compressor(config["compressor"]), config
 
 
 def _name_carried(
@@ -275,17 +247,15 @@ def _name_carried(
 
 @cache
 def _carried_choices(between_nodes: bool) -> list[str]:
-    nodes = compose_methods(list(method_keys()))
-    return [
-        name
-        for name, (node, _) in nodes.items()
-        if is_carried(make_compressor(node), between_nodes)
-    ]
+    made = {
+        name: make_compressor(read_method(name)["compressor"]) for name in choices_in("compressor")
+    }
+    return [name for name, method in made.items() if is_carried(method, between_nodes)]
 
 
 def _warn_if_mostly_whole(
     compressor: Compressor, config: Config, shapes: Sequence[Sequence[int]]
 ) -> None:
     share = compressed_share(compressor, shapes, exchanges=sys.maxsize)
-    if config and (advice := advice_on_share(share, config)):
+    if share < 0.5 and config and (advice := advice_on_share(share, config)):
         warnings.warn(f"compressed: {share_in_words(share)} {advice}", stacklevel=3)

@@ -228,10 +228,13 @@ def list_tables(runs: Sequence[RecordedRun], folders: Sequence[str | Path]) -> T
     for name in table_names():
         table = read_table(name)
         if table.study:
-            study = "study" if find_study(table.study, folders) else "study, not run"
-            counts = [study, *([EMPTY] * (len(by_budget) - 1))]
+            done = "study" if find_study(table.study, folders) else "study, not run"
         else:
-            groups = (group_runs(table, some, budget) for budget, some in by_budget.items())
-            counts = [str(sum(bool(row.done) for row in rows)) for rows in groups]
-        lines.append([name, table.title, str(len(table.rows)), *counts])
-    return TextTable(["table", "title", "rows", *by_budget], lines, left=(0, 1))
+            counts = {
+                budget: sum(bool(row.done) for row in group_runs(table, some, budget))
+                for budget, some in by_budget.items()
+            }
+            done = ", ".join(f"{budget} {count}" for budget, count in counts.items() if count)
+        lines.append([name, str(len(table.rows)), done or EMPTY, table.title])
+    headings = ["table", "rows", "of them done", "title"]
+    return TextTable(headings, lines, left=(0, 2, 3), places=True)

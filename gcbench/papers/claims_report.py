@@ -140,14 +140,25 @@ def comma_separated(claims: Sequence[AnsweredClaim]) -> str:
     return console.comma_separated(DataFrame(records, dtype=object))
 
 
-def print_claims(claims: Sequence[AnsweredClaim]) -> None:
+def print_claims(claims: Sequence[AnsweredClaim], in_full: bool = False) -> None:
+    """Print a line per claim and the summary; `in_full`, also evidence, and what is to be run."""
     output = console.console()
     for title, of_paper in _by_paper(claims).items():
+        if not in_full:
+            output.print(Text(title, style="bold"))
+            for answered in of_paper:
+                line = f"{answered.claim.id:12}{answered.answer.short}"
+                output.print(Text(line), no_wrap=True, overflow="ellipsis")
+            continue
         for answered in of_paper:
             output.print(Text(answered.claim.id, style="bold"))
             for fact in _facts(answered):
                 output.print(Padding(Text(fact), (0, 0, 0, 2), expand=False))
         console.print_table(_overview(title, of_paper), output)
+    if not in_full:
+        output.print(f"Why, and what to run for more: gcbench claims {claims[0].claim.id}")
+        output.print(Text(summary_line(claims)))
+        return
     if to_run := _to_run(claims):
         output.print(Text(TO_RUN, style="bold"))
         for line in to_run:  # not wrapped, so that it can be copied
@@ -162,10 +173,10 @@ WRITERS: dict[str, Callable[[Sequence[AnsweredClaim]], str]] = {
 }
 
 
-def show_claims(claims: Sequence[AnsweredClaim], form: str) -> None:
+def show_claims(claims: Sequence[AnsweredClaim], form: str, in_full: bool) -> None:
     """Print the answers on the terminal, or in one of the forms of WRITERS."""
     if form == "terminal":
-        print_claims(claims)
+        print_claims(claims, in_full)
     else:
         print(WRITERS[form](claims))
 
@@ -181,12 +192,12 @@ class Claims(OfPapers):
     decide open ones. Budgets are judged separately.
     """
 
-    usage = "gcbench claims [paper=orq] [id=orq-05] [key=value ...]"
+    usage = "gcbench claims [orq-05] [paper=orq] [key=value ...]"
 
     paper: str | None = None
     """whose claims: qsgd, powersgd, orq, maxnorm or ecqsgd; by default all"""
     id: str | None = None
-    """one claim, as in id=powersgd-10"""
+    """one claim in full, as in id=powersgd-10, or powersgd-10 alone"""
     format: Annotated[str, OneOf(("terminal", *WRITERS))] = Field(
         "terminal", description=", ".join(("terminal", *WRITERS))
     )
@@ -197,10 +208,10 @@ class Claims(OfPapers):
 def claims(typed: Sequence[str]) -> None:
     """Print the answers to the papers' claims, and write them to files if `keep` was typed."""
     arguments = read_arguments(Claims, typed)
-    if arguments.plain:
-        raise ConfigError(
-            f"claims {arguments.plain[0]}: claims takes keys only, as in results=outputs"
-        )
+    named = [*arguments.plain, *filter(None, [arguments.id])]
+    if len(named) > 1:
+        raise ConfigError(f"claims {' '.join(named)}: type one claim, or paper= for several")
+    arguments.id = next(iter(named), None)
     if arguments.keep and (arguments.paper or arguments.id):
         raise ConfigError(
             f"keep={arguments.keep}: all claims are kept together; leave out paper= and id="
@@ -212,7 +223,7 @@ def claims(typed: Sequence[str]) -> None:
     refuse_unknown_keys(arguments.beside, experiments, PAPER, "these claims")
     answered = [answer_claim(claim, evidence) for claim in with_bar(asked, "claims")]
     answered = [one._replace(steps=steps_of(one, evidence)) for one in answered]
-    show_claims(answered, arguments.format)
+    show_claims(answered, arguments.format, arguments.id is not None)
     if arguments.keep:
         keep_claims(Path(arguments.keep), answered)
         for kept in filter(None, evidence.studies.values()):

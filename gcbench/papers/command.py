@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from gcbench.config import PAPER, Arguments, ConfigError, Forms, budget_names, read_arguments
-from gcbench.console import FORMATS, print_table, show_table, with_bar
+from gcbench.console import FORMATS, name_first, print_table, show_table, with_bar
 from gcbench.papers.build import build, groups_of, list_deviations, list_tables
 from gcbench.papers.configs import tables_by_identity
 from gcbench.papers.keep import (
@@ -24,8 +24,9 @@ from gcbench.papers.measured import KeptStudy, find_study, study_document
 from gcbench.papers.rows import RowsByBudget
 from gcbench.papers.tables import Table, read_table, tables_of
 from gcbench.records.store import RecordedRun
-from gcbench.report.command import Page, Source, diff, html
+from gcbench.report.command import NAMED, Page, Source, diff, html, names_of
 from gcbench.report.document import Document, show_document
+from gcbench.report.listing import compare_points
 from gcbench.settings.marks import OneOf
 
 log = logging.getLogger("gcbench")
@@ -71,15 +72,17 @@ class Tables(OfPapers):
     """Print results beside the papers' numbers, as tables and figures; reads result files only."""
 
     usage = (
-        "gcbench report table=NAME | figure=NAME [key=value ...] | html | list | deviations | "
-        "diff A B"
+        "gcbench report name=NAME | table=NAME | figure=NAME [key=value ...] | html | list | "
+        "deviations | diff A B"
     )
     examples = """
+gcbench report name=first format=latex         your sweep name=first: means and spread over seeds
+gcbench report figure=runs name=first          its curves, trade-off and times as svg, png and pdf
 gcbench report table=powersgd/table4           ours beside the paper's, and what to run
 gcbench report table=powersgd budget=cpu       all tables of a paper, from runs of budget=cpu
 gcbench report table=orq/table2 format=latex   or markdown, csv
 gcbench report table=all keep=outputs          as files, with the results behind them
-gcbench report figure=orq/figure2 budget=cpu   curves, breakdowns and trade-offs as svg and png
+gcbench report figure=orq/figure2 budget=cpu   curves, breakdowns and trade-offs as pictures
 gcbench report figure=which_method             accuracy against ratio, of everything that ran
 gcbench report html                            everything that ran, as a page to look through
 gcbench report list [results=...]              all tables, and how many rows have runs
@@ -96,16 +99,16 @@ gcbench report diff A B                        two runs or trees: configuration,
 
 
 class Figures(OfPapers):
-    """Draw figures as svg and png, beside the papers' numbers or of everything that ran."""
+    """Draw figures as svg, png and pdf, beside the papers' numbers or of everything that ran."""
 
     usage = "gcbench report figure=NAME [key=value ...]"
 
     figure: str = ""
-    """a table or paper, a study, which_method, runs, or all: as svg and png in figures/ below
+    """a table or paper, a study, which_method, runs, or all: as svg, png and pdf in figures/ below
     keep=, or below the first folder of results="""
     budget: Budget = PAPER
     keep: str | None = None
-    """a folder for the figures, as in keep=outputs"""
+    """a folder for the figures, as svg and png, as in keep=outputs"""
 
 
 class List(Source):
@@ -172,11 +175,18 @@ def report(typed: Sequence[str]) -> None:
             )
         case Figures():
             _draw(arguments)
-        case Tables(table=None):
+        case Tables(table=None, name=None):
+            own = [f"name={name}" for name in names_of(_load(arguments))] or ["name=NAME"]
             raise ConfigError(
-                "nothing was asked for; type table=powersgd/table4, gcbench report list, or "
-                "gcbench report --help"
+                f"nothing was asked for; type {name_first(own, NAMED)} for a sweep of yours, "
+                "table=powersgd/table4, gcbench report list, or gcbench report --help"
             )
+        case Tables(table=None):
+            for key in {"keep", "beside"} & {*arguments.given}:
+                raise ConfigError(f"name={arguments.name}: type table=, too, or leave out {key}=")
+            asked = {arguments.budget} if "budget" in arguments.given else {*budget_names()}
+            for table in compare_points([run for run in arguments.load() if run.budget in asked]):
+                show_document(table, arguments.format)
         case Tables(table=str(asked)):
             _print(arguments, asked)
 
@@ -227,9 +237,10 @@ def _print(arguments: Tables, asked: str) -> None:
 
 
 def _draw(arguments: Figures) -> None:
-    from gcbench.papers.figures import draw  # imports matplotlib
+    from gcbench.drawing import KEPT_KINDS, KINDS  # imports matplotlib
+    from gcbench.papers.figures import draw
 
-    folder = Path(arguments.keep or arguments.folder) / "figures"
+    folder = Path(arguments.keep or arguments.folder) / "figures" / (arguments.name or "")
     for line in draw(
         arguments.figure,
         _load(arguments),
@@ -237,6 +248,7 @@ def _draw(arguments: Figures) -> None:
         arguments.budget,
         arguments.beside,
         arguments.results,
+        KEPT_KINDS if arguments.keep else KINDS,
     ):
         print(line)
 

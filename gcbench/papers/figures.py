@@ -10,7 +10,7 @@ import matplotlib
 
 from gcbench.config import PAPER, ConfigError, near
 from gcbench.console import name_first
-from gcbench.drawing import RC
+from gcbench.drawing import KEPT_KINDS, RC
 from gcbench.papers.measured import StudyResult, find_study
 from gcbench.papers.reach import map_of, race_of
 from gcbench.papers.reach_map import as_json, draw_firsts, measured_links
@@ -49,10 +49,11 @@ def draw(
     budget: str = PAPER,
     overrides: tuple[str, ...] = (),
     results: Sequence[str] = (),
+    kinds: Sequence[str] = KEPT_KINDS,
 ) -> list[str]:
     """Draw what `figure=asked` asks for, and return the path of every file that was written.
 
-    The files are svg and png below `folder`. For a figure without data, the list has a line that
+    The files are of `kinds` below `folder`. For a figure without data, the list has a line that
     says how to get the data. `asked` is a table (orq/figure2), a paper, a study (ecq_stability),
     which_method, runs (everything that ran), or all. Raises ConfigError if it is none of these,
     or if `overrides` are given for figures that show no runs of a table's rows.
@@ -77,6 +78,7 @@ def draw(
             folder,
             budget,
             wants if budget in finished else describe_unfinished(budget, finished),
+            kinds,
         )
     ]
     for name in STUDIES:
@@ -86,6 +88,7 @@ def draw(
                 folder,
                 PAPER,
                 f"there is no such study yet; type gcbench study {name}",
+                kinds,
             )
     for table in tables:
         lines += write_pictures(
@@ -94,6 +97,7 @@ def draw(
             PAPER if table.study else budget,
             f"no run of budget={budget} has what it shows; gcbench report table={table.name} says "
             "what to run",
+            kinds,
         )
     return lines
 

@@ -6,21 +6,24 @@ share need to run only once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import groupby
 from statistics import fmean
 from typing import NamedTuple
 
-from gcbench.config import Config
+from gcbench.config import PAPER, Config
 from gcbench.config.choices import row_names
-from gcbench.identity import EXECUTION, Differences, as_overrides, flat_differences
+from gcbench.identity import EXECUTION, Differences, Flat, as_overrides, finite, flat_differences
 from gcbench.papers.configs import Composition, compose
-from gcbench.papers.tables import Column
+from gcbench.papers.tables import Column, TableRow, overrides_of
 from gcbench.records.store import RecordedRun, newest
 from gcbench.report.measures import SPLIT, VALID, measure_by_seed
 
 RATE = "optimizer.lr"
+# Classes that no budget replaces.
+LASTING = {"compressor._target_", "compressor.method._target_", "dataset._target_"}
 
 
 class Rate(NamedTuple):
@@ -61,6 +64,36 @@ class Grid:
             *self.reported,
             *self.duplicates,
         ]
+
+
+def can_run(
+    row: TableRow, budget: str, runs: Sequence[RecordedRun], overrides: tuple[str, ...]
+) -> bool:
+    """Return whether the row may have one of these runs at a budget, for which it is not composed.
+
+    They are runs of its experiment, or agree with it in what no budget changes.
+    """
+    experiments, lasting = _kinds(tuple(runs))
+    if row.experiment in experiments or not runs:
+        return bool(runs)
+    typed = (*overrides_of({**row.settings, **row.at.get(budget, {})}), *overrides)
+    return _lasting(compose(str(row.experiment), PAPER, typed).flat) in lasting
+
+
+@cache
+def _kinds(runs: tuple[RecordedRun, ...]) -> tuple[set[str | None], set[str]]:
+    return {run.experiment for run in runs}, {_lasting(run.flat) for run in runs}
+
+
+def _lasting(flat: Flat) -> str:
+    """Return what no budget changes: the knobs of the method, its class, and that of the data."""
+    return repr(
+        sorted(
+            (key, finite(value))
+            for key, value in flat.items()
+            if "." not in key or key in LASTING or key.startswith("estimator.")
+        )
+    )
 
 
 def is_swept(differs: Differences, key: str = RATE) -> bool:

@@ -26,7 +26,7 @@ from gcbench.papers.configs import (
     read_key,
     settings_at,
 )
-from gcbench.papers.rates import RATE, Grid, find_grid, is_same, is_swept
+from gcbench.papers.rates import RATE, Grid, can_run, find_grid, is_same, is_swept
 from gcbench.papers.tables import Column, Table, TableRow, overrides_of
 from gcbench.records.files import ENDED
 from gcbench.records.store import RecordedRun, newest, sort_by_age
@@ -205,7 +205,7 @@ def find_row(
     """
     if spec.experiment and overrides:
         overrides = overrides_for(spec.experiment, budget, overrides)
-    if spec.experiment is None or not runs:
+    if spec.experiment is None or not can_run(spec, budget, runs, overrides):
         return Row(spec, budget, typed=overrides)
     expected = compose_row(spec, budget, overrides)
     candidates = [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
 from itertools import product
 from math import prod
 from pathlib import Path
@@ -20,13 +19,13 @@ from gcbench.config import (
     Config,
     ConfigError,
     choices_in,
-    compose_methods,
     compose_overrides,
     conf_directory,
     method_keys,
+    read_knobs,
+    read_method,
     read_yaml,
     resolve,
-    resolve_method,
 )
 from gcbench.config.directory import CHECKED, build_checked
 from gcbench.identity import CHOICE_GROUPS
@@ -166,19 +165,9 @@ def make_methods(
     every = []
     for combination in product(*map(_values, knobs)):
         title = " ".join([name, *combination])
-        if combination:
-            node = resolve_method([f"compressor={name}", *combination])
-        else:
-            node = _defaults()[name][0]
-        compressor = make_compressor(node, quiet=True)
+        compressor = make_compressor(read_method(name, read_knobs(combination))["compressor"], True)
         every.append(make_method(title, name, compressor, shapes, device, workers_per_node))
     return every
-
-
-@cache
-def _defaults() -> dict[str, tuple[Config, list[str]]]:
-    """Return every method with its default knobs; composing each by itself takes many seconds."""
-    return compose_methods(method_names())
 
 
 def _values(override: str) -> list[str]:

@@ -151,7 +151,7 @@ def make_result(
     config: RunConfig, begun: Begun, status: Status, reason: str | None, **measured: Any
 ) -> Result:
     """Return the result of a run that ends now; `measured` is empty if no worker wrote a result."""
-    beside = ("choices", "experiment", "knobs")
+    beside = ("choices", "experiment")
     own = {key: value for key, value in config.as_dict().items() if key not in beside}
     return Result(
         identity=begun.identity(config),

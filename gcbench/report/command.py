@@ -11,7 +11,7 @@ from pydantic import Field
 from rich.console import Console
 from rich.text import Text
 
-from gcbench.config import Arguments, ConfigError, read_arguments
+from gcbench.config import Arguments, ConfigError, near, read_arguments
 from gcbench.console import (
     FORMATS,
     TextTable,
@@ -24,7 +24,7 @@ from gcbench.console import (
 from gcbench.records.files import replace_file
 from gcbench.records.store import FoundRuns, RecordedRun, find_begun, find_runs
 from gcbench.report.compare import Comparison, compare, format_measured
-from gcbench.report.listing import list_runs, runs_frame
+from gcbench.report.listing import list_configurations, list_runs, runs_frame
 from gcbench.report.wandb_runs import load_wandb
 from gcbench.settings.marks import OneOf
 
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("gcbench")
 
 RESULTS = ("outputs",)
+ALL = "all"
+NAMED = 5  # names that a refusal lists
 
 
 class Source(Arguments):
@@ -45,6 +47,8 @@ class Source(Arguments):
     """files, or wandb"""
     project: str | None = None
     """entity/project, with source=wandb"""
+    name: str | None = None
+    """only the runs of this name, as a sweep with name=first gives to all of its runs"""
 
     @property
     def folder(self) -> Path:
@@ -79,7 +83,21 @@ class Source(Arguments):
             load_wandb(str(self.project)) if self.source == "wandb" else find_runs(self.results)
         )
         read.warn()
-        return read.runs
+        if self.name is None:
+            return read.runs
+        names = names_of(read.runs)
+        if self.name not in names:
+            known = near(self.name, names) or name_first(names, NAMED)
+            raise ConfigError(
+                f"name={self.name}: no run in {self.place} has that name; "
+                + (f"type {known}" if names else "type name=NAME with the sweep, too")
+            )
+        return [run for run in read.runs if run.config.get("name") == self.name]
+
+
+def names_of(runs: Sequence[RecordedRun]) -> list[str]:
+    """Return the names that were given to runs, the newest first."""
+    return [*dict.fromkeys(name for run in reversed(runs) if (name := run.config.get("name")))]
 
 
 class Page(Source):
@@ -99,9 +117,14 @@ gcbench report html results=old,new file=both.html
 
 
 class Runs(Source):
-    """List everything that ran, with or without a table."""
+    """List everything that ran: a line per configuration with its mean over seeds, or all runs."""
 
-    usage = "gcbench runs [FOLDER ...] [key=value ...]"
+    usage = "gcbench runs [all] [FOLDER ...] [key=value ...]"
+    examples = """
+gcbench runs name=first               the configurations of a sweep
+gcbench runs all                      every run, with its directory
+gcbench runs format=csv               every run with every measure
+"""
 
     format: Annotated[str, OneOf(FORMATS)] = Field(
         "terminal", description=f"{', '.join(FORMATS)}; csv has every measure"
@@ -109,17 +132,18 @@ class Runs(Source):
 
     def check(self) -> None:
         """Take what is typed without a key for folders, and raise ConfigError for two places."""
-        if self.plain and "results" in self.given:
+        folders = [one for one in self.plain if one != ALL]
+        if folders and "results" in self.given:
             raise ConfigError(
-                f"{self.plain[0]} results={','.join(self.results)}: type the folders either "
+                f"{folders[0]} results={','.join(self.results)}: type the folders either "
                 "alone or after results=, not both"
             )
-        if self.source == "wandb" and (self.plain or "results" in self.given):
+        if self.source == "wandb" and (folders or "results" in self.given):
             raise ConfigError(
-                f"{' '.join(self.plain or self.results)}: with source=wandb no folder is read; "
+                f"{' '.join(folders or self.results)}: with source=wandb no folder is read; "
                 "leave it out"
             )
-        self.results = self.plain or self.results
+        self.results = tuple(folders) or self.results
         super().check()
 
 
@@ -135,8 +159,10 @@ def runs(typed: Sequence[str]) -> None:
         )
     if arguments.format == "csv":
         print(comma_separated(runs_frame(every)), end="")
-    elif every:
+    elif every and ALL in arguments.plain:
         show_table(list_runs(every), arguments.format)
+    elif every:
+        show_table(list_configurations(every), arguments.format)
     else:
         print(
             f"{arguments.place}: no runs there; type gcbench for a first one, or gcbench runs "

@@ -57,6 +57,7 @@ class Heading(NamedTuple):
     published: bool = False
     digits: int | None = None  # after the decimal point; None: four significant digits
     deviation: bool = False  # show the spread as +- deviation, not as [lowest, highest]
+    counted: bool = True  # show the number of seeds, which a column of seeds says, too
 
     @property
     def text(self) -> str:
@@ -133,7 +134,7 @@ def format_summary(value: Summary, heading: Heading) -> str:
         low, high = format_number(value.low, digits), format_number(value.high, digits)
         deviation = format_number(value.deviation, digits)
         parts.append(f"+- {deviation}" if heading.deviation else f"[{low}, {high}]")
-    return " ".join([*parts, f"(n={value.n})"])
+    return " ".join([*parts, f"(n={value.n})"] if heading.counted else parts)
 
 
 def format_signed(value: float, digits: int | None) -> str:

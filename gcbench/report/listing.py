@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from gcbench.config import PAPER
 from gcbench.console import TextTable
-from gcbench.identity import all_knobs, tell_apart
+from gcbench.identity import all_knobs, digest
 from gcbench.records.schema import Environment
-from gcbench.records.store import RecordedRun
+from gcbench.records.store import RecordedRun, newest
 from gcbench.records.summary import advice_on_share, share_in_words
 from gcbench.report.document import (
     DIRTY,
@@ -17,53 +19,126 @@ from gcbench.report.document import (
     EMPTY,
     STALE,
     STALE_NOTE,
+    Cell,
+    Document,
     Heading,
+    Line,
+    Section,
     Summary,
     format_number,
     format_summary,
     marks_of,
 )
-from gcbench.report.figures.series import EXECUTED, Drawn, Series, Workload, series_by_workload
+from gcbench.report.figures.series import (
+    EXECUTED,
+    Drawn,
+    Series,
+    Workload,
+    is_partly_compressed,
+    series_by_workload,
+    tell_runs_apart,
+)
 from gcbench.report.measures import MEASURES, main_score, measure
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 
-COLUMNS = (
-    Heading("accuracy", "accuracy", "%", digits=2),
-    Heading("perplexity", "perplexity"),
-    Heading("distance", "distance"),
-    Heading("loss", "test loss"),
-    Heading("ratio", "ratio", "x fp32", digits=1),
-    Heading("received_ratio", "received", "x fp32 all-reduce", digits=1),
-    Heading("data_mib_per_epoch", "sent", "MiB an epoch"),
-    Heading("step_milliseconds", "step", "ms"),
+COLUMNS = tuple(
+    Heading(key, title, unit, digits=digits, deviation=True, counted=False)
+    for key, title, unit, digits in (
+        ("accuracy", "accuracy", "%", 2),
+        ("perplexity", "perplexity", None, None),
+        ("distance", "distance", None, None),
+        ("loss", "test loss", None, None),
+        ("ratio", "ratio", "x fp32", 1),
+        ("received_ratio", "received", "x fp32 all-reduce", 1),
+        ("data_mib_per_epoch", "sent", "MiB an epoch", None),
+        ("step_milliseconds", "step", "ms", None),
+    )
 )
 MOST = 4  # overrides of a run that are shown; more would make its line hard to read
 
 
 def list_runs(runs: Sequence[RecordedRun]) -> TextTable:
-    """Return a row for every run, in the order of `runs`; below them why some are not done."""
-    headings = [
-        "run",
-        "what",
-        "budget",
-        "seed",
-        "status",
-        "score",
-        "ratio",
-        "received",
-        "ms per step",
-    ]
+    """Return a row for every run, in the order of `runs`, with its place in the last column."""
     overrides = overrides_by_run({run: run.title for run in runs})
-    rows = [_texts(run, overrides[run]) for run in runs]
-    marks, explained = marks_of(runs), {DIRTY: DIRTY_NOTE, STALE: STALE_NOTE}
-    notes = [f"{mark} {explained[mark]}" for mark in marks]
-    notes += [
+    headings = ["what", "seed", "score", "ratio", "ms", "status", "finished", "run"]
+    rows = [
+        [
+            _what(run, overrides[run]),
+            str(run.seed),
+            _score([run]),
+            _mean("ratio", [run]),
+            _mean("step_milliseconds", [run]),
+            run.status + marks_of([run]),
+            run.result.finished_minute[5:],
+            run.place,
+        ]
+        for run in runs
+    ]
+    return TextTable(headings, rows, left=(0, 2, 5, 6, 7), notes=_notes(runs), places=True)
+
+
+def list_configurations(runs: Sequence[RecordedRun]) -> TextTable:
+    """Return a row for each configuration, with means over its seeds; the newest one last."""
+    overrides = overrides_by_run({run: run.title for run in runs})
+    groups: dict[tuple[str, ...], list[RecordedRun]] = {}
+    for run in runs:
+        key = run.title, run.budget, digest(run.executed)
+        groups.setdefault(key, []).append(run)
+    rows = []
+    for same in groups.values():
+        every = newest(same)[0]
+        done = [run for run in every if run.done]
+        ended = Counter(run.status for run in every if not run.done)
+        rows.append(
+            [
+                _what(same[0], overrides[same[0]]),
+                str(len(done)),
+                _score(done),
+                _mean("ratio", done),
+                ", ".join(["done"] * bool(done) + [f"{n} {status}" for status, n in ended.items()])
+                + marks_of(every),
+                max(run.result.finished for run in every)[:10],
+            ]
+        )
+    headings = ["what", "n", "score", "ratio", "status", "finished"]
+    return TextTable(headings, rows, left=(0, 2, 4, 5), notes=_notes(runs))
+
+
+def _what(run: RecordedRun, overrides: Sequence[str]) -> str:
+    """Return a run's name with its method, or its title, and what distinguishes it."""
+    title, method = run.title, f"compressor={run.choices['compressor']}"
+    if title == run.config.get("name"):
+        title += f" {run.choices['compressor']}"
+    shown = [one for one in overrides if one != method or title == run.experiment]
+    budget = "" if run.budget == PAPER else f" budget={run.budget}"
+    return add_overrides(title, shown) + budget
+
+
+def _notes(runs: Sequence[RecordedRun]) -> list[str]:
+    """Return what marks mean, and why some runs are not done."""
+    explained = {DIRTY: DIRTY_NOTE, STALE: STALE_NOTE}
+    return [f"{mark} {explained[mark]}" for mark in marks_of(runs)] + [
         f"{run.place}: {run.status}: {run.result.reason}" for run in runs if run.result.reason
     ]
-    return TextTable([*headings, "finished"], rows, left=(0, 1, 2, 4, 5, 9), notes=notes)
+
+
+def _score(runs: Sequence[RecordedRun]) -> str:
+    """Return the main score's name and its mean, with its deviation over several seeds."""
+    scored = [score for run in runs if (score := main_score(run.result))]
+    if not scored:
+        return EMPTY
+    name, summary = scored[0][0], Summary.of([value for _, value in scored])
+    digits = 2 if abs(summary.mean) >= 1 else None
+    heading = Heading(name, name, digits=digits, deviation=True, counted=False)
+    return f"{name} {format_summary(summary, heading)}".replace("+- ", "±")
+
+
+def _mean(name: str, runs: Sequence[RecordedRun]) -> str:
+    values = [value for run in runs if (value := measure(name, run.result)) is not None]
+    return format_number(fmean(values), 1) if values else EMPTY
 
 
 def overrides_by_run(titles: Mapping[RecordedRun, str]) -> dict[RecordedRun, list[str]]:
@@ -75,7 +150,9 @@ def overrides_by_run(titles: Mapping[RecordedRun, str]) -> dict[RecordedRun, lis
         run: sorted(overrides, key=lambda override: override.endswith("=null"))
         for peers in called_alike.values()
         for run, overrides in zip(
-            peers, tell_apart([{**peer.choices, **peer.flat} for peer in peers]), strict=True
+            peers,
+            tell_runs_apart(peers, [{**peer.choices, **peer.flat} for peer in peers]),
+            strict=True,
         )
     }
 
@@ -86,49 +163,37 @@ def add_overrides(title: str, overrides: Sequence[str]) -> str:
     return " ".join([title, *overrides[:MOST], *more])
 
 
-def _texts(run: RecordedRun, overrides: Sequence[str]) -> list[str]:
-    """Return the cells of a run; `overrides` distinguish it from other runs of its title."""
-    result = run.result
-    what = add_overrides(run.title, overrides)
-    if run.title != run.experiment:
-        what += f", {result.workers or '?'} worker{'s' * (result.workers != 1)}"
-    scored = main_score(result)
-    return [
-        run.place,
-        what,
-        run.budget,
-        str(run.seed),
-        run.status + marks_of([run]),
-        f"{scored[0]} {_text(scored[1])}" if scored else EMPTY,
-        _text(measure("ratio", result)),
-        _text(measure("received_ratio", result)),
-        _text(measure("step_milliseconds", result)),
-        result.finished_minute,
-    ]
-
-
-def _text(value: float | None) -> str:
-    return EMPTY if value is None else format_number(value, None)
-
-
-def compare_points(runs: Sequence[RecordedRun]) -> Iterator[TextTable]:
+def compare_points(runs: Sequence[RecordedRun]) -> Iterator[Document]:
     """Yield one table per workload of the runs, with one row per configuration over its seeds.
 
     A row is named by its method and the knobs in which it differs from the others.
     """
     for workload, drawn in series_by_workload(runs, EXECUTED).items():
         if drawn.series:
-            yield _table(workload, drawn)
+            yield _document(workload, drawn)
 
 
-def _table(workload: Workload, drawn: Drawn) -> TextTable:
+def _document(workload: Workload, drawn: Drawn) -> Document:
     shown = [heading for heading in COLUMNS if any(s.values(heading.key) for s in drawn.series)]
-    return TextTable(
-        ["point", *(heading.text for heading in shown)],
-        [[series.label, *(_cell(series, heading) for heading in shown)] for series in drawn.series],
-        title=workload.title,
-        notes=[*drawn.notes, *_barely_compressed(drawn.series)],
+    if partly := [s for s in drawn.series if is_partly_compressed(s)]:
+        share = Heading("compressed", "compressed", "% of values", digits=1, counted=False)
+        shown.append(share)
+    notes = [*drawn.notes, *_barely_compressed(partly)]
+    return Document(
+        workload.name,
+        workload.title,
+        ["Mean +- standard deviation over seeds."],
+        shown,
+        [
+            Line(s.label, None, None, [_cell(s, heading) for heading in shown], _seeds(s))
+            for s in drawn.series
+        ],
+        [Section("Notes", notes)] if notes else [],
     )
+
+
+def _seeds(series: Series) -> str:
+    return ", ".join(str(run.seed) for run in series.runs)
 
 
 def _barely_compressed(series: Sequence[Series]) -> Iterator[str]:
@@ -143,9 +208,9 @@ def _barely_compressed(series: Sequence[Series]) -> Iterator[str]:
         yield f"{', '.join(labels)}: compressed {reason}."
 
 
-def _cell(series: Series, heading: Heading) -> str:
+def _cell(series: Series, heading: Heading) -> Cell:
     values = series.values(heading.key)
-    return format_summary(Summary.of(values), heading) if values else EMPTY
+    return Cell(Summary.of(values) if values else None)
 
 
 def runs_frame(runs: Sequence[RecordedRun]) -> DataFrame:

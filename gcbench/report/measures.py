@@ -60,6 +60,10 @@ def _received_ratio(result: Result) -> float | None:
     return result.bits_wire.ratio if result.bits_wire else None
 
 
+def _compressed(result: Result) -> float | None:
+    return None if result.compressed_share is None else 100 * result.compressed_share
+
+
 def _coded_ratio(result: Result) -> float | None:
     """Return the compression ratio of an ideal entropy code, which reaches the Shannon bound."""
     bound, parameters = result.shannon_bits_per_step, result.parameters
@@ -146,6 +150,7 @@ MEASURES = {
         "Sent by a worker (bits)",
     ),
     "shannon_total_bits": Measure(_shannon_total_bits, "Sent by a worker, entropy-coded (bits)"),
+    "compressed": Measure(_compressed, "Compressed, share of the values (%)"),
     # Means over sampled steps, with g the mean of what workers coded.
     "relative_error": Measure(_relative_error, "Relative error, 2-norm", lower=True),
     "vnmse": Measure(_vnmse, "vNMSE, |update - g|² / |g|²", lower=True),

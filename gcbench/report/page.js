@@ -7,16 +7,19 @@ const data = JSON.parse(document.getElementById("data").textContent);
 const lowerIsBetter = new Set(data.lower);
 const COLORS = 8;
 const DASHES = ["", "7 3", "2 3", "9 3 2 3"];
-const MARKS = [
-  "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0 -8 0z", // circle
-  "M-3.7-3.7h7.4v7.4h-7.4z", // square
-  "M0-4.8L4.5 3.4h-9z", // triangle
-  "M0-5L5 0L0 5L-5 0z", // diamond
-  "M0 4.8L4.5-3.4h-9z", // triangle, down
-  "M-1.5-5h3v3.5H5v3H1.500V5h-3V1.500H-5v-3h3.500z", // plus
-  "M-4.600-2.500L-2.500-4.600L0-2.100L2.500-4.600L4.600-2.500L2.100 0L4.600 2.500L2.500 4.600L0 2.100L-2.500 4.600L-4.600 2.500L-2.100 0z", // cross
-  "M-5-2.500h10v5h-10z", // bar
-];
+const MARKS = { // by their names in matplotlib
+  o: "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0 -8 0z", // circle
+  s: "M-3.7-3.7h7.4v7.4h-7.4z", // square
+  "^": "M0-4.8L4.5 3.4h-9z",
+  D: "M0-5L5 0L0 5L-5 0z", // diamond
+  v: "M0 4.8L4.5-3.4h-9z",
+  P: "M-1.5-5h3v3.5H5v3H1.500V5h-3V1.500H-5v-3h3.500z", // plus
+  X: "M-4.600-2.500L-2.500-4.600L0-2.100L2.500-4.600L4.600-2.500L2.100 0L4.600 2.500L2.500 4.600L0 2.100L-2.500 4.600L-4.600 2.500L-2.100 0z",
+  "<": "M-4.8 0L3.4-4.5v9z",
+  ">": "M4.8 0L-3.4-4.5v9z",
+  p: "M0-4.8L4.6-1.5L2.8 3.9h-5.6L-4.6-1.5z", // pentagon
+  "*": "M0-5.5L1.3-1.8L5.200-1.7L2.100.700L3.200 4.500L0 2.200L-3.200 4.500L-2.100.700L-5.200-1.7L-1.3-1.8z",
+};
 const AXES = {
   step: "Steps",
   epoch: "Epochs",
@@ -227,20 +230,16 @@ function chosenOf(methods, name) {
   return new Set(methods.length <= COLORS ? methods.map((method) => method.label) : best(methods, name));
 }
 
-/* Color, line and mark by place among the chosen ones. */
+/* Color, line and mark of the chosen ones: those of the method everywhere. */
 function looks(methods, chosen) {
-  const look = new Map();
-  for (const method of methods) {
-    if (chosen.has(method.label)) look.set(method.label, look.size);
-  }
-  return look;
+  return new Map(methods.filter((method) => chosen.has(method.label)).map((method) => [method.label, method.look]));
 }
 
-const dash = (place) => DASHES[Math.floor(place / COLORS) % DASHES.length];
-const className = (place) => (place === undefined ? "other" : `s${place % COLORS}`);
+const dash = (look) => DASHES[look.nth % DASHES.length];
+const className = (look) => (look === undefined ? "other" : `s${look.color}`);
 
-function mark(place, x, y) {
-  return shape("path", { class: "mark", d: MARKS[place % MARKS.length], transform: `translate(${x} ${y})` });
+function mark(look, x, y) {
+  return shape("path", { class: "mark", d: MARKS[look?.mark ?? "o"], transform: `translate(${x} ${y})` });
 }
 
 function swatch(place) {
@@ -403,9 +402,9 @@ function renderCurves(setting, methods, look, name, axis, stepSeconds) {
     node.append(shape("path", { class: "line", d: `M${path}`, "stroke-dasharray": place === undefined ? "" : dash(place) }));
     const gap = Math.max(1, Math.round(spots.length / 6));
     spots.forEach(({ at }, i) => {
-      const marked = spots.length === 1 || (i + (place ?? 0)) % gap === 0 || i === spots.length - 1;
+      const marked = spots.length === 1 || (i + (place?.nth ?? 0)) % gap === 0 || i === spots.length - 1;
       if (marked && place !== undefined) node.append(mark(place, at[0].toFixed(1), at[1].toFixed(1)));
-      else if (spots.length === 1) node.append(mark(0, at[0].toFixed(1), at[1].toFixed(1)));
+      else if (spots.length === 1) node.append(mark(undefined, at[0].toFixed(1), at[1].toFixed(1)));
     });
     return { name: method.label, look: place, node, spots };
   });
@@ -432,7 +431,7 @@ function renderTrade(setting, methods, look, name) {
     if (score.high > score.low) {
       node.append(shape("line", { class: "spread", x1: at[0], x2: at[0], y1: y.at(score.low), y2: y.at(score.high) }));
     }
-    node.append(mark(place ?? 0, at[0].toFixed(1), at[1].toFixed(1)));
+    node.append(mark(place, at[0].toFixed(1), at[1].toFixed(1)));
     return { name: method.label, look: place, node, spots: [{ at, text: `${number(score.mean)} at ${number(ratio.mean)} x fewer bits than fp32` }] };
   });
   show("trade", svg, groups, "Point at a mark for its name and numbers.");

@@ -16,6 +16,7 @@ import numpy as np
 
 from gcbench.comm.network import Link
 from gcbench.config import ConfigError
+from gcbench.drawing import COLORS, style_of_method
 from gcbench.identity import digest, format_value
 from gcbench.predict.devices import Device, device_names, ethernets, read_device, read_presets
 from gcbench.predict.model import codec_seconds, exchange_seconds
@@ -155,6 +156,7 @@ def _setting(
             {
                 "label": LONG_NUMBER.sub(lambda n: f"{float(n[0]):.4g}", member.label),
                 "family": member.family,
+                "look": _look(member.family, [s.family for s in series[:i]].count(member.family)),
                 "tables": sorted(tables[digest(member.runs[0].flat)]),
                 "knobs": {
                     key: format_value(value)
@@ -164,9 +166,15 @@ def _setting(
                 **_on_links(member, devices),
                 "runs": [_run(run) for run in member.runs],
             }
-            for member in series
+            for i, member in enumerate(series)
         ],
     }
+
+
+def _look(family: str, nth: int) -> dict[str, Any]:
+    """Return the color and the mark that the method has in pictures, too, and its line's index."""
+    style = style_of_method(family)
+    return {"color": COLORS.index(style["color"]), "mark": style["marker"], "nth": nth}
 
 
 def _common_knobs(runs: Sequence[RecordedRun]) -> dict[str, Any]:

@@ -136,10 +136,9 @@ def neutral_values() -> dict[str, Any]:
     return {name: mark.value for of_model in marks for name, mark in of_model.items()}
 
 
-def needs_of_keys() -> dict[str, Needs]:
-    """Return what keys need to be read, by key as it is typed."""
-    return {
-        name if group in ("", "compressor") else f"{group}.{name}": mark
-        for group, model in MODELS.items()
-        for name, mark in _marks(model, Needs).items()
-    }
+NEEDS = {
+    name if group in ("", "compressor") else f"{group}.{name}": mark
+    for group, model in MODELS.items()
+    for name, mark in _marks(model, Needs).items()
+}
+"""What keys need to be read, by key as it is typed."""

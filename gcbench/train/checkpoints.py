@@ -23,15 +23,17 @@ import torch
 from gcbench.identity import fingerprint
 from gcbench.records.gradients import write_tensors
 from gcbench.settings.config import RunConfig
-from gcbench.train.resharding import (
+from gcbench.train.run import Progress, Run
+from gcbench.train.schedules import total_steps
+from gcbench.train.snapshot import (
     merge_workers,
     other_epochs_reason,
     replaced_shares,
+    restore,
+    shared_content,
     unmergeable_reason,
+    worker_content,
 )
-from gcbench.train.run import Progress, Run
-from gcbench.train.schedules import total_steps
-from gcbench.train.snapshot import restore, shared_content, worker_content
 from gcbench.train.writing import CheckpointError, write_in_all
 
 FORMAT = 7

@@ -27,11 +27,11 @@ from gcbench.launch.meeting import Connections
 from gcbench.launch.plan import Machine, make_plan
 from gcbench.launch.worker import build_run
 from gcbench.settings.config import RunConfig
+from gcbench.train.loop import train_step
 from gcbench.train.pipeline import exchanges_in_background
 from gcbench.train.precision import autocast_bf16
 from gcbench.train.replica import is_recurrent
 from gcbench.train.run import Progress
-from gcbench.train.step import train_step
 from gcbench.train.tasks import loss_of
 
 CPU = torch.device("cpu")

@@ -17,10 +17,12 @@ from gcbench.bench.start import bench
 from gcbench.config import ConfigError
 from gcbench.launch.plan import Machine
 from gcbench.records.gradients import GradientFiles
+from gcbench.settings.config import BenchConfig
 
 
-def asked_for(**more: Any) -> dict[str, Any]:
-    return {"workers": [], "device": "cpu", "codec_backend": "eager", **more}
+def asked_for(**more: Any) -> BenchConfig:
+    keys: dict[str, Any] = {"workers": [], "device": "cpu", "codec_backend": "eager", **more}
+    return BenchConfig.model_construct(**keys)
 
 
 @pytest.mark.parametrize(

@@ -6,17 +6,9 @@ import pytest
 from method_cases import CHOICES
 
 from gcbench.check import steps
-from gcbench.check.command import list_methods, read_methods
+from gcbench.check.command import list_methods
 from gcbench.check.command import methods as listed_by
-from gcbench.config import (
-    ConfigError,
-    compose_methods,
-    compose_overrides,
-    conf_directory,
-    read_yaml,
-    resolve,
-    resolve_method,
-)
+from gcbench.config import ConfigError, conf_directory, read_method, read_yaml
 from gcbench.launch.instantiate import make_compressor
 
 
@@ -77,30 +69,17 @@ def test_families_say_what_methods_send_and_keep() -> None:
     families = read_yaml(conf_directory() / "families.yaml")["families"]
     said = {name: facts for family in families.values() for name, facts in family.items()}
     assert set(said) == set(CHOICES)
-    for name, (node, _) in compose_methods(CHOICES).items():
-        bits, reduced, feedback = said[name]
-        method = make_compressor(node, quiet=True)
+    for name, (bits, reduced, feedback) in said.items():
+        method = make_compressor(read_method(name)["compressor"], quiet=True)
         sent = steps.wire(method)
         assert bits == pytest.approx(sent.bits_per_value, rel=0.05), name
         gathered = any("all_gather" in line for line in sent.lines)
         assert (reduced == "yes") != (gathered or name == "atomo"), name
         assert (feedback == "yes") == any("+" in p for p in steps.promises_of(method)), name
         if reduced == "sum":
-            summed = resolve_method([f"compressor={name}", "exchange=sum"])
+            summed = read_method(name, {"exchange": "sum"})["compressor"]
             lines = steps.wire(make_compressor(summed, quiet=True)).lines
             assert not any("codes all_gather" in line for line in lines), name
-
-
-def test_methods_that_are_composed_together_are_those_of_runs() -> None:
-    listed = {method.name: method.knobs for method in read_methods((), measure=False)}
-    composed = compose_methods(CHOICES)
-    assert listed == {choice: knobs for choice, (_, knobs) in composed.items()}
-    for choice in ("qsgd", "powersgd", "unbiased_lowrank"):
-        node, knobs = composed[choice]
-        config = resolve(compose_overrides([f"compressor={choice}"]))
-        assert node == config.compressor
-        assert set(knobs) <= set(config.as_dict())
-        assert not {"compressor", "recommended", "seed"} & set(knobs)
 
 
 def test_a_method_is_measured_with_the_knobs_that_are_typed(

@@ -12,8 +12,8 @@ from gloo_pool import pool
 from nightly import each
 from sentence import run
 
-from gcbench.comm.checksum import disagreement
 from gcbench.comm.collectives import Comm
+from gcbench.comm.messages import disagreement
 from gcbench.comm.nodes import Nodes
 from gcbench.comm.transport import MirrorTransport
 

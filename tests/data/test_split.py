@@ -6,7 +6,7 @@ import torch
 
 from gcbench.data import ArrayData
 from gcbench.data.digits import digits
-from gcbench.data.split import hold_out
+from gcbench.data.protocol import hold_out
 from gcbench.data.synthetic import synthetic, synthetic_rows
 
 

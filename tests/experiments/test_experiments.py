@@ -10,7 +10,7 @@ import pytest
 import yaml
 from nightly import each
 
-from gcbench.config import ConfigError, compose_methods, conf_directory
+from gcbench.config import ConfigError, conf_directory, method_keys
 from gcbench.config.checks import FACTS
 from gcbench.config.choices import experiments, node_of, runs_in
 from gcbench.identity import ABSENT
@@ -32,8 +32,7 @@ SHARED |= {*RunSettings.model_fields}
 @pytest.fixture(scope="module")
 def knobs() -> dict[str, set[str]]:
     """Return the keys that each compressor's file adds to a configuration."""
-    choices = sorted(path.stem for path in (CONF / "compressor").glob("*.yaml"))
-    return {choice: set(keys) for choice, (_, keys) in compose_methods(choices).items()}
+    return {choice: set(keys) for choice, keys in method_keys().items()}
 
 
 @pytest.mark.parametrize("paper", PAPERS)

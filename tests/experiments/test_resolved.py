@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import gcbench
-from gcbench.config import choices
+from gcbench.config import choices, compose_overrides, resolve
 from gcbench.identity import clear_folders
 from gcbench.papers import configs
 from gcbench.papers.command import report
 from gcbench.papers.configs import COMPOSING
+from gcbench.papers.rows import group_runs
+from gcbench.papers.tables import read_table
+from gcbench.records.store import find_runs
 
 OUTPUTS = Path(__file__).parents[2] / "outputs"
 ROW = ("powersgd/table4/sgd", "cpu")
@@ -51,6 +56,38 @@ def test_a_second_report_composes_nothing(
         "powersgd-table7",
         "powersgd-table3_wikitext2",
     }
+
+
+def test_only_rows_that_may_have_a_run_are_composed_at_its_budget(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    composed = []
+
+    def count(*asked: Any) -> Any:
+        composed.append(asked)
+        return compose_experiment(*asked)
+
+    compose_experiment = configs.compose_experiment
+    monkeypatch.setattr(configs, "compose_experiment", count)
+    runs = [run for run in find_runs([OUTPUTS]).runs if run.budget == "cpu"]
+    rows = group_runs(read_table("powersgd/table7"), runs, "cpu")
+    lender = next(run for row in rows for run in row.borrowed)
+    (row,) = (row.spec.experiment for row in rows if lender in row.runs)
+    forget()
+    shutil.rmtree(cache)
+    composed.clear()
+    again = group_runs(read_table("powersgd/table7"), [lender], "cpu")
+    assert [row.spec.experiment for row in again if row.runs] == [row]
+    assert {row for row, budget, _ in composed if budget == "cpu"} == {row}, "and no other row"
+
+
+def test_a_row_with_overrides_is_composed_as_hydra_does(cache: Path) -> None:
+    for overrides in (("trainer.gpus=2", "rank=4", "trainer.backend=gloo"), ("optimizer=adamw",)):
+        row = "powersgd/table3_cifar10/rank_2", "cpu", overrides
+        typed = [configs.experiment_override(row[0]), "budget=cpu", *overrides]
+        assert configs.compose(*row).config == clear_folders(
+            json.loads(json.dumps(resolve(compose_overrides(typed)).as_dict()))
+        )
 
 
 def test_a_cached_configuration_is_what_composing_gives(cache: Path) -> None:

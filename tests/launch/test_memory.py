@@ -10,7 +10,6 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
-from nightly import each
 
 from gcbench.launch.memory import give_back_freed_memory, keep_freed_memory
 
@@ -56,7 +55,10 @@ def count_in_later_thread(mebibytes: int) -> list[int]:
 LARGER = pytest.param(count_in_main_thread, 2500, marks=pytest.mark.slow)
 
 
-@each(("count", "mebibytes"), [(count_in_main_thread, 64), (count_in_later_thread, 80), LARGER])
+CASES = [(count_in_main_thread, 64), (count_in_later_thread, 80), LARGER]
+
+
+@pytest.mark.parametrize(("count", "mebibytes"), CASES)
 def test_a_block_gets_the_pages_of_the_one_before(
     count: Callable[[int], list[int]], mebibytes: int
 ) -> None:

@@ -10,6 +10,9 @@ from results import result_of, write
 from gcbench.config import ConfigError
 from gcbench.papers.command import report
 from gcbench.papers.tables import read_table
+from gcbench.records.store import find_runs
+from gcbench.report.figures.series import series_by_workload
+from gcbench.report.listing import overrides_by_run
 
 SGD = "powersgd/table4/sgd"
 OUT = Path("outputs")
@@ -115,8 +118,7 @@ def test_list_counts_rows_with_runs(said) -> None:
     one, times = (
         line.split() for line in said("list").splitlines() if line.strip().startswith("small/")
     )
-    # All rows, then those with runs at budget bits, cpu, cpu_long, _medium, _steps, paper, smoke.
-    assert one[-8:] == ["3", "0", "1", "1", "0", "0", "1", "0"]
+    assert " ".join(one[1:]).startswith("3 cpu 1, cpu_long 1, paper 1 A small table")
     assert "study," in times
 
 
@@ -124,12 +126,68 @@ def test_runs_lists_everything(said) -> None:
     write(OUT / "deep/down/a", result_of(SGD, accuracy=91.25))
     write(OUT / "b", result_of(SGD, seed=2, status="failed", reason="out of memory"))
     text = said("runs")
-    assert (
-        "outputs/deep/down/a" in text
-        and "accuracy 91.25" in text
-        and "failed: out of memory" in text
-    )
-    assert "outputs/b" not in said("runs", "outputs/deep")
+    assert "accuracy 91.25" in text and "outputs/b: failed: out of memory" in text
+    assert "done, 1 failed" in text and "outputs/deep/down/a" not in text
+    assert "outputs/deep/down/a" in said("runs", "all")
+    assert "outputs/b" not in said("runs", "all", "outputs/deep")
+
+
+def named(name: str, *typed: str, seed: int = 1, accuracy: float = 90.0, **facts: object) -> None:
+    """Write a run of a sweep with `name`, for which `typed` was typed."""
+    knobs = dict(one.split("=") for one in typed)
+    result = result_of(SGD, *typed, seed=seed, accuracy=accuracy) | {"experiment": None, **facts}
+    result["config"] |= {"name": name, "knobs": knobs, "experiment": None}
+    write(OUT / name / f"{'+'.join(typed)}-{seed}", result)
+
+
+def test_a_sweep_has_a_table_of_its_own(said) -> None:
+    for bits, share in ((2, 0.75), (8, 1.0)):
+        for seed in (1, 2):
+            typed = ("compressor=qsgd", f"bits={bits}")
+            named("first", *typed, seed=seed, accuracy=89.0 + bits + seed, compressed_share=share)
+    named("other", "compressor=top_k")
+    lines = [line.split() for line in said("name=first").splitlines()]
+    assert ["qsgd", "bits=2", "92.50", "+-", "0.71"] in [line[:5] for line in lines]
+    assert not any("top_k" in line for line in lines)
+    assert [line[-3] for line in lines if line[:1] == ["qsgd"]] == ["75.0", "100.0"]  # of values
+    latex = said("name=first", "format=latex")
+    assert r"\toprule" in latex and r"qsgd bits=8 & 98.50 $\pm$ 0.71" in latex
+    (row,) = (line for line in said("name=first", "format=csv").splitlines() if "bits=2" in line)
+    assert "92.5,92.0,93.0," in row  # mean, lowest and highest
+    assert "qsgd bits=2" in said("name=first", "format=markdown")
+    assert said("runs", "name=first").count("first qsgd bits=") == 2
+    with pytest.raises(ConfigError, match="name=frist: no run in results=outputs .* type first"):
+        said("name=frist")
+    with pytest.raises(ConfigError, match="type name=(first|other), name=(first|other) for a"):
+        said()
+    with pytest.raises(ConfigError, match="name=first: type table=, too, or leave out keep="):
+        said("name=first", "keep=kept")
+    assert len(said("figure=runs", "name=first").split()) > 3
+    assert not list(Path("outputs/figures/first").rglob("*top_k*"))
+    assert {path.suffix for path in Path("outputs/figures/first").rglob("*.*")} == {
+        ".svg",
+        ".png",
+        ".pdf",
+    }
+
+
+def test_labels_are_what_was_typed_and_resolved_settings_only_where_that_is_not_enough() -> None:
+    named("first", "compressor=none")
+    named("first", "compressor=qsgd")
+    named("first", "compressor=qsgd", "bits=2")
+    runs = find_runs(["outputs"]).runs
+    labels = {s.label for drawn in series_by_workload(runs).values() for s in drawn.series}
+    assert labels == {"none", "qsgd bits=4", "qsgd bits=2"}
+    told = overrides_by_run({run: run.title for run in runs}).values()
+    assert {" ".join(one) for one in told} == {
+        "compressor=none",
+        "compressor=qsgd bits=4",
+        "compressor=qsgd bits=2",
+    }
+    for run in runs:
+        run.config["knobs"] = None  # as in runs of older versions
+    labels = {s.label for drawn in series_by_workload(runs).values() for s in drawn.series}
+    assert "none" in labels and len(labels) == 3
 
 
 def test_runs_of_one_experiment_are_told_apart_by_their_methods_first(said) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from matplotlib.figure import Figure
 from results import result_of
 
 from gcbench.config import ConfigError
-from gcbench.drawing import FAMILIES, style_of_method
+from gcbench.drawing import FAMILIES, panels, part_ticks, style_of_method
 from gcbench.papers.figures import draw, series_of_rows
 from gcbench.papers.rows import group_runs
 from gcbench.papers.tables import read_table
@@ -24,6 +25,7 @@ from gcbench.report.figures.draw import draw_scaling
 from gcbench.report.figures.series import (
     Drawn,
     Series,
+    add_caption,
     label_of,
     series_by_task,
     series_by_workload,
@@ -256,6 +258,7 @@ def test_every_link_has_a_panel_in_which_the_shorter_exchange_is_better() -> Non
         series("short", sends(1, accuracy=90)),
         series("between", sends(4, accuracy=85)),
     ]
+    members = [replace(one, title=one.label) for one in members]  # as rows of a table are
     asked = {
         name: Panel(drawn(*members), "link_milliseconds", {"network": name})
         for name in ("100mbit", "1gbit")
@@ -293,8 +296,12 @@ def test_hundreds_of_names_find_their_places_in_seconds() -> None:
     assert figure is not None and len(figure.axes[0].texts) == 200
 
 
-def test_names_of_many_points_stand_in_the_legend() -> None:
-    members = [series(f"method {i}", run(accuracy=90 + i % 3, ratio=20 - i / 2)) for i in range(25)]
+def test_names_of_many_rows_of_a_table_stand_in_the_legend() -> None:
+    names = [f"method {i}" for i in range(25)]
+    own = [series(name, run(accuracy=90 + i % 3, ratio=20 - i / 2)) for i, name in enumerate(names)]
+    figure = draw_accuracy_ratio({"": drawn(*own)})
+    assert figure is not None and {text.get_text() for text in figure.axes[0].texts} == {*names}
+    members = [replace(one, title=one.label) for one in own]
     figure = draw_accuracy_ratio({"a title": drawn(*members)})
     assert figure is not None
     (ax,) = figure.axes
@@ -455,6 +462,51 @@ def test_what_is_no_figure_is_refused(here: Path) -> None:
 def test_families_of_one_color_differ_in_shape() -> None:
     assert len(set(FAMILIES.values())) == len(FAMILIES)
     assert style_of_method("qsgd", 1)["linestyle"] != style_of_method("qsgd")["linestyle"]
+
+
+def test_a_picture_of_own_runs_says_its_setting_its_seeds_and_what_its_bars_are() -> None:
+    half = run("powersgd/table4/rank_7")
+    half.result = half.result.model_copy(update={"compressed_share": 0.753})
+    both = [run(SGD), run(SGD, seed=2, accuracy=80), half]
+    ((workload, plain),) = series_by_workload(both).items()
+    figure = draw_curves(add_caption(workload, plain), "accuracy", "epoch")
+    assert figure is not None and figure.get_suptitle().replace("\n", " ") == workload.title
+    text = words_of(figure)
+    assert "Means of 1 to 2 seeds; bands and whiskers: lowest to highest." in text
+    assert "Compressed in part only: powersgd 75.3 % of the values." in text
+
+
+def test_one_test_alone_has_whiskers_where_several_have_a_band() -> None:
+    short = [run(SGD), run(SGD, seed=2, accuracy=80)]
+    for one in short:
+        one.read_metrics = partial(list, one.read_metrics()[:3])
+    figure = draw_curves(drawn(series("SGD", *short)), "accuracy", "bits")
+    assert figure is not None
+    (whiskers,) = (c for c in figure.axes[0].collections)
+    assert [list(y) for y in np.array(whiskers.get_segments())[0].T][1] == [78, 88]
+
+
+@pytest.mark.parametrize("scale", ["linear", "log"])
+def test_numbers_along_an_axis_do_not_touch(scale: str) -> None:
+    figure, (ax,) = panels([""])
+    ax.plot([0.00124], [1.0], "o")
+    ax.set(xscale=scale, xlim=(0.001215, 0.001265))
+    ax.tick_params(axis="x", labelsize=20)
+    part_ticks(figure)
+    figure.draw_without_rendering()
+    labels = [label for label in ax.get_xticklabels() if label.get_text()]
+    boxes = sorted((box.x0, box.x1) for box in (label.get_window_extent() for label in labels))
+    assert boxes and all(a[1] < b[0] for a, b in zip(boxes, boxes[1:], strict=False))
+
+
+def test_many_lines_have_their_names_beside_them_and_no_legend() -> None:
+    for count in (8, 9):
+        many = [series(f"m{n}", run(SGD, accuracy=50 + 4 * n)) for n in range(count)]
+        figure = draw_curves(Drawn(many, []), "accuracy", "epoch")
+        assert figure is not None
+        beside = {text.get_text() for text in figure.axes[0].texts}
+        assert beside == ({s.label for s in many} if count > 8 else set())
+        assert bool(figure.legends) == (count == 8)
 
 
 def test_curves_go_as_far_as_the_shortest_seed_and_vnmses_are_squares() -> None:

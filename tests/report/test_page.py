@@ -16,6 +16,7 @@ from results import result_of
 import gcbench
 from gcbench.comm.network import Network
 from gcbench.config import ConfigError
+from gcbench.drawing import COLORS, FAMILIES
 from gcbench.papers.command import races, report
 from gcbench.papers.configs import tables_by_identity
 from gcbench.predict.devices import read_device, read_link
@@ -157,7 +158,7 @@ def test_speed_ups_are_over_whole_gradients_in_every_step(here: Path, chromium: 
     report(["html"])
     look(chromium, goal="92.0", link="100gbit", rate="0.001", coding="free")
     speedups = values(chromium, "goal-table", 3)
-    (local_steps,) = (name for name in speedups if "LocalSteps" in name)
+    (local_steps,) = (name for name in speedups if "local_steps" in name)
     (dense,) = speedups.keys() - {local_steps, "powersgd"}
     assert speedups[local_steps] > speedups[dense] == 1 > speedups["powersgd"]
     assert chromium.problems == []
@@ -222,6 +223,19 @@ def test_scores_of_validation_are_called_so() -> None:
     assert labels.pop("split=valid")["accuracy"] == "Validation accuracy (%)"
     (tested,) = labels.values()
     assert tested["accuracy"] == "Test accuracy (%)"
+
+
+def test_a_method_has_the_color_that_it_has_in_pictures(frame: DataFrame, chromium: Page) -> None:
+    for chosen in (["none", "powersgd"], ["powersgd"]):
+        chromium.problems.clear()
+        chromium.open("about:blank")
+        typed = urlencode({"budget": "paper", "model": "resnet18", "method": chosen}, doseq=True)
+        chromium.open(f"{Path('outputs/report.html').resolve().as_uri()}#{typed}")
+        classes = chromium.value(
+            "document.querySelector('#curves [data-method=powersgd]').getAttribute('class')"
+        )
+        assert COLORS[int(classes.rpartition("s")[2])] == FAMILIES["powersgd"][0]
+    assert chromium.problems == []
 
 
 def test_the_page_is_one_file_that_names_no_other(frame: DataFrame) -> None:

@@ -545,7 +545,7 @@ def test_stale_runs_are_marked_where_they_stand(said) -> None:
     assert [row[-1] for row in rows(text).values()].count("1§, 2") == 2
     assert "- § 1 of 4 runs is older than 84f5a540: random numbers come from another hash" in text
     assert "- § 2 of 4 runs are older than 84f5a540: a warm-up starts at exactly" in text
-    listed = said("runs").splitlines()
+    listed = said("runs", "all").splitlines()
     assert sum("done§" in line for line in listed) == 2
     assert listed[-1] == "§ older than a change that alters their scores"
 
@@ -559,7 +559,7 @@ def test_runs_of_a_dirty_checkout_are_marked_where_they_stand(said) -> None:
     assert rows(text)["No compression"][-1] == "1, 2\N{DAGGER}"
     assert "- \N{DAGGER} 1 of 2 runs come from a checkout with uncommitted changes" in text
     assert "1, 2\\dag{}" in said("table=small/one", "format=latex")
-    listed = said("runs").splitlines()
+    listed = said("runs", "all").splitlines()
     assert [("done\N{DAGGER}" in line) for line in listed if "outputs/" in line] == [False, True]
     assert listed[-1] == "\N{DAGGER} from a checkout with uncommitted changes"
 
@@ -645,10 +645,10 @@ def test_a_folder_without_runs_is_named(said) -> None:
 def test_a_run_that_was_killed_is_named(said, caplog: pytest.LogCaptureFixture) -> None:
     write(OUT / "whole", result_of(SGD))
     (OUT / "whole/start.json").write_text("{}")
-    assert "whole" in said("runs") and not caplog.text
+    assert "whole" in said("runs", "all") and not caplog.text
     (OUT / "killed").mkdir()
     (OUT / "killed/start.json").write_text("{}")
-    assert "killed" not in said("runs")
+    assert "killed" not in said("runs", "all")
     assert "not listed, as they are running or were killed: outputs/killed; the" in caplog.text
 
 
@@ -737,7 +737,10 @@ def test_a_row_may_have_keys_of_its_own_at_a_budget(said, here: Path) -> None:
 def test_points_of_a_sweep_of_times_stay_apart() -> None:
     results = [result_of(SGD, f"trainer.threads={n}", step_seconds=n / 10) for n in (1, 2)]
     (table,) = compare_points([RecordedRun(Result.parse(one), "", list) for one in results])
-    assert [row[0] for row in table.rows] == ["none trainer.threads=1", "none trainer.threads=2"]
+    assert [line.title for line in table.lines] == [
+        "none trainer.threads=1",
+        "none trainer.threads=2",
+    ]
 
 
 def test_points_that_compress_little_say_so() -> None:
@@ -747,7 +750,7 @@ def test_points_that_compress_little_say_so() -> None:
         for size, share in sizes.items()
     ]
     (table,) = compare_points([RecordedRun(Result.parse(one), "", list) for one in results])
-    assert table.notes == [
+    assert table.sections[0].lines == [
         "powersgd min_size=20000: compressed 10 % of the gradient's values (tensors of fewer than "
         "20,000 values are sent whole; type min_size=0)."
     ]

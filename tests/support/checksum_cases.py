@@ -7,8 +7,8 @@ from comm_cases import WORKERS, cases
 from gloo_pool import Process
 from torch import Tensor
 
-from gcbench.comm.checksum import MessageAltered
 from gcbench.comm.collectives import Comm
+from gcbench.comm.messages import MessageAltered
 from gcbench.comm.meter import Meter
 from gcbench.comm.transport import GlooTransport, Reduction, Transport
 

@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
-import tempfile
 import warnings
-from collections.abc import Callable
 from copy import deepcopy
 from functools import cache
-from pathlib import Path
 from typing import Any, cast
 
-from filelock import FileLock
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
-import gcbench
 from gcbench.check.steps import SHAPES, STEPS, WORKERS, Trace, flat, gradients, shapes_of, trace
 from gcbench.check.subject import SETTINGS
 from gcbench.compressors import Compressor
 from gcbench.compressors.virtual import aggregate
-from gcbench.config import Config, compose_overrides, conf_directory, register, resolve
-from gcbench.config.resolve import fill_compressor
+from gcbench.config import Config, conf_directory, read_knobs, read_method
+from gcbench.config.methods import fill, read_file
 from gcbench.launch.instantiate import make
-from gcbench.private import private_folder
 
 __all__ = [  # re-exports the steps of the package's own checks, too
     "ALL",
@@ -127,62 +118,20 @@ ONLY = {
 
 @cache
 def compose_method(choice: str, *overrides: str) -> Config:
-    """Return the checked configuration, as the command line makes it, as plain values."""
-    register()
-    return resolve(compose_overrides([f"compressor={choice}", *overrides])).as_dict()
-
-
-def _kept(name: str, compute: Callable[[], Config]) -> Config:
-    """Return what `compute` returns, from a file that the first process writes for the others.
-
-    Composing and checking a variant takes 0.1 s, and a dozen processes of one test run need the
-    same: one computes it while the others wait. The name of the file has a hash of the sources.
-    """
-    folder = Path(tempfile.gettempdir()) / f"gcbench-tests-{os.getuid()}"
-    private_folder(folder, "TMPDIR")
-    file = folder / f"{name.replace(' ', '_')}-{_hash_of_sources()}.json"
-    with FileLock(file.with_suffix(".lock")):
-        if not file.exists():
-            new = file.with_suffix(".new")
-            new.write_text(json.dumps(compute()), encoding="utf-8")
-            new.replace(file)
-    kept: Config = json.loads(file.read_text(encoding="utf-8"))
-    return kept
-
-
-@cache
-def _hash_of_sources() -> str:
-    hashed = hashlib.sha256(Path(__file__).read_bytes())
-    for root, kind in ((Path(gcbench.__file__).parent, "*.py"), (conf_directory(), "*.yaml")):
-        for path in sorted(root.rglob(kind)):
-            hashed.update(path.read_bytes())
-    return hashed.hexdigest()[:16]
-
-
-@cache
-def _files() -> Config:
-    """Return the composed tree of every choice, with its interpolations unresolved."""
-    register()  # what the interpolations in them need
-    return _kept("files", _compose_files)
-
-
-def _compose_files() -> Config:
-    methods = [f"+compressor@methods.{choice}={choice}" for choice in CHOICES]
-    tree = compose_overrides(["~compressor", *methods])
-    return cast(Config, OmegaConf.to_container(tree.methods, resolve=False))
+    """Return the checked keys of a method and its node, as plain values."""
+    return read_method(choice, read_knobs(overrides))
 
 
 def keys_of(choice: str) -> Config:
     """Return the keys that the choice defines, without the node that is made from them."""
-    return {key: value for key, value in _files()[choice].items() if key != "compressor"}
+    return {key: value for key, value in compose_method(choice).items() if key != "compressor"}
 
 
 def build_unchecked(choice: str, settings: Config) -> Compressor:
     """Return the compressor for these settings, without checking or completing them."""
-    tree = OmegaConf.create({**_files()[choice], **settings})
-    config: Any = OmegaConf.to_container(tree, resolve=True)
-    fill_compressor(config)
-    compressor: Compressor = make(config["compressor"], "compressor")
+    file = read_file(conf_directory() / "compressor" / f"{choice}.yaml")
+    node = fill(cast(DictConfig, OmegaConf.merge(file, settings)))["compressor"]
+    compressor: Compressor = make(node, "compressor")
     return compressor
 
 
@@ -246,15 +195,9 @@ def settings_of(choice: str, variant: str) -> Config:
     return {k: v for k, v in _config(choice, variant).items() if k != "compressor"}
 
 
-@cache
 def _config(choice: str, variant: str) -> Config:
     """Return the checked keys and node of a variant."""
-    return _kept(f"{choice} {variant}", lambda: _compose_variant(choice, variant))
-
-
-def _compose_variant(choice: str, variant: str) -> Config:
-    config = compose_method(choice, *_overrides(variants(choice)[variant]))
-    return {key: config[key] for key in ("compressor", *keys_of(choice))}
+    return compose_method(choice, *_overrides(variants(choice)[variant]))
 
 
 def _overrides(settings: dict[str, Any]) -> list[str]:

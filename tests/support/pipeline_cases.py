@@ -18,10 +18,10 @@ from gcbench.launch.meeting import Connections
 from gcbench.launch.plan import Machine, make_plan
 from gcbench.launch.worker import build_run
 from gcbench.settings.config import RunConfig
+from gcbench.train.loop import sample, train_step
 from gcbench.train.pipeline import exchanges_in_background
 from gcbench.train.run import Progress, Run, Sample
 from gcbench.train.snapshot import restore, shared_content, worker_content
-from gcbench.train.step import sample, train_step
 
 CPU = torch.device("cpu")
 

@@ -20,8 +20,8 @@ from gcbench.compressors import Aggregated, Compressor, Grads, State, Step
 from gcbench.config import ConfigError, RunFailed
 from gcbench.train.estimators import batch_of
 from gcbench.train.local_steps import cut_fragments
+from gcbench.train.loop import train_step
 from gcbench.train.run import Run
-from gcbench.train.step import train_step
 from gcbench.train.tasks import loss_of
 
 LOCAL = ("estimator=local_steps", "estimator.every=4")

@@ -19,8 +19,8 @@ from gcbench.records.schema import Result
 from gcbench.records.store import read_run
 from gcbench.records.summary import _facts
 from gcbench.train.checkpoints import Checkpoints
-from gcbench.train.resharding import merge_workers, replaced_shares
 from gcbench.train.run import Progress, Run
+from gcbench.train.snapshot import merge_workers, replaced_shares
 
 LENGTH = [
     *"trainer.launcher=virtual trainer.checkpoint_steps=4 trainer.log_every=3".split(),

@@ -22,9 +22,9 @@ from gcbench.records import RunFiles, clock
 from gcbench.records.loggers import NoLogger
 from gcbench.train import loop
 from gcbench.train.checkpoints import last_step
+from gcbench.train.loop import train_step
 from gcbench.train.replica import Replica
 from gcbench.train.run import ExchangeResult, Progress, Run
-from gcbench.train.step import train_step
 
 METHODS = {
     "qsgd": ["compressor=qsgd", "min_size=0", "error_feedback=true", "alpha=0.2", "beta=0.9"],

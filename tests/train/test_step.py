@@ -12,8 +12,8 @@ from sentence import run
 
 from gcbench.compressors import Goal, flatten
 from gcbench.records import RunFiles
+from gcbench.train.loop import sample, train_step
 from gcbench.train.run import Progress, Run
-from gcbench.train.step import sample, train_step
 
 SGD = ("optimizer.kind=sgd", "optimizer.momentum=0", "optimizer.weight_decay=0")
 

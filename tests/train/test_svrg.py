@@ -27,11 +27,11 @@ from gcbench.settings.config import RunConfig
 from gcbench.settings.optimizer import ScheduleSettings
 from gcbench.settings.trainer import TrainerSettings
 from gcbench.train.estimators import SGD
+from gcbench.train.loop import train_step
 from gcbench.train.pipeline import AfterBackward
 from gcbench.train.replica import Replica
 from gcbench.train.run import Progress, Run
 from gcbench.train.schedules import FactorSchedule
-from gcbench.train.step import train_step
 from gcbench.train.svrg import SVRG, cover_samples, paper_bits
 from gcbench.train.tasks import loss_of
 

@@ -13,9 +13,9 @@ from sentence import run
 from torch import Tensor, nn
 
 from gcbench.train.estimators import batch_of
+from gcbench.train.loop import train_step
 from gcbench.train.optimizers import FrozenAdam
 from gcbench.train.run import Progress, Run
-from gcbench.train.step import train_step
 from gcbench.train.tasks import loss_of
 
 ZERO_ONE = ("estimator=zero_one_adam", "optimizer=frozen_adam", "schedule=constant")

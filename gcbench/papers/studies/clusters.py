@@ -72,10 +72,10 @@ class CommunicationTimes(Study):
 
 
 METHODS = {
-    "signum": ("compressor=signum",),
-    "qsgd": ("compressor=qsgd", "bits=4", "min_size=0"),
-    "qsgd_sum": ("compressor=qsgd", "bits=4", "min_size=0", "exchange=sum"),
-    "powersgd": ("compressor=powersgd", "rank=2"),
+    "signum": ("signum",),
+    "qsgd": ("qsgd", "bits=4", "min_size=0"),
+    "qsgd_sum": ("qsgd", "bits=4", "min_size=0", "exchange=sum"),
+    "powersgd": ("powersgd", "rank=2"),
 }
 
 

@@ -191,7 +191,7 @@ class Layers(OnRealGradients):
 def _read(sentence: str) -> Compressor:
     """Return the method of a sentence; raise ConfigError if it needs all tensors at once."""
     name, *knobs = sentence.split()
-    method = compressor(f"compressor={name}", *knobs)
+    method = compressor(name, *knobs)
     if method.properties.scope == "global":
         raise ConfigError(
             f"methods=[{sentence}]: it compresses all tensors together, and each by itself would "

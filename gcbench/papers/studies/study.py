@@ -25,6 +25,8 @@ from gcbench.config import (
     compose_overrides,
     read_arguments,
     read_keys,
+    read_knobs,
+    read_method,
     resolve,
 )
 from gcbench.console import TextTable, console, print_table
@@ -91,9 +93,9 @@ def make_study(name: str, arguments: Sequence[str]) -> Study:
     return kind(**read_keys(kind, arguments))
 
 
-def compressor(*overrides: str) -> Compressor:
-    """Return the compressor that overrides such as compressor=qsgd bits=4 choose."""
-    return make_compressor(resolve(compose_overrides(overrides)).compressor)
+def compressor(name: str, *overrides: str) -> Compressor:
+    """Return the compressor of a method and overrides of its knobs, such as qsgd bits=4."""
+    return make_compressor(read_method(name, read_knobs(overrides))["compressor"])
 
 
 def model_shapes(*overrides: str) -> Shapes:

@@ -12,10 +12,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from gcbench.drawing import finish, logarithmic, panels, style_of_method
+from gcbench.drawing import PANEL_HEIGHT, finish, logarithmic, panels, style_of_method
 from gcbench.records.schema import BITS_PER_MIB
 from gcbench.records.store import Metrics, RecordedRun
 from gcbench.report.figures.series import LOSSES, Drawn, Series, label_of, untimed
+from gcbench.report.figures.tradeoff import place_labels
 
 EVENTS = {
     "train_loss": ("train", "loss"),
@@ -88,6 +89,7 @@ ERRORS = {"relative_error", "vnmse"}
 LOGARITHMIC = {*ERRORS, "distance", "bits"}
 EXACT = 1e-5  # relative errors below this are only rounding
 FAR = 5  # a loss axis is logarithmic if the highest loss is more than this times the lowest
+IN_LEGEND = 8  # lines that a legend names
 MARKS = 7  # markers per line
 
 
@@ -112,18 +114,21 @@ def draw_curves(
     if not shown:
         return None
     groups = _group(shown) if by_group else {"": list(shown)}
-    figure, axes = panels(list(groups))
+    # Names stand beside their lines where there are too many to look up; rows of a table keep to
+    # the legend that they have on its page.
+    direct = len(shown) > IN_LEGEND and not any(s.title for s in shown)
+    figure, axes = panels(list(groups), PANEL_HEIGHT * (1 + direct), wide=direct)
     for members, ax in zip(groups.values(), axes, strict=True):
         _panel(ax, {s: shown[s] for s in members}, y, x)
         if optimum:
             ax.set_ylabel(f"{ax.get_ylabel()}, from the optimum's")
             logarithmic(ax, "y")
-    return finish(
-        figure,
-        _legend(list(shown), by_group),
-        [*drawn.notes, *_left_out(x, without, exact)],
-        drawn.title,
-    )
+    handles = [] if direct else _legend(list(shown), by_group)
+    finish(figure, handles, [*drawn.notes, *_left_out(x, without, exact)], drawn.title)
+    if direct:
+        named = [(float(b.x[-1]), float(b.mean[-1]), s.label) for s, b in shown.items()]
+        place_labels(axes, [named], [[list(zip(b.x, b.mean, strict=True)) for b in shown.values()]])
+    return figure
 
 
 def _from_optimum(
@@ -169,12 +174,16 @@ def _panel(ax: Axes, bands: dict[Series, Band], y: str, x: str) -> None:
             markevery=(i % every, every),
             label=series.short,
         )
-        if len(series.runs) > 1:
+        color = style_of_method(series.family)["color"]
+        if len(series.runs) > 1 and len(b.x) == 1:  # a band of one point would have no width
+            whiskers = [b.mean - b.low, b.high - b.mean]
+            ax.errorbar(b.x, b.mean, whiskers, color=color, capsize=2, elinewidth=0.8)
+        elif len(series.runs) > 1:
             ax.fill_between(
                 b.x,
                 b.low,
                 b.high,
-                color=style_of_method(series.family)["color"],
+                color=color,
                 alpha=0.15,
                 linewidth=0,
             )

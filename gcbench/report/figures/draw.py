@@ -13,7 +13,16 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from gcbench.config import PAPER
-from gcbench.drawing import RC, finish, logarithmic, panels, save, style_of_method, tick_counts
+from gcbench.drawing import (
+    KINDS,
+    RC,
+    finish,
+    logarithmic,
+    panels,
+    save,
+    style_of_method,
+    tick_counts,
+)
 from gcbench.records.store import RecordedRun
 from gcbench.report.figures.bars import draw_breakdown, draw_time_to_score, target_of
 from gcbench.report.figures.curves import draw_curves
@@ -21,6 +30,7 @@ from gcbench.report.figures.series import (
     EXECUTED,
     Drawn,
     Series,
+    add_caption,
     caveats,
     series_by_task,
     series_by_workload,
@@ -35,7 +45,9 @@ AXES = ("epoch", "bits", "seconds")
 Pictures = Iterator[tuple[str, Figure | str | None]]
 
 
-def write_pictures(pictures: Pictures, folder: Path, budget: str, absent: str) -> list[str]:
+def write_pictures(
+    pictures: Pictures, folder: Path, budget: str, absent: str, kinds: Sequence[str] = KINDS
+) -> list[str]:
     lines = []
     for name, figure in pictures:
         suffix = "" if budget == PAPER else f"-{budget}"
@@ -46,7 +58,7 @@ def write_pictures(pictures: Pictures, folder: Path, budget: str, absent: str) -
             path.write_text(figure, encoding="utf-8")
             lines.append(str(path))
         else:
-            lines += [str(path) for path in save(figure, folder / f"{name}{suffix}")]
+            lines += [str(path) for path in save(figure, folder / f"{name}{suffix}", kinds)]
     return lines
 
 
@@ -78,13 +90,13 @@ def figures_of_runs_with_data(runs: Sequence[RecordedRun]) -> Pictures:
 
 def figures_of_runs(runs: Sequence[RecordedRun]) -> Pictures:
     """Yield the figures of every workload, and those over the number of workers."""
-    for workload, drawn in series_by_workload(runs).items():
-        place = f"{RUNS}/{workload.name}"
+    for workload, plain in series_by_workload(runs).items():
+        place, drawn = f"{RUNS}/{workload.name}", add_caption(workload, plain)
         yield from figures_of_curves(
             place, drawn, [score_of(drawn.series) or "loss", "train_loss", "relative_error"], AXES
         )
         yield f"{place}/breakdown", draw_breakdown(drawn)
-        yield f"{place}/accuracy_ratio", draw_accuracy_ratio({workload.title: drawn})
+        yield f"{place}/accuracy_ratio", draw_accuracy_ratio({"": drawn})
         if score := score_of(drawn.series):
             yield f"{place}/time_to_{score}", time_to_score(drawn, score)
     for name, drawn in series_by_task(runs).items():
@@ -210,10 +222,11 @@ def draw_points(runs: Sequence[RecordedRun], folder: Path, suffix: str) -> list[
     the score is drawn over epochs.
     """
     files: list[Path] = []
-    for workload, drawn in series_by_workload(runs, EXECUTED).items():
+    for workload, plain in series_by_workload(runs, EXECUTED).items():
+        drawn = add_caption(workload, plain)
         score = score_of(drawn.series)
         if score and len(drawn.series) > 1:
-            by_ratio = draw_accuracy_ratio({workload.title: drawn})
+            by_ratio = draw_accuracy_ratio({"": drawn})
             if figure := by_ratio or draw_curves(drawn, score, "epoch"):
                 files += save(figure, folder / f"{workload.name}-{suffix}")
     return files

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+from gcbench.config import PAPER
 from gcbench.console import name_first
-from gcbench.identity import Flat, digest, tell_apart
+from gcbench.identity import CHOICE_GROUPS, Flat, digest, tell_apart
 from gcbench.records.store import RecordedRun, newest
 from gcbench.report.measures import MEASURES, SPLIT, TIMES, VALID, measure_by_seed
 
+PARTLY = 0.98  # of the values are compressed: methods below it are marked
 NAMED = 5  # series that a note names before it only counts the others
 
 
@@ -69,6 +71,32 @@ def caveats(timed: Sequence[Series]) -> list[str]:
     notes = [f"More processes than cores: {name_first([*crowded], NAMED)}."] if crowded else []
     emulated = any(result.has_emulated_times for _, result in runs)
     return notes + (["Some runs had an emulated network."] if emulated else [])
+
+
+def add_caption(workload: Workload, drawn: Drawn) -> Drawn:
+    """Return what is drawn with its setting as the title, and a note on its seeds and bars."""
+    counts = sorted({len(s.runs) for s in drawn.series})
+    seeds = " to ".join(map(str, dict.fromkeys([counts[0], counts[-1]]))) if counts else ""
+    budgets = sorted({run.budget for s in drawn.series for run in s.runs} - {PAPER})
+    partly = [
+        f"{s.label} {100 * (s.runs[0].result.compressed_share or 0):.3g} %"
+        for s in drawn.series
+        if is_partly_compressed(s)
+    ]
+    notes = [
+        f"Means of {seeds} seeds; bands and whiskers: lowest to highest."
+        if counts and counts[-1] > 1
+        else "One seed.",
+        *([f"Compressed in part only: {', '.join(partly)} of the values."] if partly else []),
+        *drawn.notes,
+    ]
+    return Drawn(drawn.series, notes, ", budget=".join([workload.title, *budgets]))
+
+
+def is_partly_compressed(series: Series) -> bool:
+    """Return whether some values are sent as they were, but for the few of a bias or a norm."""
+    shares = [run.result.compressed_share for run in series.runs]
+    return any(share is not None and 0 < share < PARTLY for share in shares)
 
 
 def not_drawn(labeled: Iterable[tuple[str, RecordedRun]]) -> list[str]:
@@ -166,6 +194,22 @@ def _flat_of_any_workers(run: RecordedRun) -> Flat:
     return {key: value for key, value in run.flat.items() if key != "trainer.gpus"}
 
 
+def tell_runs_apart(
+    runs: Sequence[RecordedRun], flats: Sequence[Flat], fewest: bool = False
+) -> list[list[str]]:
+    """Return for each run what was typed, for it or another, that tells it apart.
+
+    Where what was typed is not kept or does not tell all `flats` apart, all their settings count.
+    """
+    typed = {*CHOICE_GROUPS}.union(*(run.config.get("knobs") or {} for run in runs))
+    shown = [
+        {key: value for key, value in {**run.result.choices, **flat}.items() if key in typed}
+        for run, flat in zip(runs, flats, strict=True)
+    ]
+    enough = len(set(map(digest, shown))) == len(set(map(digest, flats)))
+    return tell_apart(shown if enough else flats, fewest)
+
+
 def name_configurations(
     configurations: Iterable[Sequence[RecordedRun]], flat_of: FlatOf = FLAT
 ) -> list[Series]:
@@ -179,7 +223,8 @@ def name_configurations(
     series = []
     for family in sorted(families, key=lambda name: (name != "none", name)):
         same = families[family]
-        overrides = tell_apart([flat_of(runs[0]) for runs in same], fewest=True)
+        first = [runs[0] for runs in same]
+        overrides = tell_runs_apart(first, [flat_of(run) for run in first], fewest=True)
         named = [
             Series(" ".join([family, *knobs]), family, runs)
             for knobs, runs in zip(overrides, same, strict=True)

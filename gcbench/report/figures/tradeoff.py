@@ -20,7 +20,7 @@ from gcbench.records.metrics import MAIN_SCORES
 from gcbench.report.figures.series import LABELS, Drawn, Series, label_of
 from gcbench.report.measures import LOWER
 
-# From this many points on, a panel numbers its points, and the legend has their names.
+# From this many points on, a panel is higher, and a table's numbers its rows for the legend.
 CROWDED = 20
 
 
@@ -92,6 +92,7 @@ def draw_tradeoff(asked: Mapping[str, Panel], notes: Sequence[str] = ()) -> Figu
     if not shown:
         return None
     is_crowded = any(len(members) >= CROWDED for members in shown.values())
+    of_table = any(p.series.title for members in shown.values() for p in members)
     figure, axes = panels(list(shown), 3.6 if is_crowded else 2.6, wide=len(shown) == 1)
     fronts = {
         title: front(members, str(asked[title].score), asked[title].x)
@@ -103,7 +104,7 @@ def draw_tradeoff(asked: Mapping[str, Panel], notes: Sequence[str] = ()) -> Figu
     families: dict[str, Line2D] = {}
     for ax, (title, members) in zip(axes, shown.items(), strict=True):
         _panel(ax, members, fronts[title], asked[title])
-        if len(members) < CROWDED:
+        if len(members) < CROWDED or not of_table:
             sizes = Counter(p.series.family for p in members)
             # The label of a family's only point already names the family.
             several = {family for family, size in sizes.items() if size > 1}
