@@ -62,7 +62,7 @@ def test_high_is_good_for_accuracies_ratios_and_speed_alone() -> None:
     high = {"accuracy", "best_accuracy", "top5_accuracy", "ratio", "analytic_ratio", "coded_ratio"}
     high |= {"received_ratio", "tta_accuracy", "cosine", "samples_per_second", "tokens_per_second"}
     sizes = {"data_mib_per_epoch", "total_bits", "shannon_total_bits", "parameters"}
-    sizes |= {"peak_mib", "state_mib"}
+    sizes |= {"peak_mib", "state_mib", "compressed"}
     times = {"share_of_communication"} | {
         name for name in MEASURES if name.endswith("milliseconds")
     }
