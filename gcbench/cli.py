@@ -181,6 +181,12 @@ SUBCOMMANDS = {
     "check": Subcommand(
         "check.command", "check", "whether a method of your own keeps what every method promises"
     ),
+    "dashboards": Subcommand(
+        "papers.dashboards", "dashboards", "a workspace and a report in W&B, of any runs"
+    ),
+    "example": Subcommand(
+        "example", "example", "copies of a training loop, a notebook, a batch file of Slurm"
+    ),
     "tune": Subcommand(
         "papers.tune",
         "tune",
@@ -318,7 +324,7 @@ def _refuse_two_commands(options: Namespace) -> None:
 
 def _list_subcommands() -> str:
     """Return the lines of --help that list the subcommands, indented to match."""
-    return "\n  ".join(f"{name:10}{one.about}" for name, one in SUBCOMMANDS.items())
+    return "\n  ".join(f"{name:12}{one.about}" for name, one in SUBCOMMANDS.items())
 
 
 def _command(

@@ -23,6 +23,7 @@ ELSEWHERE = keys_of("", marks.ELSEWHERE)
 PLACES = keys_of("dataset", marks.ELSEWHERE)
 NEUTRAL = neutral_values()
 ABSENT = "(absent)"
+SWEPT = "GCBENCH_SWEPT"  # the environment variable with the keys that a sweep varies
 CHOICE_GROUPS = ("model", "dataset", "compressor")  # groups of conf/ that describe a run
 
 

@@ -1,4 +1,4 @@
-"""Values of runs for sweepers that search, such as `hydra/sweeper=optuna`.
+"""What sweeps vary, and values of runs for sweepers that search, such as `hydra/sweeper=optuna`.
 
 They choose points by the values of earlier ones, and minimize them.
 """
@@ -9,6 +9,7 @@ from traceback import walk_tb
 from typing import Any
 
 from hydra.conf import HydraConf
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
@@ -24,6 +25,13 @@ def is_search(hydra_config: HydraConf | DictConfig) -> bool:
     """Return whether this is a sweep whose points depend on the values of earlier ones."""
     target: str = hydra_config.sweeper._target_
     return hydra_config.mode is RunMode.MULTIRUN and not target.endswith("BasicSweeper")
+
+
+def swept_keys(hydra_config: HydraConf | DictConfig) -> list[str]:
+    """Return the keys that differ in the rows of a sweep or the points of a search."""
+    searched = hydra_config.sweeper.get("params") or {}
+    typed = OverridesParser.create().parse_overrides(list(hydra_config.overrides.task))
+    return [*searched, *(one.key_or_group for one in typed if one.is_sweep_override())]
 
 
 def count_objectives(config: RunConfig, hydra_config: HydraConf) -> int:

@@ -29,12 +29,12 @@ from gcbench.config import (
     row_directory,
     run_directory,
 )
-from gcbench.identity import BOOKKEEPING, differences, digest
+from gcbench.identity import BOOKKEEPING, SWEPT, differences, digest
 from gcbench.launch.same import find_same_run, is_final_result, name_suffix, read_result_or_warn
 from gcbench.reasons import safe_text
 from gcbench.records.store import read_run
 from gcbench.records.summary import result_in_short
-from gcbench.search import is_search
+from gcbench.search import is_search, swept_keys
 from gcbench.settings.config import RunConfig
 
 log = logging.getLogger("gcbench")
@@ -92,6 +92,7 @@ class SweepProgress(Callback):
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
         self.on_run_start(config)
+        os.environ[SWEPT] = ",".join(swept_keys(config.hydra))
         if is_search(config.hydra):
             return
         try:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from gcbench.config import (
@@ -19,7 +21,7 @@ from gcbench.config import (
     read_method,
     resolve,
 )
-from gcbench.config.directory import form_in, top_comment
+from gcbench.config.directory import form_in, read_yaml, top_comment
 from gcbench.config.help import NO_KNOBS, sort_keys
 from gcbench.console import TextTable, print_table
 
@@ -43,8 +45,8 @@ gcbench check --config-dir my_conf compressor=mine rank=2
 
 
 class Methods(Arguments):
-    """Lists all methods, or those named: what they are, their knobs, what they promise and,
-    if measured, what they send."""
+    """Lists all methods by family, or those named: what they are, their knobs, what they promise
+    and, measured, what they send."""
 
     usage = "gcbench methods [NAME ... [key=value ...]] [measure=true] [--config-dir DIR]"
     examples = """
@@ -77,8 +79,10 @@ def methods(typed: Sequence[str]) -> None:
             f"{arguments.others[0]}: no such key; type the names of methods before their knobs, as "
             "in gcbench methods powersgd rank=4"
         )
-    measure = arguments.measure or bool(arguments.plain)
-    list_methods(arguments.plain, measure, arguments.config_dir, arguments.others)
+    if arguments.measure or arguments.plain:
+        list_methods(arguments.plain, arguments.config_dir, arguments.others)
+    else:
+        list_families(arguments.config_dir)
 
 
 class ListedMethod(NamedTuple):
@@ -147,32 +151,46 @@ def _measure(node: Config) -> Measured:
     return measure_method(make_compressor(node, quiet=True))
 
 
+def list_families(config_dir: str | None = None) -> None:
+    """Print a line for each method, by family."""
+    facts, files = read_yaml(conf_directory() / "families.yaml"), choices(config_dir)
+    families: dict[str, dict[str, list[object]]] = facts["families"]
+    listed = {name for family in families.values() for name in family}
+    yours: dict[str, list[object]] = {n: ["", "", ""] for n in files if n not in listed}
+    if yours:
+        families["yours"] = yours
+    line = "  {:25}{:>4}  {:11}{:9}{}"
+    print(line.format("method", "bits", "all-reduce", "feedback", "what it is"))
+    for family, members in families.items():
+        print(f"\n{family}")
+        for name, cells in members.items():
+            about, *more = " ".join(top_comment(files[name])).split(" (", 1)
+            year = re.search(r"\b[12]\d{3}\b", " ".join(more).partition(")")[0])
+            short = shorten(about.partition(":")[0], 20, placeholder="...")
+            title = f"{short} ({year[0]})" if year else shorten(about, 27, placeholder=" ...")
+            print(line.format(name + "*" * (name in facts["start"]), *cells, title))
+    print(
+        "\n* start with these. Bits: per value, with the default knobs. all-reduce: whether\n"
+        "it sums what is sent (sum: with exchange=sum). feedback: of errors, by default.\n"
+        "Knobs, promises and what is sent: gcbench methods NAME, or measure=true for all."
+    )
+
+
 def list_methods(
-    names: Sequence[str] = (),
-    measure: bool = False,
-    config_dir: str | None = None,
-    overrides: Sequence[str] = (),
+    names: Sequence[str] = (), config_dir: str | None = None, overrides: Sequence[str] = ()
 ) -> None:
-    """Print the methods of these names, or all; with `measure`, what they promise and send."""
+    """Print what the methods of these names, or all, are, promise and send."""
+    from gcbench.check.steps import MEASURED, notes_of
+
     rows = []
-    for method in read_methods(names, measure, config_dir, overrides):
+    for method in read_methods(names, True, config_dir, overrides):
         about = f"{method.about}\n{' '.join(method.knobs)}".rstrip()
         rows.append([method.name, about, method.form, *(method.measured or ())])
     notes = [
+        *notes_of(" ".join(overrides)),
         "The form of a method that its knobs have by default is its paper's, that of its authors' "
-        "code, or ours; its file in gcbench/compressors lists the differences."
+        "code, or ours; its file in gcbench/compressors lists the differences.",
     ]
-    headings = ["compressor", "what it is, and its knobs", "form"]
-    if measure:
-        from gcbench.check.steps import MEASURED, notes_of
-
-        headings += MEASURED
-        notes = [*notes_of(" ".join(overrides)), *notes]
-    else:
-        notes = [
-            "What they promise, and what they send, measured: gcbench methods measure=true, or "
-            "gcbench methods NAME.",
-            *notes,
-        ]
+    headings = ["compressor", "what it is, and its knobs", "form", *MEASURED]
     left = [i for i, heading in enumerate(headings) if not heading.startswith("x fewer")]
     print_table(TextTable(headings, rows, left, groups=range(len(rows)), notes=notes))

@@ -89,6 +89,12 @@ def analytic_ratio(compressor: Compressor) -> float | None:
     return 32 / bits if bits else None
 
 
+def state_bytes(state: State) -> int:
+    """Return the bytes that one worker keeps from step to step."""
+    parts = [part for layer in state.layers() for part in (layer.shared, layer.per_worker)]
+    return sum(x[:1].nbytes for part in parts for x in part.values())
+
+
 def is_direction(compressor: Compressor) -> bool:
     """Return whether a part of the update has no scale, so that its length says nothing."""
     parts = (getattr(part, "properties", None) for part in parts_of(compressor))

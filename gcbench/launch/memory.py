@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
+import resource
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -77,6 +79,25 @@ def free_bytes() -> int:
         return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable"))
     except (OSError, StopIteration):
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def reset_peak(device: torch.device) -> None:
+    """Forget the peak of what this process has taken so far, as in a sweep's earlier rows."""
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+
+
+def peak_bytes(device: torch.device) -> int:
+    """Return the most that this process has taken: of memory or, on a GPU, in tensors there."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    try:  # not inherited from the process that started this one, as what getrusage says
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM"))
+    except (OSError, StopIteration):
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
 
 
 def keep_freed_memory() -> None:

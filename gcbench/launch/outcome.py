@@ -13,7 +13,10 @@ from gcbench.compressors.virtual import (
     compressed_share,
     dense_steps_of,
     is_direction,
+    state_bytes,
 )
+from gcbench.data import Data
+from gcbench.launch.memory import peak_bytes
 from gcbench.launch.plan import Plan
 from gcbench.records.result import (
     Begun,
@@ -94,9 +97,26 @@ def make_outcome(
         ),
         seconds=seconds and {phase: Phase(**value) for phase, value in seconds.items()},
         compression_error=_mean_error(progress.samples, is_direction(run.compressor)),
+        tokens_per_sample=_tokens_per_sample(run.data, plan.workers),
+        **_memory(run, progress),
         estimator=run.estimator.facts(run, progress, counts["bits_sent"].per_step),
         weights="weights.pt" if ending.has_weights else None,
     )
+
+
+def _tokens_per_sample(data: Data, workers: int) -> int | None:
+    """Return how many words of a text a sample has; None for other data."""
+    if data.kind != "tokens":
+        return None
+    inputs, _ = data.batch(epoch=0, step=0, worker=0, workers=workers, batch_size=1, seed=0)
+    return inputs.numel()
+
+
+def _memory(run: Run, progress: Progress) -> dict[str, float]:
+    """Return the MiB of the process that took most, and of the worker whose method keeps most."""
+    here = peak_bytes(run.replica.device), state_bytes(progress.state)
+    peaks, states = zip(*run.control.gather(here), strict=True)
+    return {"peak_mib": max(peaks) / 2**20, "state_mib": max(states) / 2**20}
 
 
 def _describe_network(config: RunConfig) -> Network:

@@ -22,7 +22,7 @@ from gcbench.launch.failure import Place, watch
 from gcbench.launch.instantiate import make, make_compressor, make_data, make_model
 from gcbench.launch.local import collect_signals, tell_begun
 from gcbench.launch.meeting import Connections, join_workers, restarts
-from gcbench.launch.memory import keep_freed_memory
+from gcbench.launch.memory import keep_freed_memory, reset_peak
 from gcbench.launch.optimization import make_optimizer, make_schedule
 from gcbench.launch.outcome import Ending, make_outcome
 from gcbench.launch.plan import Plan
@@ -62,6 +62,7 @@ def work(
     keep_freed_memory()
     signals = collect_signals() if received is None else nullcontext(received)
     with signals as received, join_workers(config, plan, directory) as connections:
+        reset_peak(connections.device)
         data = make_data(config).to(connections.device)
         run = build_run(config, plan, connections, data, directory, received)
         progress = Progress.start(run)

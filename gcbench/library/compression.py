@@ -27,7 +27,7 @@ from gcbench.compressors import (
     refuse_other_update,
 )
 from gcbench.compressors.matrices import StacksOfMatrices
-from gcbench.compressors.virtual import aggregate
+from gcbench.compressors.virtual import aggregate, state_bytes
 from gcbench.config import ConfigError
 from gcbench.library.agreement import choose, judge, tell
 from gcbench.library.errors import Errors
@@ -153,12 +153,7 @@ class Compression(ABC):
     @property
     def memory(self) -> int:
         """Bytes of the compressor's state in this process, such as its error-feedback residual."""
-        return sum(
-            x.nbytes
-            for state in self._states()
-            for layer in state.layers()
-            for x in (*layer.shared.values(), *layer.per_worker.values())
-        )
+        return sum(state_bytes(state) for state in self._states())
 
     def _states(self) -> Iterable[State]:
         return (exchange.state for exchange in self._exchanges.values())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import product
@@ -19,7 +20,7 @@ from gcbench.config import (
     resolve_overrides,
     to_overrides,
 )
-from gcbench.identity import BOOKKEEPING, LENGTH, differences, format_differences
+from gcbench.identity import BOOKKEEPING, LENGTH, SWEPT, differences, format_differences
 from gcbench.launch.start import start
 from gcbench.records import RunFiles
 from gcbench.records.schema import Result
@@ -75,6 +76,8 @@ def sweep(*overrides: str, **keys: Any) -> list[Result]:
         KeyboardInterrupt: if it was interrupted; the same call continues it.
     """
     grid = [value if isinstance(value, (list, range)) else [value] for value in keys.values()]
+    axes = zip(keys, grid, strict=True)
+    os.environ[SWEPT] = ",".join(key for key, values in axes if len(values) > 1)
     points = [resolve_overrides(_join(overrides, point)) for point in _points(keys, grid)]
     if not points:
         empty = next(key for key, values in zip(keys, grid, strict=True) if not values)

@@ -218,6 +218,14 @@ def _print(arguments: Tables, asked: str) -> None:
             "overrides; leave it out"
         )
     runs = arguments.load()
+    studies = [table.study for table in tables if table.study]
+    kept_any = any(find_study(study, arguments.results) for study in studies)
+    if tables[1:] and not (runs or kept_any):
+        # Tables with the papers' numbers alone are many pages, and hide that nothing was found.
+        raise ConfigError(
+            f"table={asked}: no runs in {arguments.place}, looked for in {Path.cwd()}; type "
+            "results=FOLDER, as in results=path/to/gcbench/outputs"
+        )
     alone = len(tables) == 1
     made = [_make(arguments, table, runs) for table in with_bar(tables, "tables")]
     behind = [run for one in made for run in _show(arguments, *one, alone)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from math import log as ln
 from typing import NamedTuple
 
 from gcbench.config import ConfigError, choices_in, compose_overrides, near, resolve
@@ -21,6 +22,7 @@ from gcbench.predict.payload import Shapes
 from gcbench.predict.subject import (
     dataset_of,
     facts_of,
+    flops_of,
     has_timed_samples,
     make_methods,
     method_names,
@@ -46,6 +48,7 @@ class Scenario(NamedTuple):
     dataset: str | None  # None: that of shapes=FILE, which names none
     left_out: dict[str, str]  # with compressor=all: methods that cannot run there, and why
     untimed: list[str]  # with compressor=all: methods for which the device has no codec seconds
+    estimate: str  # what the time of the computation follows from, if the device has none
     guessed: list[str]  # methods with the codec seconds of the device for any other method
 
 
@@ -56,6 +59,7 @@ class ModelOnDevice(NamedTuple):
     shapes: Shapes
     samples: int
     compute: Compute
+    estimate: str = ""  # what its time follows from, if the device does not know it
 
 
 def build_scenario(arguments: OnClusters) -> Scenario:
@@ -102,6 +106,7 @@ def build_scenario(arguments: OnClusters) -> Scenario:
         dataset=None if arguments.shapes else arguments.dataset or dataset_of(arguments.model),
         left_out=left_out,
         untimed=untimed,
+        estimate=model.estimate,
         guessed=sorted({m.family for m in single} - {*device.codecs, "none"}),
     )
 
@@ -148,9 +153,32 @@ def find_model(arguments: OnClusters, device: Device) -> ModelOnDevice:
             "batch_size=N, those of a batch"
         )
     node = resolve(compose_overrides([f"model={arguments.model}", f"dataset={dataset}"])).model
-    compute = device.compute(arguments.model, arguments.batch_size, arguments.seconds)
+    size, seconds, estimate = arguments.batch_size, arguments.seconds, ""
+    if seconds is None and arguments.model not in device.models:
+        size, seconds, estimate = _estimate(arguments.model, device, size)
+    compute = device.compute(arguments.model, size, seconds)
     shapes = shapes_of_model(node, facts)
-    return ModelOnDevice(arguments.model, shapes, samples or facts.samples, compute)
+    return ModelOnDevice(arguments.model, shapes, samples or facts.samples, compute, estimate)
+
+
+def _estimate(
+    model: str, device: Device, batch: int | None
+) -> tuple[int | None, float | None, str]:
+    """Return the batch and the seconds of a model, by the FLOPs of a known one, and a sentence."""
+    flops, known = flops_of(model), {name: flops_of(name) for name in device.models}
+    near_by = [name for name in known if flops and known[name]]
+    if not near_by:
+        return batch, None, ""
+    nearest = min(near_by, key=lambda name: abs(ln(known[name] / flops)))
+    alike = device.compute(nearest, batch)
+    seconds = alike.seconds * flops / known[nearest]
+    return (
+        alike.batch_size,
+        seconds,
+        f"Device {device.name} has no seconds of {model}: {format_seconds(seconds)} is estimated "
+        f"from {nearest}, which has {known[nearest] / flops:.3g} times its FLOPs. Small models "
+        "take longer than that; type seconds=0.1 batch_size=N, those that you measured.",
+    )
 
 
 def predictions(arguments: OnClusters, scenario: Scenario) -> list[tuple[str, Prediction]]:
@@ -170,6 +198,8 @@ def notes_of(arguments: OnClusters, scenario: Scenario) -> list[str]:
         f"codec: {format_seconds(scenario.compute.seconds)}."
         + (" With every=H a step is the mean of H." if max(arguments.every) > 1 else "")
     ]
+    if scenario.estimate:
+        notes.append(scenario.estimate)
     if arguments.others:
         notes.append(
             f"Codec seconds are those of device {arguments.device}, which do not depend on the "

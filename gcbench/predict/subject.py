@@ -9,23 +9,27 @@ from math import prod
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
+import torch
 from pydantic import Field, PositiveInt
 from pydantic.dataclasses import dataclass
+from torch.utils.flop_counter import FlopCounterMode
 
 from gcbench.compressors import Compressor, parts_of
 from gcbench.config import (
     Config,
     ConfigError,
     choices_in,
+    compose_overrides,
     conf_directory,
     method_keys,
     read_knobs,
     read_method,
     read_yaml,
+    resolve,
 )
 from gcbench.config.directory import CHECKED, build_checked
 from gcbench.identity import CHOICE_GROUPS
-from gcbench.launch.instantiate import make_compressor, parameter_shapes
+from gcbench.launch.instantiate import make_compressor, make_model, parameter_shapes
 from gcbench.predict.devices import Device, SecondsByBatch
 from gcbench.predict.model import Method
 from gcbench.predict.payload import Payload, Shapes
@@ -93,6 +97,17 @@ def _window(model: str) -> int:
 def shapes_of_model(node: Config, facts: Facts) -> Shapes:
     """Return the shapes of a model's parameters for samples of that data set."""
     return parameter_shapes(node, facts.sample, facts.outputs)
+
+
+def flops_of(model: str) -> int:
+    """Return the operations of a forward pass of one sample; 0 if they cannot be counted."""
+    facts = facts_of(model, None)
+    node = resolve(compose_overrides([f"model={model}", f"dataset={dataset_of(model)}"])).model
+    with torch.device("meta"), FlopCounterMode(display=False) as counter:
+        text = torch.zeros(1, _window(model), dtype=torch.long)
+        inputs = torch.zeros(1, *facts.sample) if facts.sample else text
+        make_model(node, facts.sample, facts.outputs).eval()(inputs)
+    return counter.get_total_flops()
 
 
 @dataclass(frozen=True, config=CHECKED)

@@ -12,9 +12,12 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from pydantic import ValidationError
+
 from gcbench.identity import finite
+from gcbench.records.configuration import Configuration, ReadByName, Record, first_problem
 from gcbench.records.reading import printable, read_json, read_lines
-from gcbench.records.schema import Result, check_start
+from gcbench.records.schema import Extended, Git, Resharded, Result
 
 FULL = (errno.ENOSPC, errno.EDQUOT)  # of the disk, and of the user's quota
 ENDED = ("done", "diverged")  # statuses that the same run would reach again
@@ -25,6 +28,25 @@ class WriteError(OSError):
 
     def __str__(self) -> str:
         return str(self.strerror)
+
+
+class _Start(Record):
+    """The content of start.json that a run needs to continue."""
+
+    config: Configuration
+    git: Git
+    extended: list[Extended]
+    resharded: list[Resharded] = []
+    run_id: str | None = None
+
+
+def _check_start(content: Any) -> None:
+    """Raise ValueError if the content of start.json lacks what a run needs to continue."""
+    try:
+        config = _Start.model_validate(content).config
+        ReadByName.model_validate({"config": config, "choices": config.get("choices")})
+    except ValidationError as error:
+        raise ValueError(first_problem(error)) from error
 
 
 class RunFiles:
@@ -62,7 +84,7 @@ class RunFiles:
         """Return the content of start.json, or None if there is none or it is damaged."""
         try:
             start = read_json(self._start)
-            check_start(start)
+            _check_start(start)
         except (FileNotFoundError, ValueError):  # an older gcbench wrote none
             return None
         return dict(start)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from gcbench.identity import format_value
 from gcbench.records.files import RunFiles, append_text, clear_errors, replace_file
 from gcbench.records.metrics import STEP, prefix_event, totals
-from gcbench.records.schema import Logged, Result
+from gcbench.records.schema import BITS_PER_MIB, Logged, Result
 from gcbench.records.store import Metrics
 from gcbench.records.wandb_logger import start_wandb
 from gcbench.settings.config import RunConfig
@@ -106,9 +106,12 @@ class TensorBoardLogger:
         directory: the folder of the event files.
         first_step: the first step to log; what a continued run had logged from there on is purged.
         knobs: the settings that tell the run from others.
+        lines: the metrics of the run so far, if it is continued.
     """
 
-    def __init__(self, directory: Path, first_step: int, knobs: dict[str, str]) -> None:
+    def __init__(
+        self, directory: Path, first_step: int, knobs: dict[str, str], lines: Metrics
+    ) -> None:
         from torch.utils.tensorboard import SummaryWriter  # its package is optional
 
         self.logged = Logged(logger="tensorboard", path=directory.name)
@@ -116,15 +119,27 @@ class TensorBoardLogger:
         with clear_errors(directory):
             self._writer = SummaryWriter(str(directory), purge_step=first_step)
         self._knobs = knobs
+        for line in lines:
+            if line["event"] == "test" and _sent_mib(line) >= first_step:  # purged as well
+                self._log_over_mib(line)
 
     def log(self, line: dict[str, Any]) -> None:
         with clear_errors(self._directory):
             for key, value in prefix_event(line).items():
                 self._writer.add_scalar(key, value, line["step"])
+            if line["event"] == "test":
+                self._log_over_mib(line)
             self._writer.flush()  # else a run that is killed after its result would lack its end
 
     def complete_step(self) -> None:
         """Do nothing, as every line is kept at once."""
+
+    def _log_over_mib(self, line: dict[str, Any]) -> None:
+        """Log scores with the MiB sent as their step, which is the only axis that there is."""
+        for key, value in prefix_event(line).items():
+            if key.startswith("test/"):
+                over = key.replace("test", "test_over_mib", 1)
+                self._writer.add_scalar(over, value, _sent_mib(line))
 
     def finish(self, result: Result) -> None:
         if result.status != "interrupted":
@@ -133,6 +148,10 @@ class TensorBoardLogger:
                 self._knobs, {**test, **totals(result)}, run_name=".", global_step=result.steps
             )
         self._writer.close()
+
+
+def _sent_mib(line: dict[str, Any]) -> int:
+    return round((line.get("bits_sent_per_worker") or 0) / BITS_PER_MIB)
 
 
 def start_logger(config: RunConfig, files: RunFiles, begun: Begun) -> Logger:
@@ -148,6 +167,7 @@ def start_logger(config: RunConfig, files: RunFiles, begun: Begun) -> Logger:
             files.tensorboard,
             first_step,
             {key: format_value(value) for key, value in knobs.items()},
+            lines,
         )
     logger = start_wandb(config, files.directory, begun) if kind == "wandb" else None
     return logger or NoLogger()

@@ -1,8 +1,8 @@
 """The numbers of a run in its lines: their names in W&B, TensorBoard and metrics.csv, and scores.
 
 `bits/sent`, `bits/received` and `time/elapsed` are what the run has spent so far: bits that a
-worker sent and got from others, and seconds of training steps. Other `bits/...` and `time/...`, and
-`target/...`, describe the whole run and are logged once, at its end.
+worker sent and got from others, and seconds of training steps. Other `bits/...` and `time/...`,
+`memory/...` and `target/...` describe the whole run and are logged once, at its end.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def split_events(row: Line, step: int) -> Iterator[Line]:
 
 
 def totals(result: Result) -> dict[str, float]:
-    """Return a finished run's bits, seconds per step of each phase, best scores, and target."""
+    """Return a finished run's bits, times, memory, best scores, and target."""
     seconds = {f"time/{phase}": value.mean for phase, value in (result.seconds or {}).items()}
     bits: dict[str, float | None] = {
         "shannon_per_step": result.shannon_bits_per_step,
@@ -60,7 +60,9 @@ def totals(result: Result) -> dict[str, float]:
     spent = result.target.model_dump(exclude={"score", "value"}) if result.target else {}
     scores = (result.test or {}).items()
     best = {k.removeprefix("best_"): v for k, v in scores if k.startswith("best_")}
-    every = {"bits": bits, "best": best, "target": spent}
+    rates = {key: getattr(result, key) for key in ("samples_per_second", "tokens_per_second")}
+    memory = {key: getattr(result, key) for key in ("peak_mib", "state_mib")}
+    every = {"time": rates, "memory": memory, "bits": bits, "best": best, "target": spent}
     return seconds | {
         f"{group}/{name}": value
         for group, values in every.items()

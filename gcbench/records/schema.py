@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, ConfigDict, ValidationError
+from pydantic import AfterValidator, ConfigDict, ValidationError, computed_field
 
 from gcbench.records.configuration import Configuration, ReadByName, Record, first_problem
 
@@ -208,6 +208,9 @@ class Result(Environment):
     compressed_share: Number = None  # the part of the gradient's values that is compressed
     seconds: dict[str, Phase] | None = None  # per step, by phase; None: not timed
     compression_error: CompressionError | None = None
+    tokens_per_sample: int | None = None  # of a text
+    peak_mib: Number = None  # memory of the process that took most; on a GPU, of its tensors
+    state_mib: Number = None  # of a worker, in which the compressor remembers
     estimator: dict[str, Any] | None = None
     extended: list[Extended] = []
     resharded: list[Resharded] = []
@@ -238,6 +241,22 @@ class Result(Environment):
         if missing := [p for p in PHASES if result.seconds and p not in result.seconds]:
             raise ValueError(f"without seconds.{missing[0]}")
         return result
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def samples_per_second(self) -> float | None:
+        """Return the samples of all workers in a second of steps; None if these are not timed."""
+        if self.seconds is None or self.workers is None:
+            return None
+        batch: int = self.config["trainer"]["batch_size"]
+        return self.workers * batch / self.seconds["step"].mean
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Return the tokens of these samples; None if they are no text."""
+        rate, tokens = self.samples_per_second, self.tokens_per_sample
+        return rate * tokens if rate and tokens else None
 
     @property
     def has_virtual_workers(self) -> bool:
@@ -270,22 +289,3 @@ class Result(Environment):
     def steps_taken(self) -> int:
         """Return the number of steps since `started`."""
         return (self.steps or 0) - self.resumed_step
-
-
-class _Start(Record):
-    """The content of start.json that a run needs to continue."""
-
-    config: Configuration
-    git: Git
-    extended: list[Extended]
-    resharded: list[Resharded] = []
-    run_id: str | None = None
-
-
-def check_start(content: Any) -> None:
-    """Raise ValueError if the content of start.json lacks what a run needs to continue."""
-    try:
-        config = _Start.model_validate(content).config
-        ReadByName.model_validate({"config": config, "choices": config.get("choices")})
-    except ValidationError as error:
-        raise ValueError(first_problem(error)) from error

@@ -139,6 +139,13 @@ def _facts(result: Result) -> list[tuple[str, str]]:
         facts.append(("between nodes", amount + _fewer(across.ratio, "fp32 gradients")))
     if error := result.compression_error:
         facts.append(("compression error", _error(error)))
+    if (rate := result.samples_per_second) is not None:
+        tokens = result.tokens_per_second
+        words = f", {tokens:,.0f} tokens" if tokens else ""
+        facts.append(("throughput", f"{rate:,.0f} samples{words} per second"))
+    if result.peak_mib is not None:
+        state = f"{result.state_mib or 0:,.1f} MiB of a worker's compressor"
+        facts.append(("memory", f"{result.peak_mib:,.0f} MiB in a process at the peak, {state}"))
     if result.has_emulated_times:
         link = result.config["network"]
         facts.append(("time", f"exchanges emulated as on {link['bandwidth']}, {link['latency']}"))

@@ -9,7 +9,7 @@ from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
-from gcbench.identity import format_value, label_run
+from gcbench.identity import SWEPT, format_value, label_run
 from gcbench.reasons import in_one_line
 from gcbench.records.metrics import BITS, EPOCH, EVENTS, SECONDS, prefix_event, totals
 from gcbench.records.schema import Logged, Result
@@ -126,7 +126,10 @@ def start_wandb(config: RunConfig, directory: Path, begun: Begun) -> WandbLogger
 def _describe(config: RunConfig, directory: Path, begun: Begun, own: Any) -> dict[str, Any]:
     """Return what `wandb.init` gets. What was not typed is as in the user's settings of W&B."""
     settings = config.logger
-    knobs = [f"{key}={format_value(value)}" for key, value in config.knobs.items()]
+    # A legend cuts names, so what a sweep varies comes first.
+    swept = os.environ.get(SWEPT, "").split(",")
+    keys = sorted(config.knobs, key=lambda key: key not in swept)
+    knobs = [f"{key}={format_value(config.knobs[key])}" for key in keys]
     label = label_run(config.as_dict(), knobs)
     seed = f" seed={config.seed}"
     name = shorten(label, LONGEST_NAME - len(seed), placeholder=" ...") + seed

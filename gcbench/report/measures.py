@@ -30,6 +30,11 @@ def _score(name: str, label: str, lower: bool = False) -> Measure:
     return Measure(lambda result: (result.test or {}).get(name), label, score=True, lower=lower)
 
 
+def _of_result(name: str, label: str, timed: bool = False) -> Measure:
+    """Return the measure of a result's own number."""
+    return Measure(lambda result: getattr(result, name), label, timed=timed)
+
+
 def _error_rate(result: Result) -> float | None:
     accuracy = (result.test or {}).get("accuracy")
     return None if accuracy is None else 100 - accuracy
@@ -110,14 +115,6 @@ def _share_of_communication(result: Result) -> float | None:
     return None if step is None or communication is None else 100 * communication / step
 
 
-def _images_per_second(result: Result) -> float | None:
-    step = seconds(result, "step")
-    if step is None or result.workers is None:
-        return None
-    batch: int = result.config["trainer"]["batch_size"]
-    return result.workers * batch / step
-
-
 def _link_milliseconds(result: Result, network: str = "1gbit") -> float | None:
     """Return the milliseconds of a mean step's exchange on a network, by the cost model."""
     if not result.collectives:
@@ -144,8 +141,8 @@ MEASURES = {
     "received_ratio": Measure(
         _received_ratio, "Compression ratio of what a worker receives (x fp32 all-reduce)"
     ),
-    "analytic_ratio": Measure(
-        lambda result: result.analytic_ratio, "Compression ratio, by the paper's count (x fp32)"
+    "analytic_ratio": _of_result(
+        "analytic_ratio", "Compression ratio, by the paper's count (x fp32)"
     ),
     "coded_ratio": Measure(_coded_ratio, "Compression ratio, entropy-coded (x fp32)"),
     "total_bits": Measure(
@@ -167,8 +164,11 @@ MEASURES = {
     "share_of_communication": Measure(
         _share_of_communication, "Communication, share of a step (%)", timed=True
     ),
-    "parameters": Measure(lambda result: result.parameters, "Parameters"),
-    "images_per_second": Measure(_images_per_second, "Throughput (samples/s)", timed=True),
+    "parameters": _of_result("parameters", "Parameters"),
+    "samples_per_second": _of_result("samples_per_second", "Throughput (samples/s)", timed=True),
+    "tokens_per_second": _of_result("tokens_per_second", "Throughput (tokens/s)", timed=True),
+    "peak_mib": _of_result("peak_mib", "Peak memory of a process (MiB)"),
+    "state_mib": _of_result("state_mib", "Memory of a worker's compressor (MiB)"),
 }
 DEFINITIONS = {
     "received_ratio": "Received ratio: the bits that a worker receives from others in a ring "

@@ -8,7 +8,8 @@ from method_cases import CHOICES
 from gcbench.check import steps
 from gcbench.check.command import list_methods
 from gcbench.check.command import methods as listed_by
-from gcbench.config import ConfigError
+from gcbench.config import ConfigError, conf_directory, read_method, read_yaml
+from gcbench.launch.instantiate import make_compressor
 
 
 def rows(lines: list[str]) -> dict[str, str]:
@@ -18,7 +19,7 @@ def rows(lines: list[str]) -> dict[str, str]:
 def test_every_choice_is_listed_with_what_it_sends_and_promises(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    list_methods(measure=True)
+    list_methods()
     lines = capsys.readouterr().out.splitlines()
     listed = rows(lines)
     assert set(CHOICES) == set(listed) - {"compressor"}
@@ -37,7 +38,7 @@ def test_every_choice_is_listed_with_what_it_sends_and_promises(
 
 
 def test_what_is_sent_is_measured_after_a_warm_up(capsys: pytest.CaptureFixture[str]) -> None:
-    list_methods(["top_k"], measure=True, overrides=["dense_steps=5"])
+    list_methods(["top_k"], overrides=["dense_steps=5"])
     assert "0.500 codes all_gather" in rows(capsys.readouterr().out.splitlines())["top_k"]
 
 
@@ -52,14 +53,33 @@ def test_a_list_takes_no_steps(
         lambda compressor, wire=steps.wire: measured.append(compressor) or wire(compressor),
     )
     listed_by([])
-    assert set(CHOICES) == set(rows(capsys.readouterr().out.splitlines())) - {"compressor"}
-    assert not measured
+    lines = capsys.readouterr().out.splitlines()
+    listed = [line.split()[0] for line in lines if line.startswith("  ")]
+    assert {name.rstrip("*") for name in listed} == {*CHOICES, "method"} and not measured
+    assert "powersgd*" in listed and max(map(len, lines)) <= 80
     listed_by(["none", "bf16"])
     lines = capsys.readouterr().out.splitlines()
     assert list(rows(lines))[1:] == ["none", "bf16"] and "32.000 fp32" in rows(lines)["none"]
     assert len(measured) == 2
     with pytest.raises(ConfigError, match="qsdg: there is no such method; type qsgd"):
         listed_by(["qsdg"])
+
+
+def test_families_say_what_methods_send_and_keep() -> None:
+    families = read_yaml(conf_directory() / "families.yaml")["families"]
+    said = {name: facts for family in families.values() for name, facts in family.items()}
+    assert set(said) == set(CHOICES)
+    for name, (bits, reduced, feedback) in said.items():
+        method = make_compressor(read_method(name)["compressor"], quiet=True)
+        sent = steps.wire(method)
+        assert bits == pytest.approx(sent.bits_per_value, rel=0.05), name
+        gathered = any("all_gather" in line for line in sent.lines)
+        assert (reduced == "yes") != (gathered or name == "atomo"), name
+        assert (feedback == "yes") == any("+" in p for p in steps.promises_of(method)), name
+        if reduced == "sum":
+            summed = read_method(name, {"exchange": "sum"})["compressor"]
+            lines = steps.wire(make_compressor(summed, quiet=True)).lines
+            assert not any("codes all_gather" in line for line in lines), name
 
 
 def test_a_method_is_measured_with_the_knobs_that_are_typed(

@@ -97,7 +97,7 @@ class Here(NamedTuple):
 
     def submit_example(self, *overrides: str, options: Sequence[str] = ()) -> str:
         narrow = ("--nodes=2", "--ntasks-per-node=1", "--gpus-per-node=0")
-        return self.submit(*narrow, *options, SCRIPTS / "example.sbatch", *overrides)
+        return self.submit(*narrow, *options, SCRIPTS / "examples" / "example.sbatch", *overrides)
 
     @contextmanager
     def sweep(self, *overrides: str) -> Iterator[subprocess.Popen[str]]:

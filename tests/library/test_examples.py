@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,25 @@ def test_the_notebook(tmp_path: Path) -> None:
     lines = ended.stdout.splitlines()
     assert [line.split()[0] for line in lines[-6:]] == ["none"] + ["qsgd"] * 3 + ["powersgd"] * 2
     assert (tmp_path / "curves.png").is_file()
+
+
+def test_examples_are_copied_where_they_are_to_be_edited(
+    tmp_path: Path,
+    typed: Callable[..., tuple[int, str, str]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A wheel has them, too."""
+    monkeypatch.chdir(tmp_path)
+    _, listed, _ = typed("example")
+    for name in (path.name for path in EXAMPLES.iterdir() if path.is_file()):
+        assert name in listed
+        code, printed, _ = typed("example", name)
+        assert code == 0 and printed.startswith(f"{name}: type ")
+        assert Path(name).read_bytes() == (EXAMPLES / name).read_bytes()
+    code, _, error = typed("example", "compare.ipynb")
+    assert code == 1 and "there is such a file already" in error
+    project = (EXAMPLES.parents[1] / "pyproject.toml").read_text(encoding="utf-8")
+    assert '"scripts/examples" = "gcbench/examples"' in project
 
 
 def test_importing_the_package_imports_no_heavy_library() -> None:

@@ -49,7 +49,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "target=27 picture=map: the picture shows steps only",
         ),
         (["target=27"], "target=27: "),
-        (["model=resnet20"], "device=v100 has no seconds of model=resnet20"),
         (["seconds=0.1"], "type batch_size=N too"),
         (["model=resnet18", "dataset=imagenet"], "of cifar10, whose samples have another shape"),
         (["compressor=qsdg"], "compressor=qsdg: there is no such method"),

@@ -7,9 +7,12 @@ from needed import skip
 from nightly import slow_but
 from sentence import config_of
 
-from gcbench.config import ConfigError
+from gcbench.config import ConfigError, compose_overrides, resolve
 from gcbench.launch.instantiate import make_data
-from gcbench.predict.subject import facts_of, has_timed_samples
+from gcbench.predict.arguments import Steps
+from gcbench.predict.devices import read_device
+from gcbench.predict.scenario import find_model
+from gcbench.predict.subject import facts_of, flops_of, has_timed_samples, shapes_of_model
 
 REAL = [
     ("digits", []),
@@ -50,3 +53,20 @@ def test_devices_time_a_model_on_samples_of_one_shape(
     model: str, dataset: str, timed: bool
 ) -> None:
     assert has_timed_samples(model, dataset) == timed
+
+
+def test_a_model_that_a_device_does_not_know_takes_its_share_of_a_known_ones_flops() -> None:
+    device = read_device("v100")
+    found = find_model(Steps(model="resnet20"), device)
+    assert "estimated from vgg16" in found.estimate
+    share = flops_of("resnet20") / flops_of("vgg16")
+    known = device.compute("vgg16", None)
+    assert found.compute.seconds == pytest.approx(known.seconds * share)
+    assert found.compute.batch_size == known.batch_size and 0.05 < share < 0.3
+    assert flops_of("mlp") == 2 * sum(a * b for a, b in shapes_of_mlp())
+    assert find_model(Steps(model="resnet18"), device).estimate == ""
+
+
+def shapes_of_mlp() -> list[tuple[int, ...]]:
+    node = resolve(compose_overrides(["model=mlp", "dataset=digits"])).model
+    return [s for s in shapes_of_model(node, facts_of("mlp", None)).values() if len(s) == 2]

@@ -30,6 +30,7 @@ from gcbench.records import Logger, RunFiles, start_logger, wandb_logger
 from gcbench.records.files import WriteError
 from gcbench.records.loggers import TensorBoardLogger
 from gcbench.records.result import Begun
+from gcbench.records.schema import BITS_PER_MIB
 from gcbench.records.wandb_service import SETTINGS, asked_mode, settled_mode
 
 RESULT = plain_result(test={"accuracy": 90.0, "loss": None})
@@ -65,7 +66,7 @@ def test_auto_without_a_key_writes_offline_files_quietly(
 def test_event_files_that_cannot_be_written_are_named(tmp_path: Path) -> None:
     (tmp_path / "tensorboard").touch()
     with pytest.raises(WriteError, match="cannot write .*/tensorboard .*type another outputs="):
-        TensorBoardLogger(tmp_path / "tensorboard", 0, {})
+        TensorBoardLogger(tmp_path / "tensorboard", 0, {}, [])
 
 
 def test_a_run_that_is_killed_after_its_result_has_its_last_events(
@@ -307,6 +308,9 @@ def test_tensorboard_has_the_scalars_and_knobs_and_goes_on_after_the_last_line(
     events = EventAccumulator(str(tmp_path / result["logged"]["path"])).Reload()
     assert events.Scalars("bits/ratio")[0].value == pytest.approx(result["bits_sent"]["ratio"])
     assert events.Scalars("test/accuracy")[-1].value == pytest.approx(result["test"]["accuracy"])
+    mib = round(result["bits_sent"]["per_worker"] / BITS_PER_MIB)
+    over = [(event.step, event.value) for event in events.Scalars("test_over_mib/accuracy")]
+    assert over == [(mib, pytest.approx(result["test"]["accuracy"]))]
     text = str(events.SummaryMetadata("_hparams_/session_start_info").plugin_data.content)
     assert "optimizer" in text and "bits" in text
     # As if killed after its last checkpoint, at step 2: events after that step are purged.
@@ -317,6 +321,16 @@ def test_tensorboard_has_the_scalars_and_knobs_and_goes_on_after_the_last_line(
     again.finish(plain_result(status="interrupted", reason="stopped"))
     events = EventAccumulator(str(tmp_path / result["logged"]["path"])).Reload()
     assert [(event.step, event.value) for event in events.Scalars("train/loss")][1:] == [(4, 7.0)]
+
+
+def test_a_purge_by_steps_leaves_scores_over_mib(tmp_path: Path) -> None:
+    """TensorBoard compares the last step with these MiB, and would lose all that are more."""
+    test = {"event": "test", "epoch": 1.0, "accuracy": 50.0}
+    lines = [{**test, "step": n, "bits_sent_per_worker": 900 * n * BITS_PER_MIB} for n in (1, 2)]
+    TensorBoardLogger(tmp_path, 0, {}, []).log(lines[0])
+    TensorBoardLogger(tmp_path, 2, {}, lines[:1]).log(lines[1])
+    events = EventAccumulator(str(tmp_path)).Reload().Scalars("test_over_mib/accuracy")
+    assert [event.step for event in events] == [900, 1800]
 
 
 def test_tensorboard_without_its_package_is_refused_before_anything_starts(

@@ -27,6 +27,9 @@ RESULT: dict[str, Any] = {
     "bits_wire": {**BITS, "per_worker": 0.0, "per_step": 3703701.0, "ratio": 32.1},
     "bits_between_nodes": {"per_node": 0.0, "per_step": 7654321.0, "ratio": 12.5},
     "analytic_ratio": 66.7,
+    "peak_mib": 1234.5,
+    "state_mib": 7.25,
+    "tokens_per_sample": 10,
     "compression_error": {"relative": 0.125, "vnmse": 0.0156, "cosine": 0.99, "samples": 1},
     "seconds": {
         **{phase: {"mean": 0.001, "max": 0.002} for phase in PHASES},
@@ -62,6 +65,9 @@ def test_summary_fits_and_tells_all(width: int) -> None:
         assert fact in words or width == 40
     for fact in ("64.20x fewer than fp32", "66.70x by", "7,654,321", "12.50x"):
         assert fact in words or width == 40
+    assert "10,667 samples, 106,667 tokens per second" in words or width == 40  # 4 x 8 in 3 ms
+    assert "1,234 MiB in a process at the peak" in words or width == 40
+    assert "7.2 MiB of a worker's compressor" in words or width == 40
     assert "3.000 ms" in words and "4.000 ms" in words
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import runpy
 import signal
 import subprocess
 import sys
@@ -15,18 +14,22 @@ from typing import Any, NamedTuple
 import pytest
 import wandb
 from needed import patience
+from omegaconf import OmegaConf
 from results import plain_result
 from sentence import config_of, run
 from wandb_file import WandbRun, read_offline
 
+from gcbench.identity import SWEPT
+from gcbench.papers import dashboards
 from gcbench.papers.command import report
-from gcbench.records import RunFiles, start_logger
+from gcbench.records import RunFiles, start_logger, wandb_logger
 from gcbench.records.result import Begun
 from gcbench.records.summary import where_logged
 from gcbench.records.wandb_logger import WandbLogger
+from gcbench.records.wandb_service import own_settings
 from gcbench.report.wandb_runs import load_wandb
+from gcbench.search import swept_keys
 
-DASHBOARDS = runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "dashboards"))
 OVERRIDES = (
     *("bits=3", "min_size=0", "optimizer.lr=0.02", "name=tiny", "logger.mode=offline"),
     "trainer.target=0",
@@ -91,6 +94,23 @@ def test_knobs_are_in_name_tags_and_configuration(logged: Logged) -> None:
     assert config["identity"] == logged.result["identity"]
 
 
+def test_names_begin_with_what_a_sweep_varies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """W&B's legend cuts them, and rows would all look alike."""
+    typed = "name=first model=resnet20 dataset=cifar10 trainer.batch_size=64 compressor=top_k"
+    config = config_of(*typed.split(), "optimizer.lr=0.3")
+    hydra = {"sweeper": {"params": {"optimizer.lr": "range(1,3)"}}}
+    rows = OmegaConf.create({**hydra, "overrides": {"task": ["compressor=none,top_k", "bits=2"]}})
+    assert swept_keys(rows) == ["optimizer.lr", "compressor"]
+    for swept in (["trainer.batch_size"], swept_keys(rows)):
+        monkeypatch.setenv(SWEPT, ",".join(swept))
+        name = wandb_logger._describe(config, tmp_path, Begun.here(), own_settings())["name"]
+        words = name.split()
+        assert words[0] == "first" and words[-1] == "seed=1" and "model=resnet20" in words
+        assert {word.partition("=")[0] for word in words[1 : 1 + len(swept)]} == {*swept}
+
+
 def test_scores_have_axes_of_epochs_bits_and_seconds(logged: Logged) -> None:
     axis = logged.whole.steps_of
     assert axis["test/*"] == axis["train/*"] == axis["compression/*"] == "epoch"
@@ -109,6 +129,8 @@ def test_phases_and_bits_stand_in_the_summary_by_keys_of_their_own(logged: Logge
     }
     assert summary["bits/ratio"] == result["bits_sent"]["ratio"]
     assert summary["best/accuracy"] == result["test"]["best_accuracy"]
+    for key in ("time/samples_per_second", "memory/peak_mib", "memory/state_mib"):
+        assert summary[key] == result[key.partition("/")[2]]
     assert summary["target/step"] == result["target"]["step"] == 10
 
 
@@ -182,9 +204,9 @@ def metrics_of(node: Any) -> Iterator[str]:
 
 
 def test_every_key_of_the_dashboards_is_in_the_run(logged: Logged) -> None:
-    (runs,) = DASHBOARDS["select_runs"](None, "tiny")
+    (runs,) = dashboards.select_runs(None, "tiny")
     for make in ("workspace", "report"):
-        dashboard = DASHBOARDS["specification"](DASHBOARDS[make]("team", "gcbench", runs))
+        dashboard = dashboards.specification(getattr(dashboards, make)("team", "gcbench", runs))
         drawn = set(metrics_of(dashboard))
         assert "time/encode" in drawn and "bits/ratio" in drawn
         # A classifier does not log the one, nor a single worker the other.

@@ -31,6 +31,15 @@ def test_times_are_means_over_processes(name: str, value: float) -> None:
     assert measure(name, result(timed=False)) is None
 
 
+def test_samples_and_tokens_per_second_are_of_all_workers() -> None:
+    """4 workers take a batch of 8 each in 4 seconds; results of before have this number, too."""
+    text = result().model_copy(update={"workers": 4, "tokens_per_sample": 30})
+    assert measure("samples_per_second", text) == 8
+    assert measure("tokens_per_second", text) == 240
+    assert measure("tokens_per_second", text.model_copy(update={"tokens_per_sample": None})) is None
+    assert measure("samples_per_second", result(timed=False)) is None
+
+
 def test_an_exchange_on_a_link_is_that_of_the_cost_model() -> None:
     """4 workers all-reduce 8 Mbit in every second step: 6 rounds of a quarter, at 950 Mbit/s."""
     reduced = Collective(
@@ -51,8 +60,9 @@ def test_an_exchange_on_a_link_is_that_of_the_cost_model() -> None:
 def test_high_is_good_for_accuracies_ratios_and_speed_alone() -> None:
     """All other measures of quality are better when low; sizes and times are not in LOWER."""
     high = {"accuracy", "best_accuracy", "top5_accuracy", "ratio", "analytic_ratio", "coded_ratio"}
-    high |= {"received_ratio", "tta_accuracy", "cosine", "images_per_second"}
+    high |= {"received_ratio", "tta_accuracy", "cosine", "samples_per_second", "tokens_per_second"}
     sizes = {"data_mib_per_epoch", "total_bits", "shannon_total_bits", "parameters"}
+    sizes |= {"peak_mib", "state_mib", "compressed"}
     times = {"share_of_communication"} | {
         name for name in MEASURES if name.endswith("milliseconds")
     }

@@ -12,6 +12,7 @@ from sentence import run
 from torch.nn.functional import cross_entropy
 
 from gcbench.data.digits import digits
+from gcbench.launch.memory import give_back_freed_memory, peak_bytes, reset_peak
 from gcbench.models.mlp import MLP
 from gcbench.records.schema import Result
 from gcbench.report.measures import measure
@@ -211,7 +212,28 @@ def test_a_text_begins_anew_with_every_epoch(tmp_path: Path) -> None:
     text = ["model=lstm_small", "model.vocabulary=12", "dataset._target_=own_data.text"]
     still = ["optimizer.lr=1e-30", "trainer.batch_size=100", "trainer.epochs=2"]
     typed = [*text, *still, "trainer.gpus=1", "trainer.log_every=4", "trainer.eval_every=null"]
-    assert run(tmp_path, "trainer.launcher=virtual", *typed)["steps_per_epoch"] == 4
+    result = run(tmp_path, "trainer.launcher=virtual", "compressor=onebit", *typed)
+    assert result["steps_per_epoch"] == 4
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     first, second = [line["loss"] for line in lines if line["event"] == "train"]
     assert first == second
+    batch = 100 / result["seconds"]["step"]["mean"]
+    assert (result["samples_per_second"], result["tokens_per_second"]) == (batch, 8 * batch)
+    residual = 4 * result["parameters"] / 2**20
+    assert 0.9 * residual < result["state_mib"] <= 1.1 * residual < result["peak_mib"] < 2**14
+
+
+def test_a_worker_of_many_in_a_process_remembers_as_much_as_alone(tmp_path: Path) -> None:
+    short = ["trainer.launcher=virtual", "compressor=top_k", "trainer.max_steps=1"]
+    alone, four = (run(tmp_path / n, *short, f"trainer.gpus={n}")["state_mib"] for n in "14")
+    assert 0 < alone == four
+
+
+def test_the_peak_is_of_this_run() -> None:
+    """A sweep's earlier row may have taken more, in the same process."""
+    device = torch.device("cpu")
+    torch.ones(2**27).sum()  # 512 MiB
+    before = peak_bytes(device)
+    give_back_freed_memory()
+    reset_peak(device)
+    assert peak_bytes(device) < before - 2**28

@@ -135,7 +135,7 @@ def draw_scaling(drawn: Drawn) -> Figure | None:
     Each group of rows has a panel, with two logarithmic axes. Return None if no group has a run
     of one worker.
     """
-    timed = [s for s in drawn.series if s.values("images_per_second")]
+    timed = [s for s in drawn.series if s.values("samples_per_second")]
     groups = {
         group: [s for s in timed if s.group == group]
         for group in dict.fromkeys(s.group for s in timed)
@@ -176,7 +176,7 @@ def _base(series: Sequence[Series]) -> float | None:
     alone = [s for s in series if workers_of(s) == 1]
     exact = [s for s in alone if s.family == "none"]
     return max(
-        (float(np.mean(s.values("images_per_second"))) for s in exact or alone), default=None
+        (float(np.mean(s.values("samples_per_second"))) for s in exact or alone), default=None
     )
 
 
@@ -185,7 +185,7 @@ def _panel(ax: Axes, series: Sequence[Series], base: float, every: Sequence[Seri
     for method in methods:
         members = sorted((s for s in series if method_of(s) == method), key=workers_of)
         workers = [workers_of(s) for s in members]
-        rates = [np.array(s.values("images_per_second")) / base for s in members]
+        rates = [np.array(s.values("samples_per_second")) / base for s in members]
         means = np.array([rate.mean() for rate in rates])
         error = [means - [rate.min() for rate in rates], [rate.max() for rate in rates] - means]
         ax.errorbar(

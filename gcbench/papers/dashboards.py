@@ -1,11 +1,4 @@
-#!/usr/bin/env python3
-"""Make W&B dashboards: a workspace and a report with the same panels, for any runs of gcbench.
-
-    pip install '.[dashboards]'
-    scripts/dashboards my-team/gcbench                    # of all runs, and of each paper's
-    scripts/dashboards my-team/gcbench --paper powersgd   # of one paper's experiments
-    scripts/dashboards my-team/gcbench --name lr-sweep    # of runs with name=lr-sweep
-    scripts/dashboards my-team/gcbench --dry-run          # print specifications, without a server
+"""The command `gcbench dashboards`: a workspace and a report in W&B with the same panels.
 
 Runs that differ only in their seeds are one line: they are grouped by experiment, knobs and the
 identity of their configuration. Keys are those of gcbench/records/metrics.py.
@@ -13,16 +6,18 @@ identity of their configuration. Keys are those of gcbench/records/metrics.py.
 
 from __future__ import annotations
 
-import argparse
 import json
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
+from typing import Annotated, Any, NamedTuple
 
 from wandb.errors import Error as WandbError
 
+from gcbench.config import Arguments, ConfigError, read_arguments
 from gcbench.papers.claims import PAPERS
 from gcbench.records.metrics import BITS, EPOCH, SECONDS
 from gcbench.records.wandb_service import own_settings
+from gcbench.settings.marks import OneOf
 
 SCORES = ("test/accuracy", "test/perplexity", "test/loss", "train/loss")
 PHASES = ("data", "forward", "backward", "encode", "exchange", "wait", "decode", "update")
@@ -33,6 +28,37 @@ AXES = {
 }
 BITS_OF_STEP = ("per_step", "received_per_step", "shannon_per_step")
 GROUPED_BY = ("experiment", "label", "identity")  # keys of the configuration
+
+
+class Dashboards(Arguments):
+    """Make a workspace and a report in W&B with the same panels: of all runs and of each paper's,
+    or of those that are chosen. They need wandb-workspaces (pip install wandb-workspaces)."""
+
+    usage = "gcbench dashboards ENTITY/PROJECT [key=value ...]"
+    examples = """
+gcbench dashboards my-team/gcbench
+gcbench dashboards my-team/gcbench name=lr-sweep
+"""
+
+    paper: Annotated[str, OneOf(tuple(PAPERS))] | None = None
+    """runs of this paper's experiments only"""
+    name: str | None = None
+    """runs that were typed with this name= only"""
+    dry_run: bool = False
+    """true: prints the specifications as JSON, and changes nothing"""
+
+    def check(self) -> None:
+        """Raise ConfigError for what is no project, and for a name that W&B cannot look for."""
+        place = " ".join(self.plain)
+        if len(self.plain) != 1 or [*map(bool, place.split("/"))] != [True, True]:
+            raise ConfigError(f"{place}: type ENTITY/PROJECT, as in my-team/gcbench".lstrip(": "))
+        if self.name and self.paper:
+            raise ConfigError(f"name={self.name} paper={self.paper}: type only one of them")
+        if self.name and set(self.name) & set("<=>"):
+            raise ConfigError(
+                f"name={self.name}: W&B's filters of runs cannot read <, = or > in a name; type "
+                "one without them"
+            )
 
 
 def sections(wr: Any) -> Iterator[tuple[str, list[Any]]]:
@@ -128,55 +154,32 @@ def report(entity: str, project: str, runs: Selection) -> Any:
         entity=entity,
         project=project,
         title=runs.title,
-        description="Made by scripts/dashboards",
+        description="Made by gcbench dashboards",
         blocks=blocks,
     )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("project", help="ENTITY/PROJECT, for example my-team/gcbench")
-    only = parser.add_mutually_exclusive_group()
-    only.add_argument("--paper", choices=PAPERS, help="runs of this paper's experiments")
-    only.add_argument("--name", help="runs that were typed with this name=")
-    parser.add_argument(
-        "--dry-run",
-        action="store_true",
-        help="print the specifications as JSON, and change nothing",
-    )
-    typed = parser.parse_args()
-    entity, _, project = typed.project.partition("/")
-    if not (entity and project) or "/" in project:
-        parser.error(f"{typed.project}: type ENTITY/PROJECT, as in my-team/gcbench")
-    if typed.name and set(typed.name) & set("<=>"):
-        parser.error(
-            f"--name {typed.name}: W&B's filters of runs cannot read <, = or > in a name; type one "
-            "without them"
-        )
-    try:
-        import wandb_workspaces  # noqa: F401  # workspaces and reports need it
-    except ModuleNotFoundError as error:
-        parser.exit(1, f"dashboards: {error}; type pip install '.[dashboards]'\n")
-    if not typed.dry_run:
+def dashboards(typed: Sequence[str]) -> None:
+    """Make the dashboards that were asked for, or print what they would be."""
+    arguments = read_arguments(Dashboards, typed)
+    (place,) = arguments.plain
+    entity, _, project = place.partition("/")
+    if find_spec("wandb_workspaces") is None:
+        raise ConfigError("dashboards need wandb-workspaces; type pip install wandb-workspaces")
+    if not arguments.dry_run:
         own_settings()  # which W&B then uses, and not others that lie in the working directory
-    for runs in select_runs(typed.paper, typed.name):
+    for runs in select_runs(arguments.paper, arguments.name):
         for dashboard in (workspace(entity, project, runs), report(entity, project, runs)):
-            if typed.dry_run:
+            if arguments.dry_run:
                 print(json.dumps(specification(dashboard)))
                 continue
             try:
                 dashboard.save()
             except WandbError as error:
-                parser.exit(1, f"dashboards: {error}\n")
+                raise ConfigError(str(error)) from error
             print(dashboard.url)
 
 
 def specification(dashboard: Any) -> dict[str, Any]:
     """Return what would be sent to the server, validated by the library's own schema."""
     return dict(json.loads(dashboard._to_model().model_dump_json()))
-
-
-if __name__ == "__main__":
-    main()
