@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import NoReturn, TypeVar
 
 Value = TypeVar("Value")
+_IMPORTED_BY = os.getpid()
 
 
 def within(seconds: float | None, call: Callable[[], Value], otherwise: Value) -> Value:
@@ -38,5 +39,6 @@ def end_process(status: int) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):  # nobody reads it any more
             stream.flush()
-    atexit._run_exitfuncs()
+    if os.getpid() == _IMPORTED_BY:  # a fork has its parent's, which would remove what that needs
+        atexit._run_exitfuncs()
     os._exit(status)

@@ -32,7 +32,10 @@ CALLS = ("write", "create", "rename", "fsync", "mkdir")  # as numbered there
 ERRORS = (errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EROFS)
 NEW_NETWORK = 0x40000000  # CLONE_NEWNET
 # What two runs of the same numbers may differ in.
-UNEQUAL = "seconds ledger started finished resumed_step logged versions git machine".split()
+UNEQUAL = (
+    *"seconds ledger started finished resumed_step logged versions git machine".split(),
+    *"peak_mib memory/peak_mib samples_per_second tokens_per_second".split(),
+)
 
 
 class Fault(NamedTuple):
@@ -230,7 +233,7 @@ def _content_of(run: Path) -> Iterator[tuple[str, Any]]:
     if (run / "tensorboard").exists():
         events = EventAccumulator(str(run / "tensorboard"), size_guidance={"scalars": 0}).Reload()
         # Totals come after the result: a run that is killed between them is done without.
-        ends = ("bits/", "test/best_")
+        ends = ("bits/", "memory/", "test/best_")
         tags = [t for t in events.Tags()["scalars"] if t == BITS or not t.startswith(ends)]
         values = {tag: [(e.step, e.value) for e in events.Scalars(tag)] for tag in tags}
         yield from _leaves("tensorboard", values)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import torch
-from method_cases import aggregate, build_method, compose_method, flat, gradients
+from method_cases import aggregate, build_method, flat, gradients
 from nightly import each
+from sentence import config_of
 from torch import Tensor, nn
 
 from gcbench.compressors import State, build
@@ -62,8 +63,8 @@ def test_the_optimizer_has_the_coded_momentum(start: str) -> None:
     """If that starts from zero, what is left of the warm-up's momentum is added to it."""
     warm_up, steps = 3, 8
     frozen = ("optimizer=frozen_adam", f"optimizer.freeze_steps={warm_up}")
-    config = compose_method("onebit_adam", "bucket_size=16", f"momentum_start={start}", *frozen)
-    compressor = make(config["compressor"], "compressor")
+    typed = ("compressor=onebit_adam", "bucket_size=16", f"momentum_start={start}")
+    compressor = make(config_of(*typed, *frozen).compressor, "compressor")
     p, state = nn.Parameter(torch.zeros(10, 13)), State()
     optimizer = FrozenAdam([p], 0.01, [BETA, 0.999], 1e-8, 0.0, warm_up)
     at_the_end_of_the_warm_up = variance = torch.zeros(0)
@@ -95,5 +96,5 @@ def test_the_optimizer_has_the_coded_momentum(start: str) -> None:
 def test_momentum_and_warm_up_are_those_of_the_optimizer(
     overrides: tuple[str, ...], taken: tuple[float, int]
 ) -> None:
-    node = compose_method("onebit_adam", *overrides)["compressor"]
+    node = config_of("compressor=onebit_adam", *overrides).compressor
     assert (node["momentum"], node["dense_steps"]) == taken

@@ -36,7 +36,7 @@ def test_help_is_a_screen_and_names_every_subcommand(
     whole = typed("--help", "all")[1]
     for text in (typed("--help")[1], whole):
         for name, subcommand in cli.SUBCOMMANDS.items():
-            assert f"  {name:10}{subcommand.about}" in text.splitlines()
+            assert f"  {name:12}{subcommand.about}" in text.splitlines()
     assert whole.index("Subcommands") < whole.index("Groups")
     assert "$GCBENCH_DATA" in whole and "${" not in whole
     monkeypatch.setenv("COLUMNS", "60")

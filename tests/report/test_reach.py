@@ -154,8 +154,8 @@ def test_the_map_is_drawn_and_written_as_json(
     table.write_text(json.dumps({"parts": [{"link": "1gbit", "hosts": 2}, {"link": "open"}]}))
     assert measured_links(["outputs"]) == {("1gbit", 2)}
     files = said("figure=small/reach", "budget=cpu").split()
-    assert [Path(file).suffix for file in files] == [".svg", ".png", ".json"]
-    content = json.loads(Path(files[2]).read_text())
+    assert [Path(file).suffix for file in files] == [".svg", ".png", ".pdf", ".json"]
+    content = json.loads(Path(files[3]).read_text())
     place = np.searchsorted(content["rates"], 1e8)
     first = race.first(40, 4, link_at(content["rates"][place]))
     cell = content["maps"]["40"][content["workers"].index(4)][place]

@@ -28,8 +28,10 @@ from gcbench.config import (
     resolve_overrides,
 )
 from gcbench.config.choices import row_names
+from gcbench.example import Example
 from gcbench.papers.claims_report import Claims
 from gcbench.papers.command import read_report
+from gcbench.papers.dashboards import Dashboards
 from gcbench.papers.studies.study import make_study
 from gcbench.papers.study_figures import STUDIES
 from gcbench.papers.tables import tables_of
@@ -139,6 +141,8 @@ READERS: dict[str, Callable[[Sequence[str]], object]] = {
     "study": _study,
     "methods": lambda arguments: read_arguments(Methods, arguments),
     "check": lambda arguments: read_arguments(Check, arguments),
+    "dashboards": lambda arguments: read_arguments(Dashboards, arguments),
+    "example": lambda arguments: read_arguments(Example, arguments),
     "tune": _tune,
 }
 

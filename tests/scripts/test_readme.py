@@ -83,6 +83,7 @@ def test_pages_have_the_numbers_of_the_kept_tables(tmp_path: Path) -> None:
         shutil.copy(ROOT / page, tmp_path / page)
     shutil.copy(ROOT / "scripts" / "readme", tmp_path / "scripts")
     shutil.copytree(ROOT / "conf" / "compressor", tmp_path / "conf" / "compressor")
+    shutil.copy(ROOT / "conf" / "families.yaml", tmp_path / "conf")
     (tmp_path / METHODS).parent.mkdir(parents=True)
     shutil.copy(ROOT / METHODS, tmp_path / METHODS)
     for page in PAGES:
@@ -97,9 +98,11 @@ def test_pages_have_the_numbers_of_the_kept_tables(tmp_path: Path) -> None:
 
     new = tmp_path / "conf" / "compressor" / "new.yaml"
     new.write_text("# @package _global_\n# New (Who et al., 2026): a thing.\n", encoding="utf-8")
+    with (tmp_path / "conf" / "families.yaml").open("a", encoding="utf-8") as families:
+        families.write("    new: [3, 'no', 'no']\n")
     assert f"{METHODS} differs" in check(tmp_path).stderr
     subprocess.run([sys.executable, str(tmp_path / "scripts" / "readme")], check=True)
-    row = "- `new` (ours): New (Who et al., 2026): a thing."
+    row = "- `new` (ours; 3 bits, all-gather): New (Who et al., 2026): a thing."
     assert row in (tmp_path / METHODS).read_text(encoding="utf-8")
     assert check(tmp_path).returncode == 0
 
