@@ -9,6 +9,7 @@ from torch import Tensor
 
 from gcbench.codecs.kernels import kernel
 from gcbench.compressors import Grads, State
+from gcbench.config import ConfigError
 
 
 @kernel
@@ -82,6 +83,32 @@ def blank(tensors: Sequence[Tensor], bad: Tensor) -> None:
             x.fill_(torch.nan)
         return
     torch._foreach_mul_(list(tensors), torch.where(bad, torch.nan, 1.0)[0])
+
+
+def refuse_difference(verdict: int, worker: int) -> None:
+    """Raise ConfigError for a verdict of `judge` that is not 0."""
+    if verdict > 0:
+        step, other = divmod(verdict, 1 << 32)
+        raise ConfigError(
+            f"worker {worker} has made {step} exchanges with this compressor, and another one "
+            f"{other}; type load_state_dict on every worker, with what it saved after the same step"
+        )
+    if verdict < 0:
+        raise ConfigError(
+            "p.grad differed between workers when gradients were added to it, so that it did "
+            "not hold an update; type optimizer.zero_grad() after optimizer.step(), and "
+            "no_sync() for all micro-batches but the last"
+        )
+
+
+def sum_of(tensors: Sequence[Tensor], like: Tensor) -> Tensor:
+    """Return the sum of all values as `[1]`; 0 if it is not finite."""
+    sums = [x.sum(dtype=torch.float32) for x in tensors]
+    return (
+        torch.stack([torch.zeros((), device=like.device), *sums])
+        .sum(0, keepdim=True)
+        .nan_to_num(0, 0, 0)
+    )
 
 
 def _tensors(state: State) -> Iterator[tuple[int, int, str, Tensor]]:

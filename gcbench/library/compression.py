@@ -29,7 +29,7 @@ from gcbench.compressors import (
 from gcbench.compressors.matrices import StacksOfMatrices
 from gcbench.compressors.virtual import aggregate, state_bytes
 from gcbench.config import ConfigError
-from gcbench.library.agreement import choose, judge, tell
+from gcbench.library.agreement import choose, judge, refuse_difference, sum_of, tell
 from gcbench.library.errors import Errors
 from gcbench.library.states import (
     by_name,
@@ -283,36 +283,10 @@ class Compression(ABC):
         """
         if group is not None:
             number = count(exchange.seed, exchange.step, self._device)
-            told = tell(bad, number, None if earlier is None else _sum(earlier, bad))
+            told = tell(bad, number, None if earlier is None else sum_of(earlier, bad))
             dist.all_reduce(told, dist.ReduceOp.MAX, group)
             bad = judge(told, number, self._verdict)
             self._arrived_verdict.copy_(self._verdict, non_blocking=True)
-            self._refuse_difference(int(self._arrived_verdict))
+            refuse_difference(int(self._arrived_verdict), self._identity["worker"])
         exchange.state = choose(bad, exchange.state, state)
         return bad
-
-    def _refuse_difference(self, verdict: int) -> None:
-        """Raise ConfigError as `_keep` does; the verdict is that of `judge`, or 0."""
-        if verdict > 0:
-            step, other = divmod(verdict, 1 << 32)
-            raise ConfigError(
-                f"worker {self._identity['worker']} has made {step} exchanges with this "
-                f"compressor, and another one {other}; type load_state_dict on every worker, "
-                "with what it saved after the same step"
-            )
-        if verdict < 0:
-            raise ConfigError(
-                "p.grad differed between workers when gradients were added to it, so that it did "
-                "not hold an update; type optimizer.zero_grad() after optimizer.step(), and "
-                "no_sync() for all micro-batches but the last"
-            )
-
-
-def _sum(tensors: Sequence[Tensor], like: Tensor) -> Tensor:
-    """Return the sum of all values as `[1]`; 0 if it is not finite."""
-    sums = [x.sum(dtype=torch.float32) for x in tensors]
-    return (
-        torch.stack([torch.zeros((), device=like.device), *sums])
-        .sum(0, keepdim=True)
-        .nan_to_num(0, 0, 0)
-    )
