@@ -227,7 +227,8 @@ def test_ctrl_c_leaves_an_interrupted_result_and_a_run_that_resumes(tmp_path: Pa
 def test_ctrl_c_while_modules_are_imported_is_quiet(tmp_path: Path) -> None:
     # A command that is not over before the signal comes, however busy the machine is.
     endless = [*QUICK, "trainer.epochs=2000", "trainer.launcher=virtual"]
-    typed = [sys.executable, "-X", "importtime", "-m", "gcbench", *endless]
+    own = ["env", "--default-signal=INT"]  # which a job in the background of a shell ignores
+    typed = [*own, sys.executable, "-X", "importtime", "-m", "gcbench", *endless]
     for module in ("argparse", "torch.nn"):  # the first, and within torch
         with subprocess.Popen(typed, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as begun:
             assert begun.stderr
