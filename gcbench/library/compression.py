@@ -287,6 +287,9 @@ class Compression(ABC):
             dist.all_reduce(told, dist.ReduceOp.MAX, group)
             bad = judge(told, number, self._verdict)
             self._arrived_verdict.copy_(self._verdict, non_blocking=True)
-            refuse_difference(int(self._arrived_verdict), self._identity["worker"])
+            self._refuse_difference(int(self._arrived_verdict))
         exchange.state = choose(bad, exchange.state, state)
         return bad
+
+    def _refuse_difference(self, verdict: int) -> None:
+        refuse_difference(verdict, self._identity["worker"])
