@@ -203,7 +203,7 @@ Parameters = Sequence[Tensor]
 
 
 class Method(Protocol):
-    """What kernels need of a method; it can be a key of a dict."""
+    """The part of a method that kernels read; it can be a key of a dict."""
 
     @property
     def base(self) -> int: ...
