@@ -37,15 +37,16 @@ class Errors:
     def compare(self, mean: Tensor, update: Grads) -> None:
         """Measure an update; one that is shorter than the mean is this worker's shard of it."""
         y = torch.cat([x.flatten() for x in update.values()])
-        x = mean if len(y) == len(mean) else mean.view(self._comm.workers, -1)[self._rank]
+        x = (
+            mean
+            if len(y) == len(mean)
+            else mean.view(self._comm.workers, -1)[self._comm.local.start]
+        )
         squares = torch.stack([(y - x).square().sum(), x.square().sum()])
         self._squares = squares if self._squares is None else self._squares + squares
 
-    @property
-    def _rank(self) -> int:
-        return self._comm.local.start
-
     def last(self) -> float:
+        """Return the error that was measured last; NaN before."""
         if self._every is None:
             raise ConfigError("error(): nothing is measured; type compress(..., error_every=50)")
         if self._squares is None:

@@ -163,8 +163,8 @@ class LocalSteps(InnerSteps, Checked):
         if compressor.properties.scope == "global":
             raise ValueError(
                 f"estimator.fragments={self.fragments} sends tensors in parts, and this method "
-                "must see all of them at once (its scope is global, see gcbench methods); type "
-                "estimator.fragments=1"
+                "must see all of them at once (its scope is global, see gcbench methods NAME); "
+                "type estimator.fragments=1"
             )
         if trainer.record_gradients:
             raise ValueError(

@@ -267,7 +267,7 @@ def overlap_obstacle(compressor: Compressor, estimator: Estimator, alone: bool) 
     if compressor.properties.scope == "global":
         return (
             "trainer.overlap=true sends tensors as their gradients arrive, and this method must "
-            "see all of them at once (its scope is global, see gcbench methods); type "
+            "see all of them at once (its scope is global, see gcbench methods NAME); type "
             "trainer.double_buffering=true, which hides any method's exchange, or "
             "trainer.overlap=false"
         )
