@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from functools import cache
 from numbers import Integral
-from typing import Any
+from typing import Any, TypeVar
 
 import torch.distributed as dist
 from torch import nn
@@ -39,6 +39,8 @@ from gcbench.records.summary import advice_on_share, share_in_words
 from gcbench.settings.fields import hints_of, refusal
 from gcbench.settings.run import RunSettings
 from gcbench.settings.trainer import TrainerSettings
+
+Handle = TypeVar("Handle", bound=Compression)
 
 
 def compress(
@@ -136,10 +138,7 @@ def compress(
             ones; says what to type.
     """
     seed = int(seed) if isinstance(seed, Integral) else seed  # also one of NumPy
-    if problem := refusal("seed", seed, hints_of(RunSettings)["seed"]) or refusal(
-        "error_every", error_every, hints_of(TrainerSettings)["error_every"]
-    ):
-        raise ConfigError(problem)
+    refuse_values(seed, error_every)
     if isinstance(module, FSDPModule):
         refuse_fsdp(module, replicas)
         if shards_of(module) == 1 and replicas is None:
@@ -148,12 +147,12 @@ def compress(
                 "compressed; start more processes, or type compress with replicas=",
                 stacklevel=2,
             )
-        method, config = _make_compressor(compressor, knobs)
+        method, config = make_method(compressor, knobs)
         if not is_carried(method, between_nodes=replicas is not None):
             raise ConfigError(_name_carried(method, compressor, knobs, replicas))
         _warn_if_mostly_whole(method, config, shapes_of_groups(module, replicas))
-        _use_codecs(codec_backend, module)
-        return _named(
+        use_codecs(codec_backend, module)
+        return named(
             FsdpCompression(module, method, seed, replicas, error_every), compressor, knobs
         )
     if hasattr(module, "_orig_mod"):
@@ -169,23 +168,31 @@ def compress(
     if replicas is not None:
         raise ConfigError("replicas: only modules of fully_shard take them; leave them out")
     refuse_ddp(module)
-    method, config = _make_compressor(compressor, knobs)
+    method, config = make_method(compressor, knobs)
     refuse_nodes(module, method)
     refuse_unused(module, method)
     _warn_if_mostly_whole(method, config, [*shapes_of(module).values()])
-    _use_codecs(codec_backend, module)
-    return _named(DdpCompression(module, method, seed, error_every), compressor, knobs)
+    use_codecs(codec_backend, module)
+    return named(DdpCompression(module, method, seed, error_every), compressor, knobs)
 
 
-def _named(
-    handle: Compression, compressor: str | Compressor, knobs: Mapping[str, Any]
-) -> Compression:
+def refuse_values(seed: int, error_every: int | None) -> None:
+    """Raise ConfigError for values that these cannot have in a run either."""
+    if problem := refusal("seed", seed, hints_of(RunSettings)["seed"]) or refusal(
+        "error_every", error_every, hints_of(TrainerSettings)["error_every"]
+    ):
+        raise ConfigError(problem)
+
+
+def named(handle: Handle, compressor: str | Compressor, knobs: Mapping[str, Any]) -> Handle:
+    """Return the handle, which now has the name of what was typed."""
     if isinstance(compressor, str):
         handle.name = " ".join([compressor, *(f"{key}={value}" for key, value in knobs.items())])
     return handle
 
 
-def _use_codecs(asked: str, module: nn.Module) -> None:
+def use_codecs(asked: str, module: nn.Module) -> None:
+    """Use the codecs that were asked for; warn if `auto` cannot have compiled ones."""
     device = next(module.parameters()).device.type
     backend = choose_codec_backend(asked, device, find_compiler() is not None, "codec_backend")
     try:
@@ -199,7 +206,7 @@ def _use_codecs(asked: str, module: nn.Module) -> None:
         use_backend("eager")
 
 
-def _make_compressor(
+def make_method(
     compressor: str | Compressor, knobs: Mapping[str, Any]
 ) -> tuple[Compressor, Config]:
     """Return the compressor and its configuration, which is empty for a given Compressor."""
