@@ -3,6 +3,7 @@
 In a script or a notebook:
 
 - `compress(ddp, "powersgd", rank=2)`: use a compressor in your own training loop;
+- `comm_hook("powersgd", rank=2)`: the same for whoever calls `ddp.register_comm_hook`;
 - `run("model=resnet20", "compressor=qsgd", bits=4)`: train once and return the result;
 - `sweep("compressor=qsgd", bits=[2, 4, 8])`: run a grid and return all results;
 - `load_runs("outputs")`: load recorded runs as a pandas DataFrame.
@@ -16,15 +17,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from gcbench.library.comm_hook import comm_hook
     from gcbench.library.compress import compress
     from gcbench.library.compression import Compression
     from gcbench.library.frames import load_runs
     from gcbench.library.runs import run, sweep
 
-__all__ = ["Compression", "compress", "load_runs", "run", "sweep"]
+__all__ = ["Compression", "comm_hook", "compress", "load_runs", "run", "sweep"]
 
 _MODULES = {
     "Compression": "gcbench.library.compression",
+    "comm_hook": "gcbench.library.comm_hook",
     "compress": "gcbench.library.compress",
     "load_runs": "gcbench.library.frames",
     "run": "gcbench.library.runs",

@@ -135,11 +135,7 @@ def compress(
         ConfigError: if the module, the compressor or a knob does not fit, or workers have different
             ones; says what to type.
     """
-    seed = int(seed) if isinstance(seed, Integral) else seed  # also one of NumPy
-    if problem := refusal("seed", seed, hints_of(RunSettings)["seed"]) or refusal(
-        "error_every", error_every, hints_of(TrainerSettings)["error_every"]
-    ):
-        raise ConfigError(problem)
+    seed = read_seed(seed, error_every)
     if isinstance(module, FSDPModule):
         refuse_fsdp(module, replicas)
         if shards_of(module) == 1 and replicas is None:
@@ -148,14 +144,14 @@ def compress(
                 "compressed; start more processes, or type compress with replicas=",
                 stacklevel=2,
             )
-        method, config = _make_compressor(compressor, knobs)
+        method, config = make_with_knobs(compressor, knobs)
         if not is_carried(method, between_nodes=replicas is not None):
             raise ConfigError(_name_carried(method, compressor, knobs, replicas))
         _warn_if_mostly_whole(method, config, shapes_of_groups(module, replicas))
         _use_codecs(codec_backend, module)
-        return _named(
-            FsdpCompression(module, method, seed, replicas, error_every), compressor, knobs
-        )
+        handle = FsdpCompression(module, method, seed, replicas, error_every)
+        handle.name = name_of(compressor, knobs)
+        return handle
     if hasattr(module, "_orig_mod"):
         raise ConfigError(
             "torch.compile made this module, which has no hooks; type compress before torch.compile"
@@ -168,21 +164,44 @@ def compress(
         )
     if replicas is not None:
         raise ConfigError("replicas: only modules of fully_shard take them; leave them out")
-    refuse_ddp(module)
-    method, config = _make_compressor(compressor, knobs)
-    refuse_nodes(module, method)
-    refuse_unused(module, method)
-    _warn_if_mostly_whole(method, config, [*shapes_of(module).values()])
-    _use_codecs(codec_backend, module)
-    return _named(DdpCompression(module, method, seed, error_every), compressor, knobs)
+    return compress_ddp(module, compressor, seed, codec_backend, error_every, knobs)
 
 
-def _named(
-    handle: Compression, compressor: str | Compressor, knobs: Mapping[str, Any]
-) -> Compression:
-    if isinstance(compressor, str):
-        handle.name = " ".join([compressor, *(f"{key}={value}" for key, value in knobs.items())])
+def compress_ddp(
+    ddp: DistributedDataParallel,
+    compressor: str | Compressor,
+    seed: int,
+    codec_backend: str,
+    error_every: int | None,
+    knobs: Mapping[str, Any],
+) -> DdpCompression:
+    """Do what `compress` does with a DDP."""
+    refuse_ddp(ddp)
+    method, config = make_with_knobs(compressor, knobs)
+    refuse_nodes(ddp, method)
+    refuse_unused(ddp, method)
+    _warn_if_mostly_whole(method, config, [*shapes_of(ddp).values()])
+    _use_codecs(codec_backend, ddp)
+    handle = DdpCompression(ddp, method, seed, error_every)
+    handle.name = name_of(compressor, knobs)
     return handle
+
+
+def read_seed(seed: int, error_every: int | None) -> int:
+    """Return the user's seed, also one of NumPy. Raises ConfigError for a wrong argument."""
+    seed = int(seed) if isinstance(seed, Integral) else seed
+    if problem := refusal("seed", seed, hints_of(RunSettings)["seed"]) or refusal(
+        "error_every", error_every, hints_of(TrainerSettings)["error_every"]
+    ):
+        raise ConfigError(problem)
+    return seed
+
+
+def name_of(compressor: str | Compressor, knobs: Mapping[str, Any]) -> str:
+    """Return what was typed for a compressor, or the class of a given one."""
+    if not isinstance(compressor, str):
+        return type(compressor).__name__
+    return " ".join([compressor, *(f"{key}={value}" for key, value in knobs.items())])
 
 
 def _use_codecs(asked: str, module: nn.Module) -> None:
@@ -199,7 +218,7 @@ def _use_codecs(asked: str, module: nn.Module) -> None:
         use_backend("eager")
 
 
-def _make_compressor(
+def make_with_knobs(
     compressor: str | Compressor, knobs: Mapping[str, Any]
 ) -> tuple[Compressor, Config]:
     """Return the compressor and its configuration, which is empty for a given Compressor."""
