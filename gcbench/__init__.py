@@ -3,6 +3,7 @@
 In a script or a notebook:
 
 - `compress(ddp, "powersgd", rank=2)`: use a compressor in your own training loop;
+- `comm_hook("powersgd", rank=2)`: the same for whoever calls `ddp.register_comm_hook`;
 - `compress_weights(model, "qsgd", bits=4)`: let FSDP2 gather weights in a code of differences;
 - `local_steps(model, optimizer, every=30)`: let workers train alone between exchanges (DiLoCo);
 - `join()`: be in torch's default process group, also after torchrun has restarted the processes;
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gcbench.launch.meeting import join
+    from gcbench.library.comm_hook import comm_hook
     from gcbench.library.compress import compress
     from gcbench.library.compression import Compression
     from gcbench.library.frames import load_runs
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Compression",
+    "comm_hook",
     "compress",
     "compress_weights",
     "join",
@@ -40,6 +43,7 @@ __all__ = [
 
 _MODULES = {
     "Compression": "gcbench.library.compression",
+    "comm_hook": "gcbench.library.comm_hook",
     "compress": "gcbench.library.compress",
     "compress_weights": "gcbench.library.weights",
     "join": "gcbench.launch.meeting",

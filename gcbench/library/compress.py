@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from functools import cache
 from numbers import Integral
-from typing import Any, TypeVar
+from typing import Any
 
 import torch.distributed as dist
 from torch import nn
@@ -40,8 +40,6 @@ from gcbench.records.summary import advice_on_share, share_in_words
 from gcbench.settings.fields import hints_of, refusal
 from gcbench.settings.run import RunSettings
 from gcbench.settings.trainer import TrainerSettings
-
-Handle = TypeVar("Handle", bound=Compression)
 
 
 def compress(
@@ -144,8 +142,7 @@ def compress(
         ConfigError: if the module, the compressor or a knob does not fit, or workers have different
             ones; says what to type.
     """
-    seed = int(seed) if isinstance(seed, Integral) else seed  # also one of NumPy
-    refuse_values(seed, error_every)
+    seed = read_seed(seed, error_every)
     if isinstance(module, FSDPModule):
         refuse_fsdp(module, replicas)
         if shards_of(module) == 1 and replicas is None:
@@ -161,12 +158,13 @@ def compress(
             raise ConfigError(_name_carried(method, compressor, knobs))
         _warn_if_mostly_whole(method, config, shapes_of_groups(module, replicas))
         use_codecs(codec_backend, module)
-        made = (
+        handle = (
             FlatCompression(module, method, seed, error_every)
             if replicas is None
             else NamedCompression(module, method, seed, replicas, error_every)
         )
-        return named(made, compressor, knobs)
+        handle.name = name_of(compressor, knobs)
+        return handle
     if hasattr(module, "_orig_mod"):
         raise ConfigError(
             "torch.compile made this module, which has no hooks; type compress before torch.compile"
@@ -179,28 +177,44 @@ def compress(
         )
     if replicas is not None:
         raise ConfigError("replicas: only modules of fully_shard take them; leave them out")
-    refuse_ddp(module)
+    return compress_ddp(module, compressor, seed, codec_backend, error_every, knobs)
+
+
+def compress_ddp(
+    ddp: DistributedDataParallel,
+    compressor: str | Compressor,
+    seed: int,
+    codec_backend: str,
+    error_every: int | None,
+    knobs: Mapping[str, Any],
+) -> DdpCompression:
+    """Do what `compress` does with a DDP."""
+    refuse_ddp(ddp)
     method, config = make_method(compressor, knobs)
-    refuse_nodes(module, method)
-    refuse_unused(module, method)
-    _warn_if_mostly_whole(method, config, [*shapes_of(module).values()])
-    use_codecs(codec_backend, module)
-    return named(DdpCompression(module, method, seed, error_every), compressor, knobs)
+    refuse_nodes(ddp, method)
+    refuse_unused(ddp, method)
+    _warn_if_mostly_whole(method, config, [*shapes_of(ddp).values()])
+    use_codecs(codec_backend, ddp)
+    handle = DdpCompression(ddp, method, seed, error_every)
+    handle.name = name_of(compressor, knobs)
+    return handle
 
 
-def refuse_values(seed: int, error_every: int | None) -> None:
-    """Raise ConfigError for values that these cannot have in a run either."""
+def read_seed(seed: int, error_every: int | None) -> int:
+    """Return the user's seed, also one of NumPy. Raises ConfigError for a wrong argument."""
+    seed = int(seed) if isinstance(seed, Integral) else seed
     if problem := refusal("seed", seed, hints_of(RunSettings)["seed"]) or refusal(
         "error_every", error_every, hints_of(TrainerSettings)["error_every"]
     ):
         raise ConfigError(problem)
+    return seed
 
 
-def named(handle: Handle, compressor: str | Compressor, knobs: Mapping[str, Any]) -> Handle:
-    """Return the handle, which now has the name of what was typed."""
-    if isinstance(compressor, str):
-        handle.name = " ".join([compressor, *(f"{key}={value}" for key, value in knobs.items())])
-    return handle
+def name_of(compressor: str | Compressor, knobs: Mapping[str, Any]) -> str:
+    """Return what was typed for a compressor, or the class of a given one."""
+    if not isinstance(compressor, str):
+        return type(compressor).__name__
+    return " ".join([compressor, *(f"{key}={value}" for key, value in knobs.items())])
 
 
 def use_codecs(asked: str, module: nn.Module) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from numbers import Integral
 from typing import Any, ClassVar
 
 import torch
@@ -22,7 +21,7 @@ from gcbench.compressors.matrices import shapes_of_parameters
 from gcbench.config import ConfigError
 from gcbench.launch.checks import refuse_complex
 from gcbench.library.agreement import blank
-from gcbench.library.compress import make_method, named, refuse_values, use_codecs
+from gcbench.library.compress import make_method, name_of, read_seed, use_codecs
 from gcbench.library.compression import Exchange
 from gcbench.library.joint import JointCompression
 from gcbench.library.states import name_without_wrappers, not_a_state, refuse_other_tensors
@@ -89,8 +88,7 @@ def local_steps(
     Raises:
         ConfigError: as `compress` does.
     """
-    seed = int(seed) if isinstance(seed, Integral) else seed
-    refuse_values(seed, error_every)
+    seed = read_seed(seed, error_every)
     _refuse(model, optimizer)
     method, _ = make_method(compressor, knobs)
     try:
@@ -99,9 +97,9 @@ def local_steps(
     except ValueError as error:
         raise ConfigError(str(error).replace("estimator.", "")) from error
     use_codecs(codec_backend, model)
-    return named(
-        LocalTraining(model, optimizer, steps, method, seed, error_every), compressor, knobs
-    )
+    handle = LocalTraining(model, optimizer, steps, method, seed, error_every)
+    handle.name = name_of(compressor, knobs)
+    return handle
 
 
 class LocalTraining(JointCompression):
