@@ -261,15 +261,13 @@ def _name_carried(
     method: Compressor, compressor: str | Compressor, knobs: Mapping[str, Any]
 ) -> str:
     """Return the error message for a method that a reduce-scatter cannot use; it lists others."""
-    name = f"compressor={compressor}" if isinstance(compressor, str) else repr(compressor)
-    overrides = [name, *(f"{key}={value}" for key, value in knobs.items())]
     why = (
         "a reduce-scatter takes codes of one length, each of one shard, and this sends others"
         if method.properties.divisible
         else "fully_shard cuts gradients into shards, and this needs them whole"
     )
     return (
-        f"{' '.join(overrides)}: {why}; type compress(DistributedDataParallel(model)"
+        f"compressor={name_of(compressor, knobs)}: {why}; type compress(DistributedDataParallel(model)"
         ", ...), replicas=... to shard inside of nodes and compress between them, or one of these "
         f"methods with their default settings: {', '.join(_carried_choices())}"
     )
