@@ -267,16 +267,10 @@ def _name_carried(
         else "fully_shard cuts gradients into shards, and this needs them whole"
     )
     return (
-        f"{typed(compressor, knobs)}: {why}; type compress(DistributedDataParallel(model)"
-        ", ...), replicas=... to shard inside of nodes and compress between them, or one of these "
-        f"methods with their default settings: {', '.join(_carried_choices())}"
+        f"compressor={name_of(compressor, knobs)}: {why}; type compress(DistributedDataParallel("
+        "model), ...), replicas=... to shard inside of nodes and compress between them, or one of "
+        f"these methods with their default settings: {', '.join(_carried_choices())}"
     )
-
-
-def typed(compressor: str | Compressor, knobs: Mapping[str, Any]) -> str:
-    """Return a method and its knobs as a command has them."""
-    name = f"compressor={compressor}" if isinstance(compressor, str) else repr(compressor)
-    return " ".join([name, *(f"{key}={value}" for key, value in knobs.items())])
 
 
 @cache

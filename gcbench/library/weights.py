@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from numbers import Integral
 from typing import Any, ClassVar
 
 import torch
@@ -24,7 +23,7 @@ from gcbench.compressors.matrices import SmallTensorsWhole
 from gcbench.compressors.other_exchanges import Cast
 from gcbench.compressors.wrappers import CheckedGradients
 from gcbench.config import ConfigError
-from gcbench.library.compress import make_method, named, refuse_values, typed, use_codecs
+from gcbench.library.compress import make_method, name_of, read_seed, use_codecs
 from gcbench.library.compression import Exchange
 from gcbench.library.fsdp import (
     device_of,
@@ -84,8 +83,7 @@ def compress_weights(
     Raises:
         ConfigError: as `compress` does.
     """
-    seed = int(seed) if isinstance(seed, Integral) else seed
-    refuse_values(seed, None)
+    seed = read_seed(seed, None)
     if not isinstance(module, FSDPModule):
         raise ConfigError(
             f"{type(module).__name__}: fully_shard did not shard it, so that no weights are "
@@ -96,16 +94,15 @@ def compress_weights(
     code = _code_of(method)
     if code is None:
         raise ConfigError(
-            f"{typed(compressor, knobs)}: weights are gathered in a code of each shard, and this "
-            "sends something else, or keeps a residual; type compress_weights(model, 'qsgd', "
-            "bits=4), or exchange=gather code=fixed error_feedback=false"
+            f"compressor={name_of(compressor, knobs)}: weights are gathered in a code of each "
+            "shard, and this sends something else, or keeps a residual; type "
+            "compress_weights(model, 'qsgd', bits=4), or exchange=gather code=fixed "
+            "error_feedback=false"
         )
     use_codecs(codec_backend, module)
-    return named(
-        WeightCompression(module, method, *code, seed=seed, differences=differences),
-        compressor,
-        knobs,
-    )
+    handle = WeightCompression(module, method, *code, seed=seed, differences=differences)
+    handle.name = name_of(compressor, knobs)
+    return handle
 
 
 @dataclass
