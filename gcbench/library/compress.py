@@ -267,8 +267,8 @@ def _name_carried(
         else "fully_shard cuts gradients into shards, and this needs them whole"
     )
     return (
-        f"compressor={name_of(compressor, knobs)}: {why}; type compress(DistributedDataParallel(model)"
-        ", ...), replicas=... to shard inside of nodes and compress between them, or one of these "
+        f"compressor={name_of(compressor, knobs)}: {why}; type "
+        "compress(DistributedDataParallel(model), ...), replicas=... to shard inside of nodes and compress between them, or one of these "
         f"methods with their default settings: {', '.join(_carried_choices())}"
     )
 

@@ -94,8 +94,8 @@ def compress_weights(
     code = _code_of(method)
     if code is None:
         raise ConfigError(
-            f"compressor={name_of(compressor, knobs)}: weights are gathered in a code of each shard, and this "
-            "sends something else, or keeps a residual; type compress_weights(model, 'qsgd', "
+            f"compressor={name_of(compressor, knobs)}: weights are gathered in a code of each "
+            "shard, and this sends something else, or keeps a residual; type compress_weights(model, 'qsgd', "
             "bits=4), or exchange=gather code=fixed error_feedback=false"
         )
     use_codecs(codec_backend, module)
