@@ -269,7 +269,8 @@ def _name_carried(
     return (
         f"compressor={name_of(compressor, knobs)}: {why}; type "
         "compress(DistributedDataParallel(model), ...), replicas=... to shard inside of nodes and "
-        f"compress between them, or one of these methods with their default settings: {', '.join(_carried_choices())}"
+        "compress between them, or one of these methods with their default settings: "
+        f"{', '.join(_carried_choices())}"
     )
 
 

@@ -96,7 +96,8 @@ def compress_weights(
         raise ConfigError(
             f"compressor={name_of(compressor, knobs)}: weights are gathered in a code of each "
             "shard, and this sends something else, or keeps a residual; type "
-            "compress_weights(model, 'qsgd', bits=4), or exchange=gather code=fixed error_feedback=false"
+            "compress_weights(model, 'qsgd', bits=4), or exchange=gather code=fixed "
+            "error_feedback=false"
         )
     use_codecs(codec_backend, module)
     handle = WeightCompression(module, method, *code, seed=seed, differences=differences)
