@@ -122,7 +122,8 @@ class ScatterExchange:
     The owner, too, applies what it sent, so that replicas are bitwise identical. A worker receives
     W - 1 coded shards and W - 1 shards of means; with `code_means`, this is about as much as two
     coded gradients for any number of workers. If the code is biased, the owner corrects it by error
-    feedback; its residual is the error of the second coding of its shard.
+    feedback (unless `correct` is false); its residual is the error of the second coding of its
+    shard.
 
     All shards have the same size, so buckets run through the whole gradient, which is padded with
     zeros at its end.
@@ -130,6 +131,7 @@ class ScatterExchange:
 
     codec: Codec
     code_means: bool  # whether means are coded, too, rather than sent in fp32
+    correct: bool = True  # whether the owner makes up for a biased second coding
 
     @property
     def properties(self) -> Properties:
@@ -141,7 +143,7 @@ class ScatterExchange:
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         x = flatten(grads)
-        size = self._shard_size(x.shape[1], comm.workers)
+        size = shard_size(x.shape[1], comm.workers)
         padded = F.pad(x, (0, comm.workers * size - x.shape[1]))
         mean, decode_sent = average_shards(self.codec, padded, comm, step)
         update, state = self._send_on(mean, state, comm, step)
@@ -166,14 +168,15 @@ class ScatterExchange:
         everyone = comm.gather(message)
         update = mean.new_zeros(comm.workers, size)
         self.codec.decode_add(everyone, segments, update)
-        if self.codec.properties.unbiased:
+        if self.codec.properties.unbiased or not self.correct:
             return update, state
         residual = corrected - update[step.workers.start : step.workers.stop]
         return update, State(state.shared, {"shard": residual}, state.inner)
 
-    def _shard_size(self, n: int, workers: int) -> int:
-        """Return a shard's size, a multiple of 8 so that only the last shard's code is padded."""
-        return 8 * -(-n // (8 * workers))
+
+def shard_size(n: int, workers: int) -> int:
+    """Return a shard's size, a multiple of 8 so that only the last shard's code is padded."""
+    return 8 * -(-n // (8 * workers))
 
 
 def average_shards(
