@@ -74,7 +74,9 @@ def to_float_codes(x: Tensor, form: FloatFormat, words: Tensor | None = None) ->
 
 def of_float_codes(codes: Tensor, form: FloatFormat) -> Tensor:
     """Return the float32 values of codes, int32, of formats without infinities."""
-    sign = form.bits - 1
-    magnitudes = (codes & ((1 << sign) - 1)) << (23 - form.mantissa_bits)
-    bits = magnitudes | ((codes >> sign) << 31)
-    return bits.view(torch.float32) * 2.0 ** (127 - form.bias)
+    sign, dropped = form.bits - 1, 23 - form.mantissa_bits
+    magnitudes = codes & ((1 << sign) - 1)
+    normal = ((magnitudes << dropped) + ((127 - form.bias) << 23)).view(torch.float32)
+    small = magnitudes.to(torch.float32) * 2.0 ** (1 - form.bias - form.mantissa_bits)
+    values = torch.where(magnitudes < 1 << form.mantissa_bits, small, normal)
+    return torch.where((codes >> sign) == 0, values, -values)

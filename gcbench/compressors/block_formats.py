@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from ctypes import c_int64
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from gcbench.codecs.blocks import count_blocks, in_blocks, of_blocks
 from gcbench.codecs.floats import FORMATS, FloatFormat, of_float_codes, to_float_codes
-from gcbench.codecs.kernels import kernel
+from gcbench.codecs.kernels import block_slices, kernel
+from gcbench.codecs.native import address, addresses, is_native, load_native
 from gcbench.codecs.noise import Noise
 from gcbench.codecs.packing import pack, unpack
 from gcbench.compressors.base import Properties
@@ -22,6 +24,7 @@ from gcbench.settings.compressor import Format6, Format8, Rounding
 from gcbench.settings.fields import Checked, Count
 
 _SCALE = FORMATS["e4m3"]  # of a block in NVFP4
+_KINDS = torch.float32, torch.float8_e8m0fnu, torch.float8_e4m3fn  # as in blocks.cpp
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +39,7 @@ class BlockFormat(Checked, Codec, ABC):
     """
 
     rounding: Rounding = "nearest"
+    scale: ClassVar[torch.dtype]  # of a block
 
     @property
     @abstractmethod
@@ -64,24 +68,76 @@ class BlockFormat(Checked, Codec, ABC):
     def encode_each(
         self, tensors: Sequence[Tensor], segments: tuple[int, ...], noise: Noise
     ) -> Message:
+        if is_native(tensors[0]):
+            return self._encode_native(tensors, segments, noise)
         blocks, words = in_blocks(tensors, self.block_size), None
         if self.rounding == "stochastic":
             of_values = noise.of().words(sum(segments))
             words = in_blocks(of_values.split(segments, dim=1), self.block_size)
         fitted = self.fit(blocks, segments)
-        codes = _element_codes(blocks, self.scales_of(fitted, segments), self.element, words)
+        scales = self.scales_of(fitted, segments)
+        codes = torch.empty(blocks.shape, dtype=torch.uint8, device=blocks.device)
+        for part in self._slices(blocks):
+            drawn = None if words is None else words[:, part]
+            codes[:, part] = _element_codes(blocks[:, part], scales[:, part], self.element, drawn)
         parts = of_blocks(codes, segments)
         flat = torch.cat(parts, dim=1) if len(parts) > 1 else parts[0].contiguous()
         return [pack(flat, self.element.bits), *fitted]
 
     def decode_add(self, message: Message, segments: tuple[int, ...], out: Tensor) -> None:
         packed, *fitted = message
-        codes = unpack(packed, out.shape[1], self.element.bits).split(segments, dim=1)
+        codes = unpack(packed, out.shape[1], self.element.bits)
+        if is_native(out):
+            return self._decode_native(codes, fitted, segments, out)
+        blocks = in_blocks(codes.split(segments, dim=1), self.block_size)
+        values = torch.empty(blocks.shape, device=blocks.device)
         scales = self.scales_of(fitted, segments)
-        values = of_blocks(
-            _values(in_blocks(codes, self.block_size), scales, self.element), segments
-        )
-        torch._foreach_add_(list(out.split(segments, dim=1)), values)
+        for part in self._slices(blocks):
+            values[:, part] = _values(blocks[:, part], scales[:, part], self.element)
+        parts = of_blocks(values, segments)
+        torch._foreach_add_(list(out.split(segments, dim=1)), parts)
+
+    def _slices(self, blocks: Tensor) -> Iterator[slice]:
+        return block_slices(blocks.shape[1], len(blocks) * self.block_size, blocks.device)
+
+    def _encode_native(
+        self, tensors: Sequence[Tensor], segments: tuple[int, ...], noise: Noise
+    ) -> Message:
+        rows, blocks = len(tensors[0]), sum(count_blocks(segments, self.block_size))
+        codes = torch.empty(rows, sum(segments), dtype=torch.uint8)
+        dtype = torch.float32 if self.scale == torch.float32 else torch.uint8
+        fitted = [torch.empty(rows, blocks, dtype=dtype)]
+        if self.scale == torch.float8_e4m3fn:
+            fitted.append(torch.empty(rows, len(segments)))
+        starts = torch.tensor(noise.starts(segments)).to(torch.int32).view(rows, -1)
+        is_random = self.rounding == "stochastic"
+        for k in range(rows):
+            load_native().blocks_encode(
+                *(addresses([x[k : k + 1] for x in tensors]), *self._layout(segments)),
+                *(self.element.last, address(starts[k])),
+                *(address(noise.keys[k]) if is_random else None, address(codes[k])),
+                *(address(fitted[0][k]), address(fitted[1][k]) if fitted[1:] else None),
+                torch.get_num_threads(),
+            )
+        return [pack(codes, self.element.bits), *fitted]
+
+    def _decode_native(
+        self, codes: Tensor, fitted: Message, segments: tuple[int, ...], out: Tensor
+    ) -> None:
+        codes, fitted = codes.contiguous(), [part.contiguous() for part in fitted]
+        for k, row in enumerate(out):
+            load_native().blocks_decode(
+                *(address(codes[k]), *self._layout(segments), address(fitted[0][k])),
+                *(address(fitted[1][k]) if fitted[1:] else None, address(row)),
+                torch.get_num_threads(),
+            )
+
+    def _layout(self, segments: tuple[int, ...]) -> tuple[Any, ...]:
+        """Return the tensors, the blocks and the format, as native code takes them."""
+        form = self.element
+        sizes = (c_int64 * len(segments))(*segments)
+        kind = _KINDS.index(self.scale)
+        return len(segments), sizes, self.block_size, kind, form.exponent_bits, form.mantissa_bits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,12 +149,14 @@ class FP8(BlockFormat):
 
         X = max|v_i| / largest
 
-    so that E[C(v)] = v with stochastic rounding. Sends 8 bits per value and 32 per bucket. Differences from torchft's: a bucket lies in one
-    tensor, whatever its shape.
+    so that E[C(v)] = v with stochastic rounding. Sends 8 bits per value and 32 per bucket.
+
+    Differences from torchft's: a bucket lies in one tensor, whatever its shape.
     """
 
     format: Format8 = "e4m3"
     bucket_size: Count = 4096
+    scale: ClassVar[torch.dtype] = torch.float32
 
     @property
     def element(self) -> FloatFormat:
@@ -133,6 +191,7 @@ class Microscaling(BlockFormat, ABC):
     """
 
     block_size: ClassVar[int] = 32
+    scale: ClassVar[torch.dtype] = torch.float8_e8m0fnu
 
     def fit(self, blocks: Tensor, segments: tuple[int, ...]) -> Message:
         return [_shared_exponents(blocks, self.element)]
@@ -198,6 +257,7 @@ class NVFP4(BlockFormat):
 
     element: ClassVar[FloatFormat] = FORMATS["e2m1"]
     block_size: ClassVar[int] = 16
+    scale: ClassVar[torch.dtype] = torch.float8_e4m3fn
 
     def fit(self, blocks: Tensor, segments: tuple[int, ...]) -> Message:
         largest = _largest(blocks)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -57,9 +57,7 @@ class Dense(Checked):
     accumulate: Accumulate = "wire"
     rounding: Rounding = "nearest"
 
-    @property
-    def properties(self) -> Properties:
-        return MEAN._replace(mean_linear=False) if self.rounding == "stochastic" else MEAN
+    properties: ClassVar[Properties] = MEAN
 
     @cached_property
     def cast(self) -> Cast:

@@ -122,8 +122,7 @@ class ScatterExchange:
     The owner, too, applies what it sent, so that replicas are bitwise identical. A worker receives
     W - 1 coded shards and W - 1 shards of means; with `code_means`, this is about as much as two
     coded gradients for any number of workers. If the code is biased, the owner corrects it by error
-    feedback (unless `correct` is false); its residual is the error of the second coding of its
-    shard.
+    feedback; its residual is the error of the second coding of its shard.
 
     All shards have the same size, so buckets run through the whole gradient, which is padded with
     zeros at its end.
@@ -131,7 +130,9 @@ class ScatterExchange:
 
     codec: Codec
     code_means: bool  # whether means are coded, too, rather than sent in fp32
-    correct: bool = True  # whether the owner makes up for a biased second coding
+    # Whether the owner keeps a residual of a biased second coding; else it counts as having sent
+    # W times the error less.
+    correct: bool = True
 
     @property
     def properties(self) -> Properties:
@@ -148,11 +149,18 @@ class ScatterExchange:
         mean, decode_sent = average_shards(self.codec, padded, comm, step)
         update, state = self._send_on(mean, state, comm, step)
 
+        def sent() -> Tensor:
+            rows = decode_sent()
+            if self.code_means and not self.correct:
+                error = mean - update[step.workers.start : step.workers.stop]
+                rows[step.workers.start :: comm.workers + 1] -= comm.workers * error
+            return rows
+
         def join_shards(rows: Tensor) -> Grads:
             """Return r rows of gradients, from their shards `[r W, size]`."""
             return unflatten(rows.view(-1, comm.workers * size)[:, : x.shape[1]], grads)
 
-        return Aggregated(join_shards(update), lambda: join_shards(decode_sent()), state)
+        return Aggregated(join_shards(update), lambda: join_shards(sent()), state)
 
     def _send_on(self, mean: Tensor, state: State, comm: Comm, step: Step) -> tuple[Tensor, State]:
         """Return the means `[W, size]` of all shards, identical on all workers, and the new state.

@@ -32,9 +32,11 @@ class RingExchange:
     every chunk once, with an error e_ic; so it counts as having sent x_i - W e_i, whose mean over
     the workers is the update.
 
-    With equal gradients, the error of an unbiased code whose scale follows the sum has W / 3 times
-    the variance of one coding, and in a gather a W-th of it. Chunks have the same size, and buckets
-    run through them.
+    With equal gradients, the error of an unbiased code of many levels, whose scale follows the sum,
+    has W / 3 times the variance of one coding, and in a gather a W-th of it. With few levels it is
+    as large as that of one coding: a value that stays between two levels is rounded to one of them
+    with the same chances, in one step or in many. Chunks have the same size, and buckets run
+    through them.
     """
 
     codec: Codec
