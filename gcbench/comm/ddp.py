@@ -58,7 +58,7 @@ def hook_buckets(
         ready.set_result(bucket.buffer())
         return ready
 
-    _register(ddp, hook)
+    ddp.register_comm_hook(hook, call_state)
     return ddp
 
 
@@ -80,7 +80,6 @@ class WholeGradient:
         self._buckets: list[Arrived] = []  # of the last pass, then of this one
         self._arrived: Arrived | None = None  # all of these together
         self._waiting: list[tuple[torch.futures.Future[Tensor], Tensor]] = []
-        _register(ddp, self)
         ddp.register_forward_pre_hook(partial(_begin_forward, self))
 
     @staticmethod
@@ -90,8 +89,17 @@ class WholeGradient:
         Raises RuntimeError if it has another one.
         """
         if ddp not in _hooks:
-            _hooks[ddp] = WholeGradient(ddp)
+            hook = WholeGradient(ddp)
+            ddp.register_comm_hook(hook, call_state)
+            _hooks[ddp] = hook
         _hooks[ddp]._watch(parameters)
+        return _hooks[ddp]
+
+    @staticmethod
+    def behind(ddp: DistributedDataParallel) -> WholeGradient:
+        """Return the hook of `ddp` for a state that was registered with it and calls this hook."""
+        if ddp not in _hooks:
+            _hooks[ddp] = WholeGradient(ddp)
         return _hooks[ddp]
 
     def _watch(self, parameters: Mapping[nn.Parameter, str]) -> None:
@@ -187,17 +195,14 @@ def _is_dense(p: Tensor) -> bool:
     return torch.empty_like(p, device="meta").stride() == p.stride()
 
 
-def _register(
-    ddp: DistributedDataParallel, on_bucket: Callable[[Any], torch.futures.Future[Tensor]]
-) -> None:
-    ddp.register_comm_hook(on_bucket, _call)
-
-
 # A function of the module, as `torch.save(ddp)` also saves the hook.
-def _call(
-    on_bucket: Callable[[Any], torch.futures.Future[Tensor]], bucket: Any
-) -> torch.futures.Future[Tensor]:
-    return on_bucket(bucket)
+def call_state(state: Any, bucket: Any) -> torch.futures.Future[Tensor]:
+    """Exchange a bucket by the state that was registered with this hook."""
+    exchanged: torch.futures.Future[Tensor] = state(bucket)
+    return exchanged
+
+
+call_state.__annotations__.clear()  # DDP looks for types there, and would find strings
 
 
 def _begin_forward(
@@ -205,9 +210,6 @@ def _begin_forward(
 ) -> None:
     if hook is not None and torch.is_grad_enabled():  # None in a DDP that was saved and loaded
         hook.begin_forward(ddp)
-
-
-_call.__annotations__.clear()  # DDP looks for types there, and would find strings
 
 
 def sparse_refusal(name: str) -> str:

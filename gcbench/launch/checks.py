@@ -47,10 +47,11 @@ def check(config: RunConfig, plan: Plan, data: Data, directory: Path) -> None:
     """Raise ConfigError or ValueError for a run that cannot work; warn if it compresses little."""
     trainer = config.trainer
     _check_directory(directory)
-    if config.logger.kind == "tensorboard" and find_spec("tensorboard") is None:
+    kind = config.logger.kind
+    if kind in ("tensorboard", "trackio") and find_spec(kind) is None:
         raise ConfigError(
-            "logger=tensorboard: the package tensorboard is not installed; type "
-            "pip install tensorboard, or logger=csv"
+            f"logger={kind}: the package {kind} is not installed; type pip install {kind}, or "
+            "logger=csv"
         )
     if plan.codec_backend == "compiled" or trainer.compile:
         use_own_compiler_cache()

@@ -135,8 +135,13 @@ class DdpCompression(Compression):
             else:
                 self._copied.append(name)
 
-    def _refuse_late_parameters(self, gradients: Collection[nn.Parameter]) -> None:
+    def _refuse_late_parameters(self, gradients: Mapping[nn.Parameter, Tensor]) -> None:
         """Raise ConfigError for a parameter that began to take part too late for DDP or for us."""
+        if not self._parameters.keys() & gradients:
+            raise ConfigError(
+                "comm_hook: this state was registered with two DDPs; type state, hook = "
+                "gcbench.comm_hook(...) for each of them"
+            )
         for p, name in (self._parameters | _trainable(self._module, self._ignored)).items():
             if p not in gradients:
                 raise ConfigError(

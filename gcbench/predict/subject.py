@@ -18,10 +18,9 @@ from gcbench.compressors import Compressor, parts_of
 from gcbench.config import (
     Config,
     ConfigError,
-    choices_in,
     compose_overrides,
     conf_directory,
-    method_keys,
+    find_method,
     read_knobs,
     read_method,
     read_yaml,
@@ -138,15 +137,13 @@ def read_shapes(path: str) -> OwnModel:
     return build_checked(OwnModel, {"title": Path(path).stem, **node}, f"shapes={path}")
 
 
-def method_names() -> list[str]:
-    return choices_in("compressor")
-
-
-def refuse_unknown_knobs(names: Sequence[str], overrides: Sequence[str]) -> None:
+def refuse_unknown_knobs(
+    names: Sequence[str], overrides: Sequence[str], config_dir: str | None
+) -> None:
     """Raise ConfigError if an override is a knob of none of the methods."""
-    keys = method_keys()
+    keys = {key for name in names for key in find_method(name, config_dir)[1]} if overrides else {}
     for override in overrides:
-        if not any(override.partition("=")[0] in keys[name] for name in names):
+        if override.partition("=")[0] not in keys:
             raise ConfigError(
                 f"{override}: no such key with compressor={','.join(names)}; type gcbench predict "
                 "--help to see the keys, or shapes=FILE for a model of your own"
@@ -154,18 +151,28 @@ def refuse_unknown_knobs(names: Sequence[str], overrides: Sequence[str]) -> None
 
 
 def make_methods(
-    name: str, overrides: Sequence[str], shapes: Shapes, device: Device, workers_per_node: int
+    name: str,
+    overrides: Sequence[str],
+    shapes: Shapes,
+    device: Device,
+    workers_per_node: int,
+    config_dir: str | None = None,
 ) -> list[Method]:
     """Return a method for every combination of the values that were typed for its knobs.
 
     Overrides that are not its knobs are ignored.
     """
-    keys = method_keys()[name]
+    _, keys = find_method(name, config_dir)
     knobs = [override for override in overrides if override.partition("=")[0] in keys]
     every = []
     for combination in product(*map(_values, knobs)):
         title = " ".join([name, *combination])
-        compressor = make_compressor(read_method(name, read_knobs(combination))["compressor"], True)
+        node = (
+            find_method(name, config_dir, combination)[0]
+            if config_dir
+            else read_method(name, read_knobs(combination))["compressor"]
+        )
+        compressor = make_compressor(node, True)
         every.append(make_method(title, name, compressor, shapes, device, workers_per_node))
     return every
 

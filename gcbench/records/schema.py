@@ -125,9 +125,10 @@ class Resharded(Record):
 class Logged(Record):
     """The place where a logger has put the run's numbers, besides the run's own files."""
 
-    logger: Literal["wandb", "tensorboard", "csv"]
-    id: str | None = None  # of the W&B run, which stays the same when a run is continued
+    logger: Literal["wandb", "trackio", "tensorboard", "csv"]
+    id: str | None = None  # of the W&B or trackio run, the same when a run is continued
     url: str | None = None  # of the W&B run; None: offline
+    project: str | None = None  # of trackio, under which `trackio show` finds the run
     path: str | None = None  # relative to result.json; offline W&B has a folder per start
 
 

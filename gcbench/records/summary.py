@@ -93,6 +93,8 @@ def where_logged(logged: Logged, directory: Path) -> str:
     path = f"{shlex.quote(str(place.parent))}/{place.name}"
     if logged.logger == "wandb":
         return f"W&B: {logged.url}" if logged.url else f"W&B: type wandb sync {path}"
+    if logged.logger == "trackio":
+        return f"trackio: type trackio show --project {shlex.quote(logged.project or '')}"
     if logged.logger == "tensorboard":
         return f"TensorBoard: type tensorboard --logdir {path}"
     return f"metrics in {path}"
