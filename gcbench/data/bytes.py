@@ -70,7 +70,9 @@ def text(
     files: list[str], bptt: Count = 64, size: Size = None, split: Split = "valid"
 ) -> TokenData:
     """Return the bytes of files, or of those that match patterns such as books/**/*.txt."""
-    names = sorted({name for one in files for name in glob(str(Path(one).expanduser()), recursive=True)})
+    names = sorted(
+        {name for one in files for name in glob(str(Path(one).expanduser()), recursive=True)}
+    )
     texts = [(name, _read(Path(name))) for name in names if Path(name).is_file()]
     if not texts:
         raise ValueError(

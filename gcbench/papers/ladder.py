@@ -26,6 +26,7 @@ RATE = "optimizer.lr"
 class Size:
     """A size of the model, with its training."""
 
+    parameters: int
     width: int
     windows: int  # in a step of all workers together
     steps: int
@@ -50,15 +51,19 @@ class Ladder:
     context: int  # tokens in a window
     sizes: Mapping[str, Size]
     workers: tuple[int, ...]
-    tuned: str  # the size of the rows as they stand in the file
+    tuned: tuple[str, int]  # the size, and the workers, of the rows as they stand in the file
     held_out: HeldOut
+
+    def place(self, size: str, workers: int) -> tuple[int, int]:
+        """Return the parameters and workers of a cell."""
+        return self.sizes[size].parameters, workers
 
     def rows(self, nodes: Sequence[Config], table: str, path: Path) -> list[Config]:
         """Return the table's rows, the smallest size first; `nodes` are those in its file.
 
         A node's `workers`, a list, replaces those of the ladder.
         """
-        for name in (self.tuned, self.held_out.size):
+        for name in (self.tuned[0], self.held_out.size):
             if name not in self.sizes:
                 raise ConfigError(f"{path}: there is no size {name}; type {', '.join(self.sizes)}")
         return [
@@ -75,24 +80,24 @@ class Ladder:
             yield 1 if dense else self.held_out.workers
 
     def _row(self, node: Config, table: str, path: Path, name: str, workers: int) -> Config:
-        size, tuned = self.sizes[name], self.sizes[self.tuned]
+        size, tuned = self.sizes[name], self.sizes[self.tuned[0]]
         if size.windows % workers:
             raise ConfigError(
                 f"{path}: {workers} workers cannot share {size.windows} windows; type a multiple"
             )
-        sized: dict[str, Any] = {}
-        if name != self.tuned:
+        settings: dict[str, Any] = {
+            "model.width": size.width,
+            "dataset.size": size.windows * (size.steps * self.context + 1),
+            "trainer.gpus": workers,
+            "trainer.batch_size": size.windows // workers,
+        }
+        if size != tuned:  # at whose own rate the row shows what else was tried
             factor = tuned.width / size.width * sqrt(size.windows / tuned.windows)
-            sized = {
-                "model.width": size.width,
-                "dataset.size": size.windows * (size.steps * self.context + 1),
-                RATE: float(f"{node['runs'][RATE] * factor:.3g}"),
-            }
-        shared = {"trainer.gpus": workers, "trainer.batch_size": size.windows // workers}
+            settings[RATE] = float(f"{node['runs'][RATE] * factor:.3g}")
         return {
             "experiment": f"{table}/{node['name']}",
             "name": f"{node['name']}_{name}_{workers}",
             "title": node["title"],
             "group": f"{name}, K = {workers}",
-            "with": {**sized, **shared},
+            "with": settings,
         }
