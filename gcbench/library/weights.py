@@ -20,7 +20,6 @@ from gcbench.compressors.codec import RaggedCodec
 from gcbench.compressors.dense import Dense
 from gcbench.compressors.exchange import GatherExchange
 from gcbench.compressors.matrices import SmallTensorsWhole
-from gcbench.compressors.other_exchanges import Cast
 from gcbench.compressors.wrappers import CheckedGradients
 from gcbench.config import ConfigError
 from gcbench.library.compress import make_method, name_of, read_seed, use_codecs
@@ -221,7 +220,7 @@ def _code_of(compressor: Compressor) -> tuple[Codec, int] | None:
             min_size = part.min_size
         part = part.inner
     if isinstance(part, Dense):
-        return Cast(getattr(torch, part.dtype)), min_size
+        return part.cast, min_size
     if isinstance(part, GatherExchange) and not isinstance(part.codec, RaggedCodec):
         return part.codec, min_size
     return None

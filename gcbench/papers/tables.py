@@ -15,6 +15,7 @@ from gcbench.config import Config, ConfigError, budget_names, near, read_yaml
 from gcbench.config.choices import name_of, table_directory, tables_in
 from gcbench.config.directory import CHECKED, Texts, build_checked
 from gcbench.identity import format_value
+from gcbench.papers.ladder import Ladder
 from gcbench.report.document import Heading, digits_of
 from gcbench.report.measures import LOWER, MEASURES, SCORES
 
@@ -144,6 +145,7 @@ class Table:
     notes: tuple[str, ...] = ()
     figure: TableFigure = TableFigure()
     reach: Reach | None = None  # the page shows times to targets in place of the columns
+    ladder: Ladder | None = None  # every row is one of each size and number of workers
     study: str | None = None  # the study with the numbers, if not from training runs
 
     @property
@@ -214,7 +216,10 @@ def read_table(name: str) -> Table:
     if not isinstance(node, dict):
         raise ConfigError(f"{path}: a table has title, source, columns and rows")
     columns = node.pop("columns", None) or {}
-    rows = [_named(row, name, path) for row in node.pop("rows", None) or [] if set(row) != HIDDEN]
+    rows = node.pop("rows", None) or []
+    if "ladder" in node:
+        rows = build_checked(Ladder, node["ladder"], path).rows(rows, name, path)
+    rows = [_named(row, name, path) for row in rows if set(row) != HIDDEN]
     node.pop("settings", None)  # of what the rows run
     typed = node.pop("with", None) or {}  # added to every row
     notes = node.pop("notes", None) or []
