@@ -28,12 +28,10 @@ from gcbench.compressors import (
 )
 from gcbench.compressors.matrices import StacksOfMatrices
 from gcbench.compressors.virtual import aggregate, state_bytes
-from gcbench.config import ConfigError
-from gcbench.library.agreement import choose, judge, refuse_difference, sum_of, tell
+from gcbench.library.agreement import agree, choose, refuse_difference, refuse_other_arguments
 from gcbench.library.errors import Errors
 from gcbench.library.states import (
     by_name,
-    differing,
     own_state,
     read_state,
     read_steps,
@@ -63,6 +61,7 @@ class Compression(ABC):
         seed: int,
         exchanges: Mapping[str, Exchange],
         error_every: int | None = None,
+        overlap: bool | str = False,
         **place: Any,
     ) -> None:
         """Take the user's seed, and the exchanges of a backward pass by name, none made yet.
@@ -95,6 +94,7 @@ class Compression(ABC):
                 "compressor": self._identity["compressor"],
                 "seeds": seeds,
                 "error_every": error_every,
+                "overlap": overlap,
                 # Products of matrices are rounded differently, so that replicas would drift apart.
                 "codec_backend": backend_in_use(),
             }
@@ -102,15 +102,7 @@ class Compression(ABC):
 
     def _refuse_other_arguments(self, arguments: Mapping[str, Any]) -> None:
         """Raise ConfigError unless all workers have these."""
-        first, *others = self._gather(arguments)
-        for worker, other in enumerate(others, 1):
-            for key in arguments:
-                if other[key] != first[key]:
-                    theirs, ours = differing(other[key], first[key])
-                    raise ConfigError(
-                        f"worker {worker} called compress with {key}={theirs}, and worker 0 with "
-                        f"{ours}; type the same method, knobs and seed on all workers"
-                    )
+        refuse_other_arguments(self._gather(arguments))
 
     def _gather(self, value: Any) -> list[Any]:
         """Return what each worker has, which JSON can represent."""
@@ -224,10 +216,17 @@ class Compression(ABC):
     def remove(self) -> None:
         """Let the module average gradients without a compressor."""
 
-    def _aggregate(self, exchange: Exchange, rows: Grads, like: Grads | None = None) -> Aggregated:
-        """Return the aggregate of all workers' gradients; its state is not stored yet.
+    def _aggregate(
+        self,
+        exchange: Exchange,
+        rows: Grads,
+        like: Grads | None = None,
+        offsets: Mapping[str, int] | None = None,
+    ) -> Aggregated:
+        """Return the aggregate of all workers' gradients; `_keep` stores its state.
 
-        The update has the shapes of `rows`, or else those of `like`.
+        The update has the shapes of `rows`, or else those of `like`. `offsets` are those of all
+        parameters' first values, if `rows` are a part of them.
         """
         device, before = next(iter(rows.values())).device, self.bits_sent
         mean = self._errors.mean(exchange.step, rows)
@@ -240,14 +239,14 @@ class Compression(ABC):
                 seed=exchange.seed,
                 state=exchange.state,
                 comm=self._comm,
+                offsets=offsets,
             )
         refuse_other_update(out.update, like or rows)
         if mean is not None:
             self._errors.compare(mean, out.update)
-        exchange.step += 1
         self._own_bits += self.bits_sent - before
         self._fp32_bits += 32 * sum(row.numel() for row in rows.values())
-        if exchange.step >= 2:  # two kinds of messages may take turns
+        if exchange.step >= 1:  # two kinds of messages may take turns
             self._warn_if_more_than_fp32()
         return out
 
@@ -270,26 +269,29 @@ class Compression(ABC):
         bad: Tensor,
         group: dist.ProcessGroup | None,
         earlier: Sequence[Tensor] | None = None,
-    ) -> Tensor:
-        """Store `state` unless this worker has seen a `bad` value, `[1]`; else keep the old state.
+        used: Mapping[str, bool] | None = None,
+    ) -> tuple[Tensor, list[str]]:
+        """End an exchange: store `state` unless this worker has seen a `bad` value, `[1]`.
 
-        The processes of `group` decide together: if one has seen a bad value, none stores. Returns
-        whether one has, as `bad`. A GPU decides that itself, and the host does not wait for it
-        unless the state has other tensors than before, as in the first exchange.
+        If a process of `group` has seen one, all keep the old state, as they do for each parameter
+        that none of them `used`, whose update is dropped. Returns what they decided, as `bad`, and
+        the names of these parameters. A GPU decides that itself, and the host does not wait for it
+        unless the state has other tensors than before, as in the first exchange, or `used` is told.
 
         Raises:
             ConfigError: if they have made different numbers of exchanges, or have different
                 `earlier` updates, where None stands for any. On a GPU in a later exchange.
         """
+        exchange.step += 1
+        unused: list[str] = []
         if group is not None:
             number = count(exchange.seed, exchange.step, self._device)
-            told = tell(bad, number, None if earlier is None else sum_of(earlier, bad))
-            dist.all_reduce(told, dist.ReduceOp.MAX, group)
-            bad = judge(told, number, self._verdict)
+            bad, unused = agree(bad, number, earlier, used, group, self._verdict)
             self._arrived_verdict.copy_(self._verdict, non_blocking=True)
             self._refuse_difference(int(self._arrived_verdict))
-        exchange.state = choose(bad, exchange.state, state)
-        return bad
+        kept = state.replace(exchange.state.select(unused)) if unused else state
+        exchange.state = choose(bad, exchange.state, kept)
+        return bad, unused
 
     def _refuse_difference(self, verdict: int) -> None:
         refuse_difference(verdict, self._identity["worker"])

@@ -179,7 +179,8 @@ class FsdpCompression(Compression):
         # owner of a shard sees only its own update, but its residual is that of all shards.
         bad = not_finite([rows, *out.update.values()])
         update = out.update[name][0]
-        blank([update], self._keep(exchange, out.state, bad, self._agreeing))
+        bad, _ = self._keep(exchange, out.state, bad, self._agreeing)
+        blank([update], bad)
         return update
 
 
