@@ -92,7 +92,7 @@ class DdpHook:
         self.receiver: Receiver | None = None
         self._earlier = EarlierUpdates()
         self._watched: dict[nn.Parameter, str] = {}
-        self._watching: list[RemovableHandle] = []
+        self._watching: dict[nn.Parameter, RemovableHandle] = {}
         self._adds_up = False  # p.grad was kept, or passes overlapped: each arrival is watched
         self._group = ddp.process_group
         self._buckets: list[Arrived] = []  # of the last pass, then of this one
@@ -104,16 +104,12 @@ class DdpHook:
         ddp.register_forward_pre_hook(partial(_begin_forward, self))
 
     @staticmethod
-    def of(ddp: DistributedDataParallel, parameters: Mapping[nn.Parameter, str]) -> DdpHook:
-        """Return the hook of `ddp`, whose exchanged parameters have these names.
-
-        Raises RuntimeError if it has another one.
-        """
+    def of(ddp: DistributedDataParallel) -> DdpHook:
+        """Return the hook of `ddp`. Raises RuntimeError if it has another one."""
         if ddp not in _hooks:
             hook = DdpHook(ddp)
             ddp.register_comm_hook(hook, call_state)
             _hooks[ddp] = hook
-        _hooks[ddp]._watch(parameters)
         return _hooks[ddp]
 
     @staticmethod
@@ -123,7 +119,8 @@ class DdpHook:
             _hooks[ddp] = DdpHook(ddp)
         return _hooks[ddp]
 
-    def _watch(self, parameters: Mapping[nn.Parameter, str]) -> None:
+    def watch(self, parameters: Mapping[nn.Parameter, str]) -> None:
+        """Note the names of the parameters that are exchanged."""
         self._watched |= parameters
         if not self._watching:
             self._earlier, self._used = EarlierUpdates(), set()
@@ -131,14 +128,14 @@ class DdpHook:
 
     def _watch_arrivals(self) -> None:
         """Have each gradient call `_arrive`, which takes longer than to exchange a small tensor."""
-        if len(self._watching) < len(self._watched):
-            self._stop_watching()
-            self._watching = [p.register_hook(partial(self._arrive, p)) for p in self._watched]
+        for p in self._watched:
+            if p.requires_grad and p not in self._watching:
+                self._watching[p] = p.register_hook(partial(self._arrive, p))
 
     def _stop_watching(self) -> None:
-        for handle in self._watching:
+        for handle in self._watching.values():
             handle.remove()
-        self._watching = []
+        self._watching = {}
 
     @torch.no_grad()
     def _arrive(self, p: nn.Parameter, gradient: Tensor | None) -> None:
@@ -159,7 +156,8 @@ class DdpHook:
         # From the second exchange on, nothing has to be set aside while p.grad is None here.
         if self._arrived and self.receiver is not None and not self._adds_up:
             self._adds_up = not self._earlier.begin(self._watched)
-            self._stop_watching()
+            if not (self._adds_up or self._drops):
+                self._stop_watching()
         self._drops = _drops_updates(ddp)
         if self._adds_up or self._drops:
             self._watch_arrivals()

@@ -85,7 +85,8 @@ class DdpCompression(Compression):
         self._split: list[list[str]] | None = None  # of a saved state, for DDP's single first one
         self._everyone: Sequence[nn.Parameter | None] = []  # with those that are not exchanged
         self._frozen: Sequence[nn.Parameter] = []
-        self._hook = free_hook_of(ddp, self._parameters)
+        self._hook = free_hook_of(ddp)
+        self._hook.watch(self._parameters)
         self._hook.receiver = self
 
     def remove(self) -> None:

@@ -123,9 +123,10 @@ def workers_per_host(ranks: Sequence[int], processes: int) -> int | None:
     return sizes.pop() if len(sizes) == 1 else None
 
 
-def free_hook_of(ddp: DistributedDataParallel, parameters: Mapping[nn.Parameter, str]) -> DdpHook:
+def free_hook_of(ddp: DistributedDataParallel) -> DdpHook:
+    """Return the hook of `ddp`. Raises ConfigError if something else uses it."""
     try:
-        hook = DdpHook.of(ddp, parameters)
+        hook = DdpHook.of(ddp)
         free = hook.receiver is None
     except RuntimeError:  # It has a hook that is not ours.
         free = False

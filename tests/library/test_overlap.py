@@ -53,8 +53,7 @@ def test_whatever_ddp_does_is_right_with_overlap() -> None:
             assert all(map(torch.equal, expected, got)) and handle == resumed, name
             assert messages[0] == messages[1], name
     knobs = {"rank": 1, "overlap": True}
-    for seen in pool(2).run(join, "powersgd", knobs):
-        assert seen["steps"] == {"gradient": 5}
+    assert pool(2).run(join, "powersgd", knobs) == [{"gradient": 5}] * 2
     for overflowed, after, state in pool(2).run(skip_infinite, "powersgd", knobs):
         assert not any(g.isfinite().any() for g in overflowed)
         assert state and all(x.isfinite().all() for x in [*after, *state])
