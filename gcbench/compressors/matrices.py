@@ -34,6 +34,7 @@ from gcbench.compressors.dense import Dense
 from gcbench.settings.fields import Checked, Natural, NonNegative
 
 Shape = tuple[int, ...]
+FLAT_CONVOLUTIONS = (nn.Conv1d, nn.ConvTranspose1d)
 
 
 @runtime_checkable
@@ -72,7 +73,7 @@ def shapes_of_parameters(model: nn.Module, frozen: bool = False) -> dict[str, Sh
     flat_convolutions = {
         p
         for module in model.modules()
-        if isinstance(module, (nn.Conv1d, nn.ConvTranspose1d))
+        if isinstance(module, FLAT_CONVOLUTIONS)
         for p in module.parameters()
         if p.dim() == 3
     }

@@ -31,13 +31,13 @@ def aggregate(
     seed: int = 1,
     state: State | None = None,
     comm: Comm | None = None,
-    in_place: bool = False,
     offsets: Mapping[str, int] | None = None,
+    in_place: bool = False,
 ) -> Aggregated:
     """Return the aggregate of one step; without `comm`, each row is a virtual worker.
 
-    If it is done `in_place`, the state's tensors may be overwritten. `offsets` are given for a part
-    of a model's gradients.
+    Without `offsets`, these are all gradients. If it is done `in_place`, the state's tensors may be
+    overwritten.
     """
     comm = comm or Comm(len(next(iter(grads.values()))))
     step = Step(number, seed, comm.local, offsets or offsets_of(sizes_of(grads)), in_place)

@@ -127,15 +127,15 @@ def refuse_difference(verdict: int, worker: int) -> None:
         )
 
 
-def refuse_other_arguments(by_worker: Sequence[Mapping[str, Any]]) -> None:
-    """Raise ConfigError unless all workers called compress with the same arguments."""
+def refuse_other_arguments(maker: str, by_worker: Sequence[Mapping[str, Any]]) -> None:
+    """Raise ConfigError unless all workers called `maker` with the same arguments."""
     first, *others = by_worker
     for worker, other in enumerate(others, 1):
         for key in first:
             if other[key] != first[key]:
                 theirs, ours = differing(other[key], first[key])
                 raise ConfigError(
-                    f"worker {worker} called compress with {key}={theirs}, and worker 0 with "
+                    f"worker {worker} called {maker} with {key}={theirs}, and worker 0 with "
                     f"{ours}; type the same method, knobs and seed on all workers"
                 )
 

@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from gcbench.comm.ddp import DdpHook, call_state
 from gcbench.compressors import Compressor
 from gcbench.config import ConfigError
-from gcbench.library.compress import compress_ddp, make_with_knobs, name_of, read_seed
+from gcbench.library.compress import compress_ddp, make_method, name_of, read_seed
 from gcbench.library.compression import Compression
 from gcbench.library.overlap import Overlap
 
@@ -65,7 +65,7 @@ class HookState:
         overlap: Overlap,
         knobs: Mapping[str, Any],
     ) -> None:
-        make_with_knobs(compressor, knobs)  # what is typed wrongly is told here
+        make_method(compressor, knobs)  # what is typed wrongly is told here
         self._arguments = (compressor, seed, codec_backend, error_every, overlap, knobs)
         self._compression: Compression | None = None
         self._hook: DdpHook | None = None

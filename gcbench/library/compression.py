@@ -8,7 +8,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -48,10 +48,13 @@ class Exchange:
     seed: int
     step: int = 0
     state: State = field(default_factory=State)
+    offsets: Mapping[str, int] | None = None  # of all tensors, where only some are sent at once
 
 
 class Compression(ABC):
     """A compressor in the backward passes of a module, made by `compress`."""
+
+    maker: ClassVar[str] = "compress"
 
     def __init__(
         self,
@@ -102,7 +105,7 @@ class Compression(ABC):
 
     def _refuse_other_arguments(self, arguments: Mapping[str, Any]) -> None:
         """Raise ConfigError unless all workers have these."""
-        refuse_other_arguments(self._gather(arguments))
+        refuse_other_arguments(self.maker, self._gather(arguments))
 
     def _gather(self, value: Any) -> list[Any]:
         """Return what each worker has, which JSON can represent."""
@@ -119,7 +122,7 @@ class Compression(ABC):
     def __repr__(self) -> str:
         steps = max(exchange.step for exchange in self._exchanges.values())
         return (
-            f"<gcbench.compress {self.name}: {self._comm.workers} workers, {steps} exchanges, "
+            f"<gcbench.{self.maker} {self.name}: {self._comm.workers} workers, {steps} exchanges, "
             f"{self.ratio:.4g}x fewer bits than fp32 gradients>"
         )
 
@@ -216,17 +219,10 @@ class Compression(ABC):
     def remove(self) -> None:
         """Let the module average gradients without a compressor."""
 
-    def _aggregate(
-        self,
-        exchange: Exchange,
-        rows: Grads,
-        like: Grads | None = None,
-        offsets: Mapping[str, int] | None = None,
-    ) -> Aggregated:
-        """Return the aggregate of all workers' gradients; `_keep` stores its state.
+    def _aggregate(self, exchange: Exchange, rows: Grads, like: Grads | None = None) -> Aggregated:
+        """Return the aggregate of all workers' gradients; its state is not stored yet.
 
-        The update has the shapes of `rows`, or else those of `like`. `offsets` are those of all
-        parameters' first values, if `rows` are a part of them.
+        The update has the shapes of `rows`, or else those of `like`.
         """
         device, before = next(iter(rows.values())).device, self.bits_sent
         mean = self._errors.mean(exchange.step, rows)
@@ -239,14 +235,15 @@ class Compression(ABC):
                 seed=exchange.seed,
                 state=exchange.state,
                 comm=self._comm,
-                offsets=offsets,
+                offsets=exchange.offsets,
             )
         refuse_other_update(out.update, like or rows)
         if mean is not None:
             self._errors.compare(mean, out.update)
+        exchange.step += 1
         self._own_bits += self.bits_sent - before
         self._fp32_bits += 32 * sum(row.numel() for row in rows.values())
-        if exchange.step >= 1:  # two kinds of messages may take turns
+        if exchange.step >= 2:  # two kinds of messages may take turns
             self._warn_if_more_than_fp32()
         return out
 
@@ -263,35 +260,40 @@ class Compression(ABC):
         )
 
     def _keep(
+        self, exchange: Exchange, state: State, bad: Tensor, group: dist.ProcessGroup | None
+    ) -> Tensor:
+        """Store `state` unless a process of `group` has seen a `bad` value; return whether any has.
+
+        Else they keep the old state.
+        """
+        bad, _ = self._agree(exchange, bad, group)
+        exchange.state = choose(bad, exchange.state, state)
+        return bad
+
+    def _agree(
         self,
         exchange: Exchange,
-        state: State,
         bad: Tensor,
         group: dist.ProcessGroup | None,
         earlier: Sequence[Tensor] | None = None,
         used: Mapping[str, bool] | None = None,
     ) -> tuple[Tensor, list[str]]:
-        """End an exchange: store `state` unless this worker has seen a `bad` value, `[1]`.
+        """Return whether a process of `group` has seen a `bad` value, and what none of them `used`.
 
-        If a process of `group` has seen one, all keep the old state, as they do for each parameter
-        that none of them `used`, whose update is dropped. Returns what they decided, as `bad`, and
-        the names of these parameters. A GPU decides that itself, and the host does not wait for it
-        unless the state has other tensors than before, as in the first exchange, or `used` is told.
+        A GPU decides that itself, and the host does not wait for it unless `used` is told, or the
+        state that is chosen has other tensors than before, as in the first exchange.
 
         Raises:
             ConfigError: if they have made different numbers of exchanges, or have different
                 `earlier` updates, where None stands for any. On a GPU in a later exchange.
         """
-        exchange.step += 1
-        unused: list[str] = []
-        if group is not None:
-            number = count(exchange.seed, exchange.step, self._device)
-            bad, unused = agree(bad, number, earlier, used, group, self._verdict)
-            self._arrived_verdict.copy_(self._verdict, non_blocking=True)
-            self._refuse_difference(int(self._arrived_verdict))
-        kept = state.replace(exchange.state.select(unused)) if unused else state
-        exchange.state = choose(bad, exchange.state, kept)
-        return bad, unused
+        if group is None:
+            return bad, []
+        number = count(exchange.seed, exchange.step, self._device)
+        decided = agree(bad, number, earlier, used, group, self._verdict)
+        self._arrived_verdict.copy_(self._verdict, non_blocking=True)
+        self._refuse_difference(int(self._arrived_verdict))
+        return decided
 
     def _refuse_difference(self, verdict: int) -> None:
         refuse_difference(verdict, self._identity["worker"])

@@ -19,7 +19,7 @@ from gcbench.comm.side_stream import SideStream
 from gcbench.comm.transport import transport_of
 from gcbench.compressors import Compressor, State, offsets_of
 from gcbench.config import ConfigError
-from gcbench.library.agreement import blank
+from gcbench.library.agreement import blank, choose
 from gcbench.library.compression import Compression, Exchange
 from gcbench.library.ddp_module import comm_of, free_hook_of, parameters_of, shapes_of, zeros
 from gcbench.library.overlap import Overlap, decide_overlap, group_beside, split_nodes
@@ -60,7 +60,7 @@ class DdpCompression(Compression):
         self._module, self._ignored = ddp.module, ddp.parameters_to_ignore
         self._parameters = parameters_of(ddp)
         self._shapes = shapes_of(ddp, self._parameters)
-        self._offsets = offsets_of({name: p.numel() for p, name in self._parameters.items()})
+        offsets = offsets_of({name: p.numel() for p, name in self._parameters.items()})
         self._knows_graph = ddp._has_rebuilt_buckets
         self._group = ddp.process_group
         device = next(iter(self._parameters)).device
@@ -69,7 +69,7 @@ class DdpCompression(Compression):
             comm_of(ddp, device),
             device,
             seed,
-            {"gradient": Exchange(seed)},
+            {"gradient": Exchange(seed, offsets=offsets)},
             error_every,
             overlap,
             parameters={name: list(p.shape) for p, name in self._parameters.items()},
@@ -153,7 +153,7 @@ class DdpCompression(Compression):
             name: part.places[name].float().contiguous().view(1, *self._shapes[name])
             for name in part.copied
         }
-        out = self._aggregate(exchange, part.places | copies, offsets=self._offsets)
+        out = self._aggregate(exchange, part.places | copies)
         # Some methods code an overflow as they code any other value, such as signs, or do not send
         # it in this step, so that the update of all workers is finite even if a gradient is not.
         bad = not_finite([*part.buffers, *out.update.values()])
@@ -195,13 +195,15 @@ class DdpCompression(Compression):
         used_by_name = None
         if used is not None and kept:
             used_by_name = {name: p in used for p, name in self._parameters.items()}
-        # GradScaler sees only what is written here, and must find the overflow of any worker.
-        bad, unused = self._keep(
-            self._exchanges["gradient"], state, bad, self._group, earlier, used_by_name
-        )
+        exchange = self._exchanges["gradient"]
+        exchange.step += 1
+        bad, unused = self._agree(exchange, bad, self._group, earlier, used_by_name)
+        kept_state = state.replace(exchange.state.select(unused)) if unused else state
+        exchange.state = choose(bad, exchange.state, kept_state)
         for part in (part for one in taken for part in one.parts):
             for name in part.places.keys() & unused:
                 part.places[name].zero_()  # p.grad may be a view of it
+        # GradScaler sees only what is written here, and must find the overflow of any worker.
         blank([buffer for one in taken for buffer in one.arrived.buffers], bad)
 
     def _parts_of(self, arrived: Arrived) -> Sequence[Part]:
