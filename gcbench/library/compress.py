@@ -148,7 +148,7 @@ def compress(
         if not is_carried(method, between_nodes=replicas is not None):
             raise ConfigError(_name_carried(method, compressor, knobs, replicas))
         _warn_if_mostly_whole(method, config, shapes_of_groups(module, replicas))
-        _use_codecs(codec_backend, module)
+        use_codecs(codec_backend, module)
         handle = FsdpCompression(module, method, seed, replicas, error_every)
         handle.name = name_of(compressor, knobs)
         return handle
@@ -181,7 +181,7 @@ def compress_ddp(
     refuse_nodes(ddp, method)
     refuse_unused(ddp, method)
     _warn_if_mostly_whole(method, config, [*shapes_of(ddp).values()])
-    _use_codecs(codec_backend, ddp)
+    use_codecs(codec_backend, ddp)
     handle = DdpCompression(ddp, method, seed, error_every)
     handle.name = name_of(compressor, knobs)
     return handle
@@ -204,7 +204,8 @@ def name_of(compressor: str | Compressor, knobs: Mapping[str, Any]) -> str:
     return " ".join([compressor, *(f"{key}={value}" for key, value in knobs.items())])
 
 
-def _use_codecs(asked: str, module: nn.Module) -> None:
+def use_codecs(asked: str, module: nn.Module) -> None:
+    """Use the codecs that were asked for; warn if `auto` cannot have compiled ones."""
     device = next(module.parameters()).device.type
     backend = choose_codec_backend(asked, device, find_compiler() is not None, "codec_backend")
     try:

@@ -23,14 +23,9 @@ from gcbench.compressors.other_exchanges import shard_exchange
 from gcbench.config import ConfigError
 from gcbench.launch.checks import refuse_complex, refuse_sparse
 from gcbench.library.agreement import blank
-from gcbench.library.compression import Compression, Exchange
-from gcbench.library.states import (
-    by_name,
-    differing,
-    name_without_wrappers,
-    own_state,
-    refuse_other_tensors,
-)
+from gcbench.library.compression import Exchange
+from gcbench.library.joint import JointCompression
+from gcbench.library.states import by_name, name_without_wrappers, refuse_other_tensors
 from gcbench.library.turns import Turns
 from gcbench.seeds import mix
 from gcbench.train.finite import not_finite
@@ -43,7 +38,7 @@ class GroupExchange(Exchange):
     turns: Turns = field(kw_only=True)
 
 
-class FsdpCompression(Compression):
+class FsdpCompression(JointCompression):
     """A compressor that sees each parameter group's gradient when FSDP reduces it."""
 
     _exchanges: Mapping[str, GroupExchange]
@@ -118,31 +113,6 @@ class FsdpCompression(Compression):
     def _states(self) -> Iterable[State]:
         resting = (turn for x in self._exchanges.values() for turn in x.turns.resting.values())
         return (*super()._states(), *resting)
-
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` returned on this worker; all workers have to call this.
-
-        Raises:
-            ConfigError: if a worker's state is not its own, or damaged, or workers saved theirs
-                after different steps; no worker replaces anything then.
-        """
-        try:
-            own = own_state(state_dict)
-            read = self._read(own)
-        except ConfigError as error:
-            self._gather([str(error), {}])
-            raise
-        steps = dict(own["steps"])
-        for worker, (refused, other) in enumerate(self._gather(["", steps])):
-            if refused:
-                raise ConfigError(f"worker {worker} cannot load its state: {refused}")
-            if other != steps:
-                theirs, own = differing(other, steps)
-                raise ConfigError(
-                    f"worker {worker} loads a state with steps={theirs}, and this one with {own}; "
-                    "type load_state_dict on every worker, with what it saved after the same step"
-                )
-        self._replace(read, own)
 
     def _check(self, name: str, read: Exchange, saved: Mapping[str, Any]) -> Exchange:
         assert isinstance(read, GroupExchange)
