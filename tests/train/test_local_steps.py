@@ -208,9 +208,10 @@ def test_fragments_are_all_tensors_in_order_and_none_is_empty(sizes: list[int]) 
 @pytest.mark.parametrize(
     "overrides",
     [
-        ("compressor=qsgd", "error_feedback=true", "alpha=0.2"),
+        ("compressor=qsgd", "error_feedback=true", "alpha=0.2", "optimizer=muon"),
         pytest.param(
-            ("compressor=top_k", "model=resnet8", "trainer.batch_size=4"), marks=pytest.mark.slow
+            ("compressor=top_k", "model=resnet8", "trainer.batch_size=4", "optimizer=adamw"),
+            marks=pytest.mark.slow,
         ),
     ],
 )
@@ -218,7 +219,7 @@ def test_virtual_and_real_workers_are_equal_to_the_bit(
     tmp_path: Path, overrides: tuple[str, ...]
 ) -> None:
     length = ("trainer.max_steps=13", "trainer.log_every=1", "trainer.error_every=3")
-    local = (*LOCAL, "estimator.fragments=2", "estimator.clip_norm=0.5", "optimizer=adamw")
+    local = (*LOCAL, "estimator.fragments=2", "estimator.clip_norm=0.5")
     typed = (*overrides, "min_size=0", *length, *local, f"trainer.gpus={W}", "trainer.accumulate=2")
     results = {
         processes: run(tmp_path / str(processes), *typed, *where)

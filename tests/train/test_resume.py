@@ -52,6 +52,7 @@ METHODS |= {
     "svrg": [*METHODS["qsgd"], *PLAIN_SVRG],
     "adamw": [*METHODS["qsgd"], "optimizer=adamw", "schedule.interval=epoch"],
     "local_steps": [*METHODS["qsgd"], *IN_HALVES, *ANY_CLASS],
+    "muloco": [*METHODS["qsgd"], *IN_HALVES, "optimizer=muon"],
     "buffers": [*METHODS["qsgd"], "model._target_=own_models.Centered"],
     "any_class": [*METHODS["powersgd"][:1], *ANY_CLASS],
 }
