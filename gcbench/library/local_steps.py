@@ -26,7 +26,8 @@ from gcbench.library.compression import Exchange
 from gcbench.library.joint import JointCompression
 from gcbench.library.states import name_without_wrappers, not_a_state, refuse_other_tensors
 from gcbench.train.finite import not_finite
-from gcbench.train.local_steps import LocalSteps, adopt_shared, cut_fragments, subtract_own
+from gcbench.train.fragments import Pattern, cut_fragments
+from gcbench.train.local_steps import LocalSteps, adopt_shared, subtract_own
 
 KEPT = ("local steps", "shared", "outer", "model", "optimizer")  # in a state, beside compress's
 
@@ -92,7 +93,13 @@ def local_steps(
     _refuse(model, optimizer)
     method, _ = make_with_knobs(compressor, knobs)
     try:
-        steps = LocalSteps(every, fragments, outer_lr, outer_momentum, outer_nesterov)
+        steps = LocalSteps(
+            every,
+            fragments,
+            outer_lr=outer_lr,
+            outer_momentum=outer_momentum,
+            outer_nesterov=outer_nesterov,
+        )
         steps.refuse_method(model, method)
     except ValueError as error:
         raise ConfigError(str(error).replace("estimator.", "")) from error
@@ -189,7 +196,7 @@ class LocalTraining(JointCompression):
             self._refuse_late_parameters()
             names = self._fragments[fragment]
             self._apply(self._exchange(str(fragment), names))
-            adopt_shared(names, self._shared, self._own)
+            adopt_shared(names, self._shared, self._own, self._local.mixing)
 
     def _exchange(self, fragment: str, names: list[str]) -> Grads:
         """Return the update of the shared parameters of these names."""

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from gcbench.settings.fields import Count, NonNegative, Positive, Settings, Share, example
+from gcbench.settings.fields import Count, Natural, NonNegative, Positive, Settings, Share, example
 from gcbench.settings.marks import Needs, Neutral
 
 
@@ -103,6 +103,14 @@ class EstimatorSettings(Settings):
     fragments: Annotated[Count, example(4)]
     """parts of the model, each exchanged every H steps at an offset of its own [Douillard et al.,
     arXiv:2501.18512]"""
+    pattern: Annotated[Literal["sequential", "strided"], Neutral("sequential")]
+    """fragments of consecutive tensors with about as many values, or layers dealt out in turn
+    [Douillard et al., arXiv:2501.18512, section 2.2]"""
+    delay: Annotated[Natural, example(1), Neutral(0)]
+    """steps tau that workers take while a fragment is exchanged [same, section 2.3]"""
+    mixing: Annotated[Share, example(0.5), Neutral(0.0)]
+    """weight alpha of a worker's own parameters where it takes the shared ones; 0: it takes these
+    [same, section 2.3]"""
     outer_lr: Annotated[Positive, example(0.7)]
     """rate of the outer optimizer, which applies the aggregated differences"""
     outer_momentum: Annotated[Share, example(0.9)]
