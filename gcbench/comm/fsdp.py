@@ -18,16 +18,17 @@ if TYPE_CHECKING:  # Importing it takes long.
 FlatHook = Callable[[Tensor, Sequence[int]], Tensor]
 """Called in the backward pass with a parameter group's gradient `[n]`, and with the indices of the
 parameters in it; returns a mean over workers: of this worker's shard where the gradient is that of
-all shards, else of the gradient itself.
+all shards, else of the gradient itself, which it may overwrite.
 """
 
 
 class Part(NamedTuple):
-    """A parameter's place in its module, and how many values of a shard it takes, padded."""
+    """A parameter's place in its module, and what a flat shard has of it."""
 
     module: nn.Module
     name: str
-    values: int
+    values: int  # with padding, which is at their end
+    shape: torch.Size  # of this process's shard, without padding
 
 
 # PyTorch 2.14 warns of the name that earlier versions have.
@@ -139,7 +140,12 @@ class _UsedParameters:
     def parts(self) -> list[Part]:
         places = [(p, p._module_info) for p in self._group.fsdp_params]
         return [
-            Part(place.module, place.param_name, p.padded_sharded_param_size.numel())
+            Part(
+                place.module,
+                place.param_name,
+                p.padded_sharded_param_size.numel(),
+                p.sharded_size,
+            )
             for p, place in places
         ]
 

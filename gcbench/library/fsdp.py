@@ -1,7 +1,8 @@
-"""A compressor for the flat gradients of FSDP2's parameter groups."""
+"""A compressor for FSDP2's parameter groups, and one for their reduce-scatter."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,10 +16,11 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from gcbench.comm.collectives import Comm
-from gcbench.comm.fsdp import FlatGradient
+from gcbench.comm.fsdp import FlatGradient, Part
 from gcbench.comm.transport import transport_of
 from gcbench.compressors import Compressor, State, parts_of
 from gcbench.compressors.ef21 import EF21
+from gcbench.compressors.matrices import Shape
 from gcbench.compressors.other_exchanges import shard_exchange
 from gcbench.config import ConfigError
 from gcbench.launch.checks import refuse_complex, refuse_sparse
@@ -26,22 +28,20 @@ from gcbench.library.agreement import blank
 from gcbench.library.compression import Exchange
 from gcbench.library.joint import JointCompression
 from gcbench.library.states import by_name, name_without_wrappers, refuse_other_tensors
-from gcbench.library.turns import Turns
+from gcbench.library.turns import OtherParameters, Turns
 from gcbench.seeds import mix
 from gcbench.train.finite import not_finite
 
 
 @dataclass
-class GroupExchange(Exchange):
-    """The exchange of a parameter group."""
+class FlatExchange(Exchange):
+    """The exchange of a parameter group as one flat tensor."""
 
     turns: Turns = field(kw_only=True)
 
 
 class FsdpCompression(JointCompression):
     """A compressor that sees each parameter group's gradient when FSDP reduces it."""
-
-    _exchanges: Mapping[str, GroupExchange]
 
     def __init__(
         self,
@@ -72,16 +72,17 @@ class FsdpCompression(JointCompression):
                 "this module has a compressor, and takes only one; type handle.remove() first"
             ) from None
         prefixes = {part: f"{name}." * bool(name) for name, part in module.named_modules()}
+        whole = {name_without_wrappers(name): p for name, p in module.named_parameters()}
         exchanges = {}
         for i, (name, hook) in enumerate(zip(groups, self._hooks, strict=True)):
-            widths = {
-                name_without_wrappers(prefixes[part.module] + part.name): part.values
+            parts = {
+                name_without_wrappers(prefixes[part.module] + part.name): part
                 for part in hook.parts
             }
-            turns = Turns(widths, 1 if replicas else shards.size())
-            exchanges[name] = GroupExchange(mix(seed, i, shard), turns=turns)
+            order = [name for name in whole if name in parts]
+            exchanges[name] = self._begin(mix(seed, i, shard), parts, order, shards.size())
         super().__init__(
-            compressor if replicas else shard_exchange(compressor),
+            compressor,
             Comm(workers.size(), transport_of(workers, device)),
             device,
             seed,
@@ -89,22 +90,70 @@ class FsdpCompression(JointCompression):
             error_every,
             shard=shards.rank(),
             shards=shards.size(),
-            parameters={
-                name_without_wrappers(name): list(p.shape) for name, p in module.named_parameters()
-            },
+            parameters={name: list(p.shape) for name, p in whole.items()},
         )
-        self._by_shards = replicas is None
-        # Replicas have the same update. EF21's mean, which all keep, must stay consistent with each
-        # worker's own part of it.
-        keeps_mean = any(isinstance(part, EF21) for part in parts_of(compressor))
-        self._agreeing = shards if self._by_shards and keeps_mean else replicas
         for hook, name in zip(self._hooks, groups, strict=True):
-            hook.on_gradient = partial(self._exchange, name)
+            hook.on_gradient = partial(self._reduce, name)
 
     def remove(self) -> None:
         """Let the module average gradients without a compressor, even between nodes."""
         for hook in self._hooks:
             hook.on_gradient = None
+
+    @torch.no_grad()
+    def _reduce(self, name: str, gradient: Tensor, used: Sequence[int]) -> Tensor:
+        """Return the mean of a parameter group's gradient, or of this worker's shard of it."""
+        if gradient.dtype == torch.float16:
+            raise ConfigError(
+                "reduce_dtype=torch.float16: FSDP divides before and after a reduction, and a "
+                "method's mean would be divided twice; type "
+                "MixedPrecisionPolicy(reduce_dtype=torch.float32)"
+            )
+        try:
+            return self._exchange(name, gradient, used)
+        except OtherParameters as error:
+            raise ConfigError(
+                f"the parameter group {name or 'of the whole module'} reduces other parameters "
+                f"than before, and {error}; type another method, or handle.remove() and compress "
+                "again after requires_grad_(False) for those that are not always used"
+            ) from error
+
+    @staticmethod
+    @abstractmethod
+    def _begin(seed: int, parts: Mapping[str, Part], order: Sequence[str], shards: int) -> Exchange:
+        """Return the exchange of a parameter group, none made yet.
+
+        `parts` are in the order of a flat gradient, and `order` has their names in the model's.
+        """
+
+    @abstractmethod
+    def _exchange(self, name: str, gradient: Tensor, used: Sequence[int]) -> Tensor:
+        """Return what `_reduce` does.
+
+        Raises OtherParameters for a state that does not fit the parameters with these indices.
+        """
+
+
+class FlatCompression(FsdpCompression):
+    """A compressor in the reduce-scatter of parameter groups, each of which is one flat tensor."""
+
+    _exchanges: Mapping[str, FlatExchange]
+
+    def __init__(
+        self, module: nn.Module, compressor: Compressor, seed: int, error_every: int | None = None
+    ) -> None:
+        super().__init__(module, shard_exchange(compressor), seed, None, error_every)
+        # EF21's mean, which all keep, must stay consistent with each worker's own part of it.
+        keeps_mean = any(isinstance(part, EF21) for part in parts_of(compressor))
+        shards = _sharded_parameters(module)[0].device_mesh.get_group()
+        self._agreeing = shards if keeps_mean else None
+
+    @staticmethod
+    def _begin(
+        seed: int, parts: Mapping[str, Part], order: Sequence[str], shards: int
+    ) -> FlatExchange:
+        widths = {name: part.values for name, part in parts.items()}
+        return FlatExchange(seed, turns=Turns(widths, shards))
 
     def _state(self) -> dict[str, Any]:
         turns = {name: exchange.turns.to_plain() for name, exchange in self._exchanges.items()}
@@ -115,7 +164,7 @@ class FsdpCompression(JointCompression):
         return (*super()._states(), *resting)
 
     def _check(self, name: str, read: Exchange, saved: Mapping[str, Any]) -> Exchange:
-        assert isinstance(read, GroupExchange)
+        assert isinstance(read, FlatExchange)
         turns = read.turns.read(by_name(saved, "turns", self._exchanges)[name], self._device)
         if turns.used:
             values, state = turns.join_all(read.state)
@@ -123,27 +172,12 @@ class FsdpCompression(JointCompression):
             refuse_other_tensors(self.compressor, rows, self._comm, state)
         return replace(read, turns=turns)
 
-    @torch.no_grad()
     def _exchange(self, name: str, gradient: Tensor, used: Sequence[int]) -> Tensor:
-        """Return the mean of a parameter group's gradient, or of this worker's shard of it."""
-        if gradient.dtype == torch.float16:
-            raise ConfigError(
-                "reduce_dtype=torch.float16: FSDP divides before and after a reduction, and a "
-                "method's mean would be divided twice; type "
-                "MixedPrecisionPolicy(reduce_dtype=torch.float32)"
-            )
         exchange = self._exchanges[name]
         names = tuple(exchange.turns.widths)
-        try:
-            exchange.state = exchange.turns.change(exchange.state, tuple(names[i] for i in used))
-        except ValueError as error:
-            raise ConfigError(
-                f"the parameter group {name or 'of the whole module'} reduces other parameters "
-                f"than before, and {error}; type another method, or handle.remove() and compress "
-                "again after requires_grad_(False) for those that are not always used"
-            ) from error
+        exchange.state = exchange.turns.change(exchange.state, tuple(names[i] for i in used))
         rows = gradient.float().unsqueeze(0)
-        own = rows[:, : rows.shape[1] // self._comm.workers] if self._by_shards else rows
+        own = rows[:, : rows.shape[1] // self._comm.workers]
         out = self._aggregate(exchange, {name: rows}, like={name: own})
         # A GradScaler must find an overflow even where a method sends a sign of it, or nothing. The
         # owner of a shard sees only its own update, but its residual is that of all shards.
@@ -153,12 +187,10 @@ class FsdpCompression(JointCompression):
         return update
 
 
-def is_carried(compressor: Compressor, between_nodes: bool) -> bool:
-    """Return whether FSDP2 can use `compressor`, between nodes or else in its reduce-scatter."""
+def is_carried(compressor: Compressor) -> bool:
+    """Return whether FSDP2 can use `compressor` in its reduce-scatter."""
     if not compressor.properties.divisible:
         return False
-    if between_nodes:
-        return True
     try:
         shard_exchange(compressor)
     except ValueError:
@@ -218,19 +250,20 @@ def shards_of(module: nn.Module) -> int:
     return _sharded_parameters(module)[0].device_mesh.size()
 
 
-def shapes_of_groups(module: nn.Module, replicas: dist.ProcessGroup | None) -> list[tuple[int]]:
-    """Return the shape `(n,)` of what a method sees of each parameter group."""
-    group_of = {
+def shapes_of_groups(module: nn.Module, replicas: dist.ProcessGroup | None) -> list[Shape]:
+    """Return the shapes of what a method sees: of groups, or of this process's shards by name."""
+    trained = {p for p in _sharded_parameters(module) if p.requires_grad}
+    if replicas is not None:
+        return [tuple(p.to_local().shape) for p in trained]
+    group_of: dict[Tensor, object] = {
         p: part._get_fsdp_state()  # shared by modules that were sharded as a list
         for part in module.modules()  # inner modules come later and take over their parameters
         if isinstance(part, FSDPModule)
         for p in part.parameters()
-        if p.requires_grad
     }
     sizes = Counter[object]()
-    for p, part in group_of.items():
-        if isinstance(p, DTensor):
-            sizes[part] += p.to_local().numel() if replicas else p.numel()
+    for p in trained:
+        sizes[group_of[p]] += p.numel()
     return [(n,) for n in sizes.values()]
 
 
