@@ -34,6 +34,7 @@ from gcbench.compressors.dense import Dense
 from gcbench.settings.fields import Checked, Natural, NonNegative
 
 Shape = tuple[int, ...]
+FLAT_CONVOLUTIONS = (nn.Conv1d, nn.ConvTranspose1d)
 
 
 @runtime_checkable
@@ -69,7 +70,7 @@ def shapes_of_parameters(model: nn.Module) -> dict[str, Shape]:
     flat_convolutions = {
         p
         for module in model.modules()
-        if isinstance(module, (nn.Conv1d, nn.ConvTranspose1d))
+        if isinstance(module, FLAT_CONVOLUTIONS)
         for p in module.parameters()
         if p.dim() == 3
     }

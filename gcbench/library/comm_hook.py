@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from gcbench.comm.ddp import WholeGradient, call_state
 from gcbench.compressors import Compressor
 from gcbench.config import ConfigError
-from gcbench.library.compress import compress_ddp, make_with_knobs, name_of, read_seed
+from gcbench.library.compress import compress_ddp, make_method, name_of, read_seed
 from gcbench.library.compression import Compression
 
 Hook = Callable[["HookState", Any], torch.futures.Future[Tensor]]
@@ -63,7 +63,7 @@ class HookState:
         error_every: int | None,
         knobs: Mapping[str, Any],
     ) -> None:
-        make_with_knobs(compressor, knobs)  # what is typed wrongly is told here
+        make_method(compressor, knobs)  # what is typed wrongly is told here
         self._arguments = (compressor, seed, codec_backend, error_every, knobs)
         self._compression: Compression | None = None
         self._hook: WholeGradient | None = None

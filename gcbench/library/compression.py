@@ -8,7 +8,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -50,10 +50,13 @@ class Exchange:
     seed: int
     step: int = 0
     state: State = field(default_factory=State)
+    offsets: Mapping[str, int] | None = None  # of all tensors, where only some are sent at once
 
 
 class Compression(ABC):
     """A compressor in the backward passes of a module, made by `compress`."""
+
+    maker: ClassVar[str] = "compress"
 
     def __init__(
         self,
@@ -108,8 +111,8 @@ class Compression(ABC):
                 if other[key] != first[key]:
                     theirs, ours = differing(other[key], first[key])
                     raise ConfigError(
-                        f"worker {worker} called compress with {key}={theirs}, and worker 0 with "
-                        f"{ours}; type the same method, knobs and seed on all workers"
+                        f"worker {worker} called {self.maker} with {key}={theirs}, and worker 0 "
+                        f"with {ours}; type the same method, knobs and seed on all workers"
                     )
 
     def _gather(self, value: Any) -> list[Any]:
@@ -127,7 +130,7 @@ class Compression(ABC):
     def __repr__(self) -> str:
         steps = max(exchange.step for exchange in self._exchanges.values())
         return (
-            f"<gcbench.compress {self.name}: {self._comm.workers} workers, {steps} exchanges, "
+            f"<gcbench.{self.maker} {self.name}: {self._comm.workers} workers, {steps} exchanges, "
             f"{self.ratio:.4g}x fewer bits than fp32 gradients>"
         )
 
@@ -240,6 +243,7 @@ class Compression(ABC):
                 seed=exchange.seed,
                 state=exchange.state,
                 comm=self._comm,
+                offsets=exchange.offsets,
             )
         refuse_other_update(out.update, like or rows)
         if mean is not None:

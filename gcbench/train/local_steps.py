@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -16,7 +17,6 @@ from gcbench.compressors.wrappers import NormClipping
 from gcbench.data import Data
 from gcbench.settings.config import RunConfig
 from gcbench.settings.fields import Checked, Count, Positive, Share
-from gcbench.settings.trainer import TrainerSettings
 from gcbench.train.estimators import batch_of
 from gcbench.train.replica import Replica
 from gcbench.train.run import Estimator, InnerModel, MakeOptimizer, Optimizers, Progress, Run
@@ -129,6 +129,16 @@ class LocalSteps(InnerSteps, Checked):
                 f"estimator.every={self.every}: the run has {steps} steps, in which not every "
                 f"parameter would be exchanged; type estimator.every={steps} or fewer"
             )
+        self.refuse_method(model, compressor)
+        if self.fragments > 1 and trainer.record_gradients:
+            raise ValueError(
+                f"trainer.record_gradients={trainer.record_gradients}: with "
+                f"estimator.fragments={self.fragments} no step exchanges all tensors; type "
+                "trainer.record_gradients=null, or estimator.fragments=1"
+            )
+
+    def refuse_method(self, model: nn.Module, compressor: Compressor) -> None:
+        """Raise ValueError where the steps contradict one another, the model or the method."""
         refuse_momentum(compressor)
         for part in parts_of(compressor):
             if isinstance(part, NormClipping):
@@ -143,12 +153,8 @@ class LocalSteps(InnerSteps, Checked):
                 f"estimator.outer_momentum={self.outer_momentum:g}: estimator.outer_nesterov=true "
                 "looks ahead along the momentum; type estimator.outer_nesterov=false, too"
             )
-        if self.fragments > 1:
-            self._refuse_fragments(model, compressor, trainer)
-
-    def _refuse_fragments(
-        self, model: nn.Module, compressor: Compressor, trainer: TrainerSettings
-    ) -> None:
+        if self.fragments == 1:
+            return
         if self.fragments > self.every:
             raise ValueError(
                 f"estimator.fragments={self.fragments}: fragments are exchanged in different steps "
@@ -166,47 +172,40 @@ class LocalSteps(InnerSteps, Checked):
                 "must see all of them at once (its scope is global, see gcbench methods NAME); "
                 "type estimator.fragments=1"
             )
-        if trainer.record_gradients:
-            raise ValueError(
-                f"trainer.record_gradients={trainer.record_gradients}: with "
-                f"estimator.fragments={self.fragments} no step exchanges all tensors; type "
-                "trainer.record_gradients=null, or estimator.fragments=1"
-            )
 
     def build_optimizers(self, replica: Replica, make_optimizer: MakeOptimizer) -> Optimizers:
         """Return the outer optimizer, which applies pseudo-gradients, and the inner ones."""
-        outer = torch.optim.SGD(
-            [{"params": list(replica.parameters.values()), "initial_lr": self.outer_lr}],
+        outer = self.make_outer(replica.parameters)
+        return Optimizers(outer, CONSTANT, self.build_inner(replica, make_optimizer))
+
+    def make_outer(self, shared: Mapping[str, nn.Parameter]) -> torch.optim.Optimizer:
+        """Return the optimizer that applies pseudo-gradients to the shared parameters."""
+        return torch.optim.SGD(
+            [{"params": list(shared.values()), "initial_lr": self.outer_lr}],
             lr=self.outer_lr,
             momentum=self.outer_momentum,
             nesterov=self.outer_nesterov,
             foreach=True,
         )
-        return Optimizers(outer, CONSTANT, self.build_inner(replica, make_optimizer))
 
     def gradients(self, run: Run, progress: Progress) -> Tensor:
         losses = self.backward(run, progress)
         self.step_inner(run, progress, run.replica.grads, self.clip_norm)
         return losses
 
-    @torch.no_grad()
     def due_gradients(self, run: Run, progress: Progress) -> Grads:
         """Return the pseudo-gradients that are due, which overwrite the gradients in their rows."""
         rows = run.replica.grads
-        due = self._due(sizes_of(rows), progress.step + 1)
-        for name in due:
-            for row, inner in zip(rows[name], run.inner, strict=True):
-                row.copy_(run.replica.parameters[name]).sub_(inner.parameters[name])
-        return {name: rows[name] for name in due}
+        due = {name: rows[name] for name in self.due(sizes_of(rows), progress.step + 1)}
+        return subtract_own(due, run.replica.parameters, [own.parameters for own in run.inner])
 
     def messages(self, run: Run) -> list[list[str]]:
         return cut_fragments(sizes_of(run.replica.grads), self.fragments)
 
-    @torch.no_grad()
     def end_step(self, run: Run, progress: Progress) -> None:
-        for name in self._due(sizes_of(run.replica.grads), progress.step):
-            for inner in run.inner:
-                inner.parameters[name].copy_(run.replica.parameters[name])
+        due = self.due(sizes_of(run.replica.grads), progress.step)
+        for inner in run.inner:
+            adopt_shared(due, run.replica.parameters, inner.parameters)
 
     def facts(
         self, run: Run, progress: Progress, sent_bits_per_step: float
@@ -220,17 +219,39 @@ class LocalSteps(InnerSteps, Checked):
             "bits_per_exchange": sent / exchanges if exchanges else None,
         }
 
-    def _due(self, sizes: Sizes, step: int) -> list[str]:
+    def due(self, sizes: Sizes, step: int) -> list[str]:
         """Return the names of the parameters that are exchanged at the end of step `step`."""
-        fragment = self._fragment(step)
+        fragment = self.due_fragment(step)
         return [] if fragment is None else cut_fragments(sizes, self.fragments)[fragment]
 
-    def _fragment(self, step: int) -> int | None:
+    def due_fragment(self, step: int) -> int | None:
         """Return the fragment that is exchanged at the end of step `step`, counted from 1."""
         offsets = (k * self.every // self.fragments for k in range(self.fragments))
         return next(
             (k for k, offset in enumerate(offsets) if not (step - offset) % self.every), None
         )
+
+
+@torch.no_grad()
+def subtract_own(
+    rows: Grads,
+    shared: Mapping[str, nn.Parameter],
+    own: Sequence[Mapping[str, nn.Parameter]],
+) -> Grads:
+    """Return `rows`, which now hold the pseudo-gradients of workers with these parameters."""
+    for name, of_workers in rows.items():
+        for row, parameters in zip(of_workers, own, strict=True):
+            row.copy_(shared[name]).sub_(parameters[name])
+    return rows
+
+
+@torch.no_grad()
+def adopt_shared(
+    names: Sequence[str], shared: Mapping[str, nn.Parameter], own: Mapping[str, nn.Parameter]
+) -> None:
+    """Let a worker go on from the shared values of these parameters."""
+    for name in names:
+        own[name].copy_(shared[name])
 
 
 def refuse_momentum(compressor: Compressor) -> None:

@@ -175,7 +175,7 @@ def load_shards(process: Process, between: bool, case: str) -> str:
     if case == "steps" and odd:
         state = states[0]
     if case == "nan" and odd:
-        residuals["0"][0, 0] = torch.nan
+        next(iter(residuals.values()))[0, 0] = torch.nan  # between nodes, that of a parameter
     if case == "shape":
         residuals["0"] = residuals["0"][:, 1:]
     if case == "resting":
