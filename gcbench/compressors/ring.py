@@ -32,11 +32,11 @@ class RingExchange:
     every chunk once, with an error e_ic; so it counts as having sent x_i - W e_i, whose mean over
     the workers is the update.
 
-    With equal gradients, the error of an unbiased code of many levels, whose scale follows the sum,
-    has W / 3 times the variance of one coding, and in a gather a W-th of it. With few levels it is
-    as large as that of one coding: a value that stays between two levels is rounded to one of them
-    with the same chances, in one step or in many. Chunks have the same size, and buckets run
-    through them.
+    If gradients are independent, an unbiased code has (W + 1) / 2 times the variance of a gather:
+    the sum of h workers has a variance of h, and its code an error of that size. If they are equal,
+    it has W times that of a gather, as much as one coding: each value stays between two levels, and
+    is rounded to one of them with the same chances in one step or in many. Chunks have the same
+    size, and buckets run through them.
     """
 
     codec: Codec
