@@ -159,7 +159,7 @@ SUBCOMMANDS = {
     "report": Subcommand(
         "papers.command",
         "report",
-        "results beside the papers' numbers: tables, figures, html, list, deviations, diff A B",
+        "results beside the papers' numbers: tables, figures, html, list, publish, diff A B",
     ),
     "runs": Subcommand("report.command", "runs", "everything that ran"),
     "claims": Subcommand(
