@@ -46,8 +46,8 @@ class CompressionKwargs(DistributedDataParallelKwargs):
         )
         self._handles: list[weakref.ref[Compression]] = []  # each lives as long as its DDP
 
-    @property
-    def __class__(self) -> type:  # type: ignore[misc]  # accelerate looks for the exact class
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:  # accelerate looks for the exact class
         return DistributedDataParallelKwargs
 
     def to_kwargs(self) -> dict[str, Any]:

@@ -77,7 +77,7 @@ def _digest(model: nn.Module) -> str:
     digest = hashlib.sha256()
     for p in model.parameters():
         own = p.to_local() if isinstance(p, DTensor) else p
-        digest.update(own.detach().float().contiguous().numpy().tobytes())
+        digest.update(own.detach().float().contiguous().cpu().numpy().tobytes())
     return digest.hexdigest()
 
 
