@@ -95,7 +95,8 @@ class DdpCompression(Compression):
             self._hook.receiver = None
             if self._side:
                 self._side.close()
-                dist.destroy_process_group(self._group)
+                if dist.is_initialized():  # else the user has ended all groups
+                    dist.destroy_process_group(self._group)
 
     def _state(self) -> dict[str, Any]:
         return {**super()._state(), "buckets": self._buckets}
