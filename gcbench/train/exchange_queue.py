@@ -17,7 +17,7 @@ from gcbench.compressors import (
     refuse_other_update,
 )
 from gcbench.records.clock import Clock, Marks
-from gcbench.train.run import Run
+from gcbench.train.run import ExchangeResult, Progress, Run
 
 
 class FinishedExchange(NamedTuple):
@@ -74,3 +74,24 @@ def aggregate_in_run(run: Run, grads: Grads, state: State, comm: Comm, number: i
     refuse_other_update(out.update, shaped)
     back = {k: out.update[k].view(1, *grads[k].shape[1:]) for k in odd}
     return out._replace(update=out.update | back)
+
+
+def _is_whole(run: Run, grads: Grads) -> bool:
+    return len(grads) == len(run.replica.grads)
+
+
+def state_of(run: Run, progress: Progress, grads: Grads) -> State:
+    """Return the compressor's state of the parameters of these gradients."""
+    return progress.state if _is_whole(run, grads) else progress.state.select(grads.keys())
+
+
+def finish(
+    run: Run, progress: Progress, step: int, grads: Grads, out: Aggregated
+) -> ExchangeResult:
+    """Keep the state that an exchange of step `step` has left, and return its result."""
+    whole = _is_whole(run, grads)
+    progress.state = out.state if whole else progress.state.replace(out.state)
+    progress.first_bad.note_exchange(step, out)
+    exchanged = ExchangeResult.of(out, grads)
+    # A part of the gradient has no bound that would be comparable with those of other steps.
+    return exchanged if whole else exchanged._replace(shannon_bits=None)
