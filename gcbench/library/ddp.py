@@ -120,6 +120,8 @@ class DdpCompression(Compression):
 
     def begin_forward(self, ddp: DistributedDataParallel) -> None:
         """Raise ConfigError where PyTorch would end in an internal assertion."""
+        if not ddp._has_rebuilt_buckets:  # DDP is about to, and frees the old ones before
+            self._known = {}
         self._knows_graph |= ddp.require_backward_grad_sync
         if ddp.static_graph and not self._knows_graph:
             raise ConfigError(
@@ -179,7 +181,8 @@ class DdpCompression(Compression):
         ending = self._submit(partial(self._end, taken, earlier, used))
         if self._side:
             self._side.result(ending)
-        self._known = {} if self._split else {id(one.arrived): one for one in taken}
+        known = () if self._split else taken
+        self._known = {id(one.arrived): one._replace(exchanges=()) for one in known}
         self._buckets = [[*part.places] for one in taken for part in one.parts]
         self._split = None
 
