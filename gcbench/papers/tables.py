@@ -84,10 +84,7 @@ class TableRow:
     def settings(self) -> dict[str, Any]:
         """Return the keys and values that the row adds to its experiment."""
         columns = {"trainer.gpus": self.workers, "trainer.backend": self.backend}
-        return {
-            **{key: value for key, value in columns.items() if value is not None},
-            **self.beside,
-        }
+        return {k: v for k, v in columns.items() if v is not None} | dict(self.beside)
 
     @property
     def overrides(self) -> tuple[str, ...]:
@@ -174,10 +171,8 @@ class Table:
 
 def overrides_of(settings: Mapping[str, Any]) -> tuple[str, ...]:
     """Return settings as overrides that Hydra parses back to the same values; 1.0 stays a float."""
-    return tuple(
-        f"{key}={value if isinstance(value, float) else format_value(value)}"
-        for key, value in settings.items()
-    )
+    as_text = {k: v if isinstance(v, float) else format_value(v) for k, v in settings.items()}
+    return tuple(f"{key}={value}" for key, value in as_text.items())
 
 
 def table_names() -> list[str]:
@@ -216,10 +211,10 @@ def read_table(name: str) -> Table:
     if not isinstance(node, dict):
         raise ConfigError(f"{path}: a table has title, source, columns and rows")
     columns = node.pop("columns", None) or {}
-    rows = node.pop("rows", None) or []
+    every = node.pop("rows", None) or []
     if "ladder" in node:
-        rows = build_checked(Ladder, node["ladder"], path).rows(rows, name, path)
-    rows = [_named(row, name, path) for row in rows if set(row) != HIDDEN]
+        every = build_checked(Ladder, node["ladder"], path).rows(every, name, path)
+    rows = [_named(row, name, path) for row in every if set(row) != HIDDEN]
     node.pop("settings", None)  # of what the rows run
     typed = node.pop("with", None) or {}  # added to every row
     notes = node.pop("notes", None) or []
