@@ -37,12 +37,12 @@ class WireError(Study):
     gradients are added by an all-reduce, hop by hop, or in fp32 by the owners of shards; coded ones
     in a ring that codes the sum again at every hop, or by the owners of shards. `vnmse` is |update
     - g|^2 / |g|^2 with the mean g in float64, `bits` what a worker sends. Virtual workers add as
-    gloo's do, to the bit. Takes about two minutes.
+    gloo's do, to the bit. Takes about a minute.
     """
 
     methods: Sequence[str] = METHODS
     workers: Sequence[int] = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
-    values: int = 2**15
+    values: int = 2**14
     common: float = 0.3
 
     def rows(self) -> Iterator[Row]:
