@@ -17,7 +17,7 @@ from gcbench.comm.network import Link, Network
 
 Reduction = Literal["sum", "max", "min", "and"]
 # PyTorch 2.14 warns of the name that earlier versions have.
-_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+all_gather_flat = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
 
 class Transport(Protocol):
@@ -129,7 +129,7 @@ class NcclTransport(_GroupTransport):
     def all_gather(self, message: Tensor) -> Tensor:
         rows, size = message.shape
         everyone = message.new_empty(self.processes * rows, size)
-        _all_gather(everyone, message, group=self.group)
+        all_gather_flat(everyone, message, group=self.group)
         return everyone
 
     def all_to_all(self, by_process: Tensor) -> Tensor:

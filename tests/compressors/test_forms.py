@@ -36,6 +36,7 @@ ELSEWHERE = {
         ("fp8", "mxfp8", "mxfp6", "mxfp4", "nvfp4"),
         "block_formats::test_every_value_is_the_nearest_of_its_format",
     ),
+    "eden": "eden::test_messages_and_values_are_those_of_the_equations",
     "global_randk": "global_randk::test_drawn_values_are_quantized_as_they_are_alone",
     "global_randk_multiscale": "global_randk::test_drawn_values_are_quantized_as_they_are_alone",
     "loco": "loco::test_updates_and_residuals_are_those_of_the_algorithm",
