@@ -100,7 +100,7 @@ class BlockFormat(Checked, Codec, ABC):
         if is_native(out):
             return self._decode_native(codes, fitted, segments, out)
         blocks = in_blocks(codes.split(segments, dim=1), self.block_size)
-        values = torch.empty(blocks.shape, device=blocks.device)
+        values = torch.empty(blocks.shape, dtype=torch.float32, device=blocks.device)
         scales = self.scales_of(fitted, segments)
         for part in self._slices(blocks):
             values[:, part] = element_values(blocks[:, part], scales[:, part], self.element)
@@ -118,7 +118,7 @@ class BlockFormat(Checked, Codec, ABC):
         dtype = torch.float32 if self.scale == torch.float32 else torch.uint8
         fitted = [torch.empty(rows, blocks, dtype=dtype)]
         if self.scale == torch.float8_e4m3fn:
-            fitted.append(torch.empty(rows, len(segments)))
+            fitted.append(torch.empty(rows, len(segments), dtype=torch.float32))
         starts = torch.tensor(noise.starts(segments)).to(torch.int32).view(rows, -1)
         is_random = self.rounding == "stochastic"
         for k in range(rows):
