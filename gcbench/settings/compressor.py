@@ -33,7 +33,7 @@ Code = Literal["fixed", "elias_dense", "elias_sparse", "ans"]
 Exchange = Literal["gather", "scatter", "scatter_coded", "ring", "sum", "hierarchical"]
 Accumulate = Literal["wire", "fp32"]
 Rounding = Literal["nearest", "stochastic"]
-Plain = Literal["float32", "bfloat16"]
+Plain = Literal["fp32", "bf16"]
 Format8 = Literal["e4m3", "e5m2"]
 Format6 = Literal["e2m3", "e3m2"]
 NormKind = Literal["linf", "l2"]
@@ -65,11 +65,9 @@ class MethodSettings(Settings):
     """values that share a scale, and for eden are rotated together [QSGD, section 4]"""
     bucket_scope: Annotated[BucketScope, Neutral("tensor")]
     """whether buckets restart at every tensor or run through the whole gradient"""
-    dtype: Plain
-    """type of the values that are sent without loss; bfloat16 rounds gradients first"""
-    format: Format8 | Format6
-    """how many bits of a float are exponent and mantissa: of 8 bits (fp8, mxfp8), or of 6 (mxfp6)
-    [OCP MX, section 5.3]"""
+    format: Format8 | Format6 | Plain
+    """float format that is sent: how many bits are exponent and mantissa, of 8 bits (fp8, mxfp8) or
+    of 6 (mxfp6); exponents: fp32, or gradients rounded to bf16 [OCP MX, section 5.3]"""
     level_count: Annotated[LevelCount, example(9)]
     """levels in all; 2^K + 1 for orq [ORQ, section 3.1]"""
     per_layer: bool
