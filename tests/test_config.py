@@ -71,7 +71,9 @@ def test_every_file_of_conf_composes(group: str, choice: str) -> None:
     texts = ("lstm", "lstm_small", "gpt_small", "gpt_tiny", "gpt_bytes")
     fitting = {
         **dict.fromkeys(texts, ["dataset=wikitext2"]),
-        **dict.fromkeys(("wikitext2", "wikitext2_bytes", "linux_doc", "text", "hf"), ["model=lstm"]),
+        **dict.fromkeys(
+            ("wikitext2", "wikitext2_bytes", "linux_doc", "text", "hf"), ["model=lstm"]
+        ),
         **dict.fromkeys(("an4_lstm", "an4_lstm_small"), ["dataset=an4"]),
         "an4": ["model=an4_lstm"],
     }

@@ -61,7 +61,7 @@ def test_documents_are_held_out_whole_in_an_order_of_their_names(tmp_path: Path)
     lines = b"".join(parts).splitlines()
     assert sorted(lines) == sorted(one[:-1] for one in documents.values())
     assert lines != sorted(lines), "neighbors are not held out together"
-    again = tmp_path / "other" / "linux-doc-6.1/Documentation"  # in another place, written backwards
+    again = tmp_path / "other/linux-doc-6.1/Documentation"  # elsewhere, written backwards
     for name in reversed(documents):
         (again / name).parent.mkdir(parents=True, exist_ok=True)
         (again / name).write_bytes((folder / name).read_bytes())
