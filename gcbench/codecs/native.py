@@ -42,6 +42,7 @@ _FUNCTIONS = {  # *: pointer, d: double, f: float, i: int, n: int64
     "blocks_decode": "*n*niii***i",
     "largest": "**nnn**i",
     "grid_codes": "n*****nn*i",
+    "rotate": "nn****n*nni",
     "elias_encode": "*nn*n**n**ni",
     "elias_decode": "*nn*n*n*n*nn*i",
     **dict.fromkeys(("ans_encode", "ans_decode"), "*nn*n*ni"),

@@ -25,7 +25,7 @@ from gcbench.compressors.base import (
     unflatten,
 )
 from gcbench.compressors.bucketed import Bucketed
-from gcbench.compressors.codec import Codec, GridCodec, RaggedCodec, TableCodec
+from gcbench.compressors.codec import Codec, GridCodec, RaggedCodec, TableCodec, decoder_of
 from gcbench.compressors.dense import Dense
 from gcbench.compressors.entropy_coded import apply_code
 from gcbench.compressors.exchange import (
@@ -152,11 +152,13 @@ class Hierarchical(Checked):
         noise = replace(step, workers=nodes.local).noise("codec", sizes, x.device)
         message = self.codec.encode(means, segments, noise)
         everyone = nodes.gather(message)
-        mean = self.codec.decode_mean([m.unsqueeze(1) for m in everyone], segments)
+        every_node = replace(step, workers=range(len(everyone[0])))
+        decoder = decoder_of(self.codec, lambda: every_node.noise("codec", sizes, x.device))
+        mean = decoder.decode_mean([m.unsqueeze(1) for m in everyone], segments)
 
         def sent() -> Grads:
             decoded = torch.zeros_like(means)
-            self.codec.decode_add(message, segments, decoded)
+            self.codec.drawing(noise).decode_add(message, segments, decoded)
             errors = (means - decoded).repeat_interleave(x.shape[0] // means.shape[0], dim=0)
             return unflatten(x - errors, grads)
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from gcbench.codecs.noise import Noise
 from gcbench.comm.collectives import Comm
 from gcbench.compressors.base import Aggregated, Grads, Properties, State, Step, flatten, unflatten
-from gcbench.compressors.codec import Codec, Message
+from gcbench.compressors.codec import Codec, Message, decoder_of
 from gcbench.compressors.exchange import shard_size
 
 
@@ -32,11 +33,11 @@ class RingExchange:
     every chunk once, with an error e_ic; so it counts as having sent x_i - W e_i, whose mean over
     the workers is the update.
 
-    With equal gradients, the error of an unbiased code of many levels, whose scale follows the sum,
-    has W / 3 times the variance of one coding, and in a gather a W-th of it. With few levels it is
-    as large as that of one coding: a value that stays between two levels is rounded to one of them
-    with the same chances, in one step or in many. Chunks have the same size, and buckets run
-    through them.
+    If gradients are independent, an unbiased code has (W + 1) / 2 times the variance of a gather:
+    the sum of h workers has a variance of h, and its code an error of that size. If they are equal,
+    it has W times that of a gather, as much as one coding: each value stays between two levels, and
+    is rounded to one of them with the same chances in one step or in many. Chunks have the same
+    size, and buckets run through them.
     """
 
     codec: Codec
@@ -54,7 +55,9 @@ class RingExchange:
         noise = step.worker_noise("last hop", size, x.device)
         message = self.codec.encode(total, (size,), noise)
         update = total.new_zeros(comm.workers, size)
-        self.codec.decode_add(comm.gather(message), (size,), update)
+        of_all = replace(step, workers=range(comm.workers))
+        decoder = decoder_of(self.codec, lambda: of_all.worker_noise("last hop", size, x.device))
+        decoder.decode_add(comm.gather(message), (size,), update)
 
         def sent() -> Grads:
             mine = update[step.workers.start : step.workers.stop]
@@ -96,20 +99,22 @@ def add_in_ring(
     shares = x.view(-1, workers, size) / workers
     row = torch.arange(len(x), device=x.device)
     place = row + step.workers.start
-    coded: list[tuple[Tensor, Tensor, Message]] = []  # the chunks, the values and their codes
+    coded: list[tuple[Tensor, Tensor, Codec, Message]] = []  # chunks, values, decoders, codes
     total = shares[row, (place + 1) % workers]
+    of_all = replace(step, workers=range(workers))
     for hop in range(1, workers):
-        noise = step.worker_noise(f"hop {hop}", size, x.device)
-        message = codec.encode(total, (size,), noise)
-        coded.append(((place + hop) % workers, total, message))
+        noise = of_all.worker_noise(f"hop {hop}", size, x.device)
+        own, sender = (Noise(noise.keys[i], noise.runs) for i in (place, (place + 1) % workers))
+        message = codec.encode(total, (size,), own)
+        coded.append(((place + hop) % workers, total, codec.drawing(own), message))
         total = shares[row, (place + hop + 1) % workers]
-        codec.decode_add(comm.pass_on(message), (size,), total)
+        codec.drawing(sender).decode_add(comm.pass_on(message), (size,), total)
 
     def decode_sent(last_error: Tensor | None) -> Tensor:
         errors = torch.zeros_like(shares)
-        for chunks, values, message in coded:
+        for chunks, values, decoder, message in coded:
             decoded = torch.zeros_like(values)
-            codec.decode_add(message, (size,), decoded)
+            decoder.decode_add(message, (size,), decoded)
             errors[row, chunks] = values - decoded
         if last_error is not None:
             errors[row, place] = last_error

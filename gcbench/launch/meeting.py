@@ -137,7 +137,7 @@ def join_workers(config: RunConfig, plan: Plan, directory: Path) -> Iterator[Con
     if plan.device == "cuda":
         device = torch.device("cuda", local_rank % max(1, torch.cuda.device_count()))
         torch.cuda.set_device(device)
-    asynchronous = exchanges_in_background(config.trainer)
+    asynchronous = exchanges_in_background(config)
     checksum = config.trainer.checksum
     if plan.processes == 1:
         comm = Comm(plan.workers, checksum=checksum)

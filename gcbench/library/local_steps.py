@@ -10,8 +10,6 @@ from typing import Any, ClassVar
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.fsdp import FSDPModule
-from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from gcbench.comm.collectives import Comm
@@ -19,16 +17,25 @@ from gcbench.comm.transport import transport_of
 from gcbench.compressors import Compressor, Grads, offsets_of, split_rows
 from gcbench.compressors.matrices import shapes_of_parameters
 from gcbench.config import ConfigError
-from gcbench.launch.checks import refuse_complex
 from gcbench.library.agreement import blank
+from gcbench.library.background import Background
 from gcbench.library.compress import make_method, name_of, read_seed, use_codecs
 from gcbench.library.compression import Exchange
 from gcbench.library.joint import JointCompression
 from gcbench.library.states import name_without_wrappers, not_a_state, refuse_other_tensors
+from gcbench.library.worker_model import refuse_local_steps, take_from_first, trained_parameters
 from gcbench.train.finite import not_finite
-from gcbench.train.local_steps import LocalSteps, adopt_shared, cut_fragments, subtract_own
+from gcbench.train.fragments import Pattern, cut_fragments
+from gcbench.train.local_steps import LocalSteps, adopt_shared, subtract_own
 
-KEPT = ("local steps", "shared", "outer", "model", "optimizer")  # in a state, beside compress's
+KEPT = (
+    "local steps",
+    "shared",
+    "outer",
+    "model",
+    "optimizer",
+    "late",
+)  # in a state, beside compress's
 
 
 def local_steps(
@@ -41,6 +48,9 @@ def local_steps(
     outer_momentum: float = 0.9,
     outer_nesterov: bool = True,
     fragments: int = 1,
+    pattern: Pattern = "sequential",
+    delay: int = 0,
+    mixing: float = 0.0,
     seed: int = 1,
     codec_backend: str = "auto",
     error_every: int | None = None,
@@ -63,9 +73,9 @@ def local_steps(
     worker 0, and take equally many optimizer steps: who is in an exchange waits for the others.
     Steps that a GradScaler skips do not count, so prefer bf16. Buffers are not exchanged.
 
-    `fragments=3` is Streaming DiLoCo without its overlap: a third of the tensors in every tenth
-    step. SparseLoCo is `compressor="sparseloco", outer_lr=1.0, outer_momentum=0.0,
-    outer_nesterov=False`.
+    `fragments=3, pattern="strided", delay=1, mixing=0.5` is Streaming DiLoCo: a third of the layers
+    in every tenth step, exchanged during the next one. SparseLoCo is `compressor="sparseloco",
+    outer_lr=1.0, outer_momentum=0.0, outer_nesterov=False`.
 
     If a worker's parameters are not finite when they are exchanged, those of all workers are NaN.
 
@@ -78,6 +88,9 @@ def local_steps(
         outer_momentum: the outer optimizer's momentum.
         outer_nesterov: whether that looks ahead along the momentum.
         fragments: parts of the model that are exchanged in turn, in different steps.
+        pattern: "sequential" fragments of about as many values, or "strided": layers in turn.
+        delay: steps that the worker takes while an exchange is under way.
+        mixing: weight of the worker's own parameters where it takes the shared ones.
         seed, codec_backend, error_every, **knobs: as in `compress`.
 
     Returns:
@@ -89,10 +102,19 @@ def local_steps(
         ConfigError: as `compress` does.
     """
     seed = read_seed(seed, error_every)
-    _refuse(model, optimizer)
+    refuse_local_steps(model, optimizer)
     method, _ = make_method(compressor, knobs)
     try:
-        steps = LocalSteps(every, fragments, outer_lr, outer_momentum, outer_nesterov)
+        steps = LocalSteps(
+            every=every,
+            fragments=fragments,
+            pattern=pattern,
+            delay=delay,
+            mixing=mixing,
+            outer_lr=outer_lr,
+            outer_momentum=outer_momentum,
+            outer_nesterov=outer_nesterov,
+        )
         steps.refuse_method(model, method)
     except ValueError as error:
         raise ConfigError(str(error).replace("estimator.", "")) from error
@@ -116,14 +138,15 @@ class LocalTraining(JointCompression):
         seed: int,
         error_every: int | None = None,
     ) -> None:
-        group = dist.group.WORLD
+        # An exchange that is under way must not meet the collectives of the user's loop.
+        group = dist.new_group() if steps.delay else dist.group.WORLD
         assert isinstance(group, dist.ProcessGroup)
         self._model, self._optimizer, self._local, self._group = model, optimizer, steps, group
-        self._own = _trained(model)
+        self._own = trained_parameters(model)
         shapes = shapes_of_parameters(model)
         self._shapes = {name_without_wrappers(name): shape for name, shape in shapes.items()}
         sizes = {name: p.numel() for name, p in self._own.items()}
-        self._fragments = cut_fragments(sizes, steps.fragments)
+        self._fragments = cut_fragments(sizes, steps.fragments, steps.pattern)
         self._steps = self._counted = 0  # since training began, and since this was made
         device = next(iter(self._own.values())).device
         super().__init__(
@@ -141,9 +164,11 @@ class LocalTraining(JointCompression):
                 "parameters": self._identity["parameters"],
             }
         )
-        _take_from_first(model, group)
+        take_from_first(model, group)
         self._shared = {name: nn.Parameter(p.detach().clone()) for name, p in self._own.items()}
         self._outer = steps.make_outer(self._shared)
+        self._side = Background(device)
+        self._late: Grads = {}  # the update that has arrived, and is still to be applied
         self._hook = optimizer.register_step_post_hook(self._end_step)
 
     def __repr__(self) -> str:
@@ -187,22 +212,42 @@ class LocalTraining(JointCompression):
         fragment = self._local.due_fragment(self._steps)
         if fragment is not None:
             self._refuse_late_parameters()
-            names = self._fragments[fragment]
-            self._apply(self._exchange(str(fragment), names))
-            adopt_shared(names, self._shared, self._own)
+            self._send(str(fragment), self._fragments[fragment])
+        arrived = self._local.due_fragment(self._steps - self._local.delay)
+        if arrived is not None:
+            self._apply(self._arrived())
+            names = self._fragments[arrived]
+            adopt_shared(names, self._shared, self._own, self._local.mixing)
 
-    def _exchange(self, fragment: str, names: list[str]) -> Grads:
-        """Return the update of the shared parameters of these names."""
+    def _send(self, fragment: str, names: list[str]) -> None:
+        """Exchange the parameters of these names, at once or in the background."""
         shapes = {name: self._shapes[name] for name in names}
         flat = torch.empty(1, sum(self._own[name].numel() for name in names), device=self._device)
         places = split_rows(flat, {name: self._own[name].shape for name in names})
         subtract_own(places, self._shared, [self._own])
         exchange = self._exchanges[fragment]
-        out = self._aggregate(exchange, split_rows(flat, shapes))
-        # Some methods code what is not finite as they code any other value, such as signs.
-        bad = not_finite([flat, *out.update.values()])
-        blank([*out.update.values()], self._keep(exchange, out.state, bad, self._group))
-        return out.update
+
+        def work() -> Grads:
+            with torch.no_grad():
+                out = self._aggregate(exchange, split_rows(flat, shapes))
+                # Some methods code what is not finite as they code any other value, such as signs.
+                bad = not_finite([flat, *out.update.values()])
+                blank([*out.update.values()], self._keep(exchange, out.state, bad, self._group))
+            return out.update
+
+        if self._local.delay:
+            self._side.begin(work)
+        else:
+            self._late = work()
+
+    def _arrived(self) -> Grads:
+        """Return the update of the exchange under way, for which this waits."""
+        self._settle()
+        late, self._late = self._late, {}
+        return late
+
+    def _settle(self) -> None:
+        self._late = self._side.result() or self._late
 
     def _apply(self, update: Grads) -> None:
         """Step the outer optimizer with this update."""
@@ -212,7 +257,7 @@ class LocalTraining(JointCompression):
         self._outer.zero_grad()
 
     def _refuse_late_parameters(self) -> None:
-        for name in _trained(self._model):
+        for name in trained_parameters(self._model):
             if name not in self._own:
                 raise ConfigError(
                     f"{name}: this parameter began to require a gradient after local_steps was "
@@ -220,9 +265,10 @@ class LocalTraining(JointCompression):
                 )
 
     def _state(self) -> dict[str, Any]:
+        self._settle()
         shared = {name: p.detach() for name, p in self._shared.items()}
         parts = (self._outer.state_dict(), self._model.state_dict(), self._optimizer.state_dict())
-        kept = dict(zip(KEPT, (self._steps, shared, *parts), strict=True))
+        kept = dict(zip(KEPT, (self._steps, shared, *parts, self._late), strict=True))
         return {**super()._state(), **kept}
 
     def _check(self, name: str, read: Exchange, saved: Mapping[str, Any]) -> Exchange:
@@ -241,51 +287,12 @@ class LocalTraining(JointCompression):
 
     @torch.no_grad()
     def _replace(self, exchanges: Mapping[str, Exchange], saved: Mapping[str, Any]) -> None:
+        self._settle()
         super()._replace(exchanges, saved)
+        self._late = {k: update.to(self._device) for k, update in saved["late"].items()}
         self._steps = saved["local steps"]
         for name, p in self._shared.items():
             p.copy_(saved["shared"][name])
         self._outer.load_state_dict(saved["outer"])
         self._model.load_state_dict(saved["model"])
         self._optimizer.load_state_dict(saved["optimizer"])
-
-
-def _trained(model: nn.Module) -> dict[str, nn.Parameter]:
-    return {
-        name_without_wrappers(name): p for name, p in model.named_parameters() if p.requires_grad
-    }
-
-
-@torch.no_grad()
-def _take_from_first(model: nn.Module, group: dist.ProcessGroup) -> None:
-    """Give the model the parameters and buffers of worker 0."""
-    for x in (*model.parameters(), *model.buffers()):
-        message = x.detach().contiguous()
-        dist.broadcast(message, group=group, group_src=0)
-        x.copy_(message)
-
-
-def _refuse(model: nn.Module, optimizer: Optimizer) -> None:
-    """Raise ConfigError for what cannot take local steps."""
-    if isinstance(model, (DistributedDataParallel, FSDPModule)):
-        raise ConfigError(
-            f"{type(model).__name__} averages gradients in every step; type local_steps(model, "
-            "optimizer, ...) with a model that is not wrapped"
-        )
-    if not isinstance(optimizer, Optimizer):
-        raise ConfigError(
-            f"{type(optimizer).__name__} is not a torch.optim.Optimizer; type the one that steps "
-            "the model, as in local_steps(model, optimizer)"
-        )
-    refuse_complex(dict(model.named_parameters()))
-    stepped = {p for group in optimizer.param_groups for p in group["params"]}
-    if stepped.isdisjoint(_trained(model).values()):
-        raise ConfigError(
-            "the optimizer has none of this model's parameters; type local_steps(model, optimizer) "
-            "with the optimizer that was made from model.parameters()"
-        )
-    if not dist.is_initialized():
-        raise ConfigError(
-            "there is no process group; type local_steps inside of gcbench.join(), or after "
-            "init_process_group"
-        )

@@ -116,7 +116,7 @@ def fit(
         )
         rest = _rest(x, y[:, 0]) + law_rest
         predicted = _estimate(beyond + law, wide, rest)
-    return Fit(paired, origin, made[0], *slopes, predicted)
+    return Fit(paired, origin, made[0], slopes[0], slopes[1], predicted)
 
 
 class _Draws:

@@ -54,6 +54,8 @@ class OnClusters(Predict):
     """of forward and backward of that batch, in place of the device's"""
     every: tuple[int, ...] = (1,)
     """steps from one exchange to the next (estimator=local_steps), separated by commas"""
+    delay: int = 0
+    """steps during which such an exchange is under way (estimator.delay)"""
     overlap: bool = False
     """true: the exchange of a bucket hides under the backward pass"""
     device: str = "v100"
@@ -71,6 +73,11 @@ class OnClusters(Predict):
         if self.seconds is not None and self.batch_size is None and self.shapes is None:
             raise ConfigError(
                 f"seconds={self.seconds:g}: type batch_size=N too, the batch that takes so long"
+            )
+        if self.delay and self.delay >= min(self.every):
+            raise ConfigError(
+                f"delay={self.delay}: the next exchange begins every={min(self.every)} steps "
+                f"later; type delay={min(self.every) - 1} or less"
             )
         if self.overlap and max(self.every) > 1:
             raise ConfigError(

@@ -105,7 +105,7 @@ def build_scenario(arguments: OnClusters) -> Scenario:
             if arguments.compressor != ("all",):
                 raise
             left_out[choice] = str(error)
-    every = [method.at_every(steps) for method in single for steps in arguments.every]
+    every = [method.at_every(h, arguments.delay) for method in single for h in arguments.every]
     dense = next((m for m in every if m.family == "none" and m.every == 1), None)
     return Scenario(
         title=f"{model.name}, {device.title}, {model.compute.batch_size} per worker",

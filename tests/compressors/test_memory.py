@@ -28,6 +28,7 @@ MORE = {
     "mxfp6": 2.8,
     **dict.fromkeys(("acpsgd", "powersgd", "orq"), 2.1),
     **dict.fromkeys(("terngrad", "global_randk", "global_randk_multiscale"), 2.3),
+    "eden": 2.7,  # rotated values of a message, the update, and five messages of 4 bits
     **dict.fromkeys(("demo", "dion"), 2.8),
     **dict.fromkeys(("atomo", "bingrad_pb", "onebit_adam"), 3.8),
     **dict.fromkeys(("random_k", "random_block", "sparseloco", "top_k"), 5.1),

@@ -26,11 +26,12 @@ ADAMW = (
     "optimizer.weight_decay=0.1",
 )
 SPARSELOCO = {"outer_momentum": 0.0, "outer_nesterov": False, "outer_lr": 1.0}
+STREAMING = {"fragments": 2, "pattern": "strided", "delay": 1, "mixing": 0.5}
 LOOPS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "DiLoCo": ("none", {"every": 4}, {}),
     "fragments": ("none", {"every": 5, "fragments": 3}, {}),
     "SparseLoCo": ("sparseloco", {"every": 4, **SPARSELOCO}, {"min_size": 0}),
-    "coded fragments": ("qsgd", {"every": 4, "fragments": 2}, {"bits": 4, "min_size": 0}),
+    "coded fragments": ("qsgd", {"every": 4, **STREAMING}, {"bits": 4, "min_size": 0}),
     "low rank": ("powersgd", {"every": 3, "outer_nesterov": False}, {"rank": 2, "min_size": 0}),
     "low rank fragments": ("powersgd", {"every": 4, "fragments": 2}, {"rank": 1}),
     "warm-up": ("acpsgd", {"every": 2}, {"dense_steps": 2, "min_size": 0}),
@@ -58,7 +59,7 @@ def test_parameters_and_bits_equal_those_of_the_runner(case: str) -> None:
 @pytest.mark.parametrize(
     "knobs",
     [
-        {"compressor": "powersgd", "rank": 1, "fragments": 2},
+        {"compressor": "powersgd", "rank": 1, **STREAMING},
         pytest.param({"compressor": "sparseloco", "min_size": 0}, marks=pytest.mark.slow),
     ],
 )
@@ -97,6 +98,7 @@ REFUSALS = {
     "global": "fragments=2 sends tensors in parts, and this method must see all of them at once ",
     "clip_norm": "clip_norm=1 would scale what is exchanged, the sum of 30 local steps; type ",
     "coded momentum": "compressor=onebit_adam codes the optimizer's momentum, which workers have ",
+    "delay": "delay=2: the next exchange begins 2 steps later; type delay=1 or less",
     "differ": "worker 1 called local_steps with every=5, and worker 0 with 4; type the same ",
     "ddp": "DistributedDataParallel averages gradients in every step; type local_steps(model, ",
     "other": "the optimizer has none of this model's parameters; type local_steps(model, ",
@@ -120,8 +122,11 @@ import torch, torch.distributed as dist
 import gcbench
 from torch.nn.functional import mse_loss
 
+restarts = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+if restarts and os.environ["RANK"] == "0":
+    time.sleep(3)  # until the other one has looked for it: torch's own finds the dead
 with gcbench.join("gloo"):
-    rank, restarts = dist.get_rank(), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+    rank = dist.get_rank()
     torch.manual_seed(0)
     model = torch.nn.Linear(8, 4)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)

@@ -66,6 +66,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["measure", "."], "measure: type folders"),
         (["measure", ".", "device=mine"], "read from a yaml file; type device=mine.yaml"),
         (["every=0"], "every=0: type a whole number of at least 1, as in every=1"),
+        (["every=1,8", "delay=1"], "delay=1: the next exchange begins every=1 steps later"),
         (["every=1,8", "overlap=true"], "backward pass; type overlap=false, or every=1"),
         (["pays", "workers=1"], "workers=1: one worker exchanges nothing; type workers=2,4,8,16"),
         (["pays", "workers=1,2"], "workers=1,2: one worker exchanges nothing; type workers=2"),

@@ -51,6 +51,7 @@ def train_like_runner(
     with local.shared_parameters():
         shared = parameters(model)
     assert all(map(torch.equal, own, parameters(model)))
+    local.state_dict()  # waits for an exchange that is under way
     return shared, local.bits_sent
 
 
@@ -60,6 +61,7 @@ def train_in_run(process: Process, config: RunConfig) -> tuple[list[Tensor], int
     progress = Progress.start(run)
     for _ in range(STEPS):
         train_step(run, progress)
+    run.pipeline.settle(run, progress)
     return parameters(run.replica.model), run.comm.meter.sent_bits[0]
 
 
@@ -142,6 +144,7 @@ def refusal(process: Process, case: str) -> str:
         "momentum": {"outer_momentum": 0.0},
         "fragments": {"fragments": 9},
         "many fragments": {"every": 2, "fragments": 3},
+        "delay": {"delay": 2, "fragments": 2, "every": 4},
         "global": {"compressor": "maxnorm", "fragments": 2},
         "clip_norm": {"compressor": "qsgd", "clip_norm": 1.0},
         "coded momentum": {"compressor": "onebit_adam", "momentum": 0.9, "dense_steps": 2},

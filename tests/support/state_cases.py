@@ -69,6 +69,8 @@ def damages(state: dict[str, Any]) -> dict[str, Any]:
         "states": put("states", {"gradient": 7}),
         "traffic": put("traffic", [[("all", "all_reduce", 2)]]),
         "negative bits": put("traffic", [[(("all", "all_reduce", 2), (1, -8, 8))]]),
+        "buckets": put("buckets", 7),
+        "other names": put("buckets", [["layers.0.weight"]]),
         "layer": damaged(lambda whole, residuals: residuals.pop(name)),
         "foreign layer": damaged(lambda whole, residuals: residuals.update(other=residual)),
         "shape": put_tensor(residual[:, :1]),
