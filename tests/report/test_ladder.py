@@ -160,8 +160,8 @@ def test_the_page_and_the_picture_show_the_fits(ladder_table: Table) -> None:
     assert fits_of(ladder, groups_of(table, runs[:2], "paper")["paper"]) is None
     small = [run for run in runs if run.config["model"]["width"] == 48]
     (line,) = build(table, groups_of(table, small, "paper"), "paper").lines
-    shown = [cell.instead for cell in line.cells[:4]]
-    assert [shown[0], *shown[2:]] == ["-", f"{slopes[2]}, grows", "-"], "nothing ran at 300k"
+    known = [cell.instead for cell in line.cells[:4]]
+    assert [known[0], *known[2:]] == ["-", f"{slopes[2]}, grows", "-"], "nothing ran at 300k"
 
 
 def test_mistakes_in_a_ladder_are_named(ladder_table: Table) -> None:
