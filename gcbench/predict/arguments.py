@@ -76,8 +76,8 @@ class OnClusters(Predict):
             )
         if self.delay and self.delay >= min(self.every):
             raise ConfigError(
-                f"delay={self.delay}: the next exchange begins every={min(self.every)} steps later; "
-                f"type delay={min(self.every) - 1} or less"
+                f"delay={self.delay}: the next exchange begins every={min(self.every)} steps "
+                f"later; type delay={min(self.every) - 1} or less"
             )
         if self.overlap and max(self.every) > 1:
             raise ConfigError(

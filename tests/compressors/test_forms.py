@@ -31,6 +31,7 @@ ELSEWHERE = {
     "acpsgd": "acpsgd::test_updates_and_residuals_are_those_of_the_algorithm",
     "atomo": "atomo::test_drawing_until_two_are_kept_is_biased_and_drawing_once_is_not",
     "dion": "dion::test_updates_and_momenta_are_those_of_the_algorithm",
+    "dion2": "dion2::test_updates_and_momenta_are_those_of_the_algorithm",
     "global_randk": "global_randk::test_drawn_values_are_quantized_as_they_are_alone",
     "global_randk_multiscale": "global_randk::test_drawn_values_are_quantized_as_they_are_alone",
     "loco": "loco::test_updates_and_residuals_are_those_of_the_algorithm",

@@ -26,7 +26,7 @@ MORE = {
     **dict.fromkeys(("fp16", "bf16"), 2.1),
     **dict.fromkeys(("acpsgd", "powersgd", "orq"), 2.1),
     **dict.fromkeys(("terngrad", "global_randk", "global_randk_multiscale"), 2.3),
-    **dict.fromkeys(("demo", "dion"), 2.8),
+    **dict.fromkeys(("demo", "dion", "dion2"), 2.8),
     **dict.fromkeys(("atomo", "bingrad_pb", "onebit_adam"), 3.8),
     **dict.fromkeys(("random_k", "random_block", "sparseloco", "top_k"), 5.1),
     **dict.fromkeys(("ef21", "maxnorm", "signum"), 6.4),
@@ -34,8 +34,8 @@ MORE = {
 }
 # What they keep is new memory in each step, and the old one goes when the step has ended.
 RENEWED = {
-    *("acpsgd", "demo", "dion", "ef21", "onebit_adam", "powersgd", "random_block", "random_k"),
-    *("signum", "sparseloco"),
+    *("acpsgd", "demo", "dion", "dion2", "ef21", "onebit_adam", "powersgd", "random_block"),
+    *("random_k", "signum", "sparseloco"),
 }
 
 
