@@ -4,6 +4,7 @@ In a script or a notebook:
 
 - `compress(ddp, "powersgd", rank=2)`: use a compressor in your own training loop;
 - `comm_hook("powersgd", rank=2)`: the same for whoever calls `ddp.register_comm_hook`;
+- `compress_weights(model, "qsgd", bits=4)`: let FSDP2 gather weights in a code of differences;
 - `local_steps(model, optimizer, every=30)`: let workers train alone between exchanges (DiLoCo);
 - `join()`: be in torch's default process group, also after torchrun has restarted the processes;
 - `run("model=resnet20", "compressor=qsgd", bits=4)`: train once and return the result;
@@ -26,11 +27,13 @@ if TYPE_CHECKING:
     from gcbench.library.frames import load_runs
     from gcbench.library.local_steps import local_steps
     from gcbench.library.runs import run, sweep
+    from gcbench.library.weights import compress_weights
 
 __all__ = [
     "Compression",
     "comm_hook",
     "compress",
+    "compress_weights",
     "join",
     "load_runs",
     "local_steps",
@@ -42,6 +45,7 @@ _MODULES = {
     "Compression": "gcbench.library.compression",
     "comm_hook": "gcbench.library.comm_hook",
     "compress": "gcbench.library.compress",
+    "compress_weights": "gcbench.library.weights",
     "join": "gcbench.launch.meeting",
     "load_runs": "gcbench.library.frames",
     "local_steps": "gcbench.library.local_steps",

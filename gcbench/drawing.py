@@ -52,6 +52,7 @@ FAMILIES = {
     "top_k": (SKY, "X"),
     "ef21": (GREEN, "X"),
     "natural": (ORANGE, "o"),
+    "eden": (BLACK, "*"),
     "loco": (VERMILLION, "D"),
     "sparseloco": (GRAY, "X"),
     "demo": (ORANGE, "v"),

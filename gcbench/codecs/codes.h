@@ -125,6 +125,7 @@ void code(const Job& job, const float* x, int n, const float* p, Draw draw, Word
       for (int i = 0; i < n; i++) codes[i] = x[i] >= threshold;
       break;
     }
+    case NEAREST_LEVEL: nearest_levels(job, x, n, p[1], codes); break;
     case TABLE:
       if (job.base < MANY_LEVELS) return code_few(x, n, p, job.base, draw, index, codes);
       for (int i = 0; i < n; i++) codes[i] = table_code(x[i], p, job.base, draw(index + Word(i)));
@@ -159,6 +160,12 @@ inline void values(const Job& job, const Word* codes, int n, const float* p, Ind
       const Word last = Word(job.base - 1);
 #pragma GCC ivdep
       for (int i = 0; i < n; i++) f(i, p[std::min(codes[i], last)]);
+      break;
+    }
+    case TIMES_LEVEL: {
+      const float scale = *p;
+#pragma GCC ivdep
+      for (int i = 0; i < n; i++) f(i, job.levels[codes[i]] * scale);
     }
   }
 }

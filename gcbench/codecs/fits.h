@@ -16,9 +16,12 @@ namespace {
 using Index = std::int64_t;
 using Word = std::uint32_t;
 
-enum Fit { GIVEN, LARGEST, NORM, MEAN, RMS, SIDES, HALVES, CLAMP, QUANTILES, LEAST_ERROR };
-enum Code { GRID, NEAREST, REACHES, TABLE };
-enum Value { ON_GRID, SIGNED, LEVEL };
+enum Fit {
+  GIVEN, LARGEST, NORM, MEAN, RMS, SIDES, HALVES, CLAMP, QUANTILES, LEAST_ERROR,
+  UNBIASED, BIASED, LENGTH
+};
+enum Code { GRID, NEAREST, REACHES, TABLE, NEAREST_LEVEL };
+enum Value { ON_GRID, SIGNED, LEVEL, TIMES_LEVEL };
 
 struct Piece {  // consecutive values of a tensor, of which number i is in bucket + i / size
   Index tensor, offset, length, bucket, size;
@@ -28,6 +31,7 @@ struct Job {  // a method and the layout of its tensors, as native.py fills it i
   Index fit, code, value, base, highest, digits, bits, rows, words, fitted, step;
   Index row, bucket_size, buckets, full, groups, rest, row_pieces, tails, shorts;
   const Piece* pieces;  // those of rows, then the tails, then the shorter buckets
+  const float* levels;  // of all buckets, and then the places halfway between them; null: none
 };
 
 // Sums
@@ -311,6 +315,58 @@ void fit_order(const Job& job, const float* x, Index n, float* to) {
   }
 }
 
+// Levels of all buckets
+
+// eden.py `code`: by bisection, which is a count where there are few levels.
+inline void nearest_levels(const Job& job, const float* x, int n, float unit, Word* codes) {
+  const float *halfway = job.levels + job.base, by = unit < INFINITY ? unit : 1;
+  std::fill_n(codes, n, 0);
+  if (job.base <= 16) {
+    for (Index k = 0; k < job.base - 1; k++) {
+      const float from = halfway[k] * by;
+      for (int i = 0; i < n; i++) codes[i] += x[i] >= from;
+    }
+    return;
+  }
+  for (Word half = Word(job.base / 2); half; half /= 2) {
+    for (int i = 0; i < n; i++) {
+      codes[i] += x[i] >= halfway[codes[i] + half - 1] * by ? half : 0;
+    }
+  }
+}
+
+// eden.py `fit`: the scale of the levels, and the root mean square.
+template <class Read>
+void fit_levels(const Job& job, Read read, Index n, float* to) {
+  const double squares = sum(read, n, square);
+  to[0] = to[1] = float(std::sqrt(squares / n));
+  if (job.fit == LENGTH) return;
+  Tree products, of_levels;
+  for (Index j = 0; j < n; j += BLOCK) {
+    const int length = int(std::min(BLOCK, n - j));
+    const float* x = read(j, length);
+    Word codes[BLOCK];
+    float values[BLOCK] = {}, levels[BLOCK] = {};
+    nearest_levels(job, x, length, to[1], codes);
+    std::copy_n(x, length, values);
+    for (int i = 0; i < length; i++) levels[i] = job.levels[codes[i]];
+    Doubles lanes[LANES / 8] = {}, squared[LANES / 8] = {};
+    for (Index i = 0; i < length; i += 8) {
+      Floats v, q;
+      std::memcpy(&v, values + i, sizeof v);
+      std::memcpy(&q, levels + i, sizeof q);
+      const Doubles wide = __builtin_convertvector(q, Doubles);
+      lanes[i / 8 % 4] += __builtin_convertvector(v, Doubles) * wide;
+      squared[i / 8 % 4] += wide * wide;
+    }
+    products.add(add_lanes(lanes));
+    of_levels.add(add_lanes(squared));
+  }
+  const double product = products.total();
+  const double scale = job.fit == BIASED ? product / of_levels.total() : squares / product;
+  to[0] = product == 0 ? 0 : float(scale);
+}
+
 template <class Read>
 void fit(const Job& job, Read read, Index n, float* to) {
   switch (job.fit) {
@@ -334,6 +390,9 @@ void fit(const Job& job, Read read, Index n, float* to) {
     case MEAN: *to = float(sum(read, n, magnitude) / n); break;
     case RMS: *to = float(std::sqrt(sum(read, n, square) / n)); break;
     case SIDES: two_means(read, n, 0, to, to + 1); break;
+    case UNBIASED:
+    case BIASED:
+    case LENGTH: fit_levels(job, read, n, to); break;
     case HALVES:
       to[1] = float(sum(read, n, [](Doubles v) { return v; }) / n);
       two_means(read, n, to[1], to, to + 2);

@@ -155,17 +155,25 @@ class Noise:
         shifts = self.shifts or (0,) * len(self.keys)
         return [int(k) for shift in shifts for k in (first + shift) & 0xFFFFFFFF]
 
-    def in_parts(self, parts: int) -> Noise:
-        """Return the same draws for rows that are each split into `parts` equal ones."""
+    def in_parts(self, parts: int, some: range | None = None) -> Noise:
+        """Return the same draws for rows that are each split into `parts` equal ones, or `some`."""
         ((start, n),) = self.runs
-        size, rows = n // parts, len(self.keys)
-        shifts = tuple(size * part for _ in range(rows) for part in range(parts))
-        return Noise(self.keys.repeat_interleave(parts, dim=0), ((start, size),), shifts)
+        size, rows, some = n // parts, len(self.keys), some or range(parts)
+        shifts = tuple(size * part for _ in range(rows) for part in some)
+        return Noise(self.keys.repeat_interleave(len(some), dim=0), ((start, size),), shifts)
+
+    def rows(self, some: slice) -> Noise:
+        """Return the draws of some rows."""
+        return Noise(self.keys[some], self.runs, self.shifts[some])
+
+    def other(self) -> Noise:
+        """Return independent draws for the same elements."""
+        return Noise(self.keys.flip(1) ^ 0x5BD1E995, self.runs, self.shifts)
 
     def normal(self) -> Tensor:
         """Return `[rows, n]` standard normal draws (Box-Muller)."""
         radius = torch.sqrt(-2 * torch.log1p(-self.uniform()))
-        angle = Noise(self.keys.flip(1) ^ 0x5BD1E995, self.runs, self.shifts).uniform()
+        angle = self.other().uniform()
         return radius * torch.cos(2 * torch.pi * angle)
 
     def _draws(self, elements: Tensor) -> Draws:

@@ -40,11 +40,14 @@ Fit = Literal[
     "clamp",
     "quantiles",
     "least_error",
+    "unbiased",
+    "biased",
+    "length",
 ]
-Code = Literal["grid", "nearest", "reaches", "table"]
-Value = Literal["grid", "signed", "level"]
+Code = Literal["grid", "nearest", "reaches", "table", "nearest_level"]
+Value = Literal["grid", "signed", "level", "times_level"]
 
-_FITTED = {"sides": 2, "halves": 3}
+_FITTED = {"sides": 2, "halves": 3, "unbiased": 2, "biased": 2, "length": 2}
 
 
 class Kinds(NamedTuple):
@@ -68,6 +71,7 @@ class _Job(Structure):
             )
         ],
         ("pieces", c_void_p),
+        ("levels", c_void_p),
     ]
 
 
@@ -98,10 +102,13 @@ class _Feedback(Structure):
 class OnePass:
     """The native code of a method for tensors of given sizes."""
 
-    def __init__(self, kinds: Kinds, base: int, highest: int, buckets: Buckets) -> None:
+    def __init__(
+        self, kinds: Kinds, base: int, highest: int, levels: Tensor | None, buckets: Buckets
+    ) -> None:
         rows, tails, shorts = buckets.places()
         self.fits = kinds.fit != "given"
         self._pieces = np.array([*rows, *tails, *shorts], dtype=np.int64)
+        self._levels = levels  # is pointed to
         self._base, self._row, self._words = base, buckets.row, words_of(base)
         self._segments, self._buckets = buckets.segments, buckets.count
         in_rows = sum(piece[2] for piece in rows) // buckets.row
@@ -115,7 +122,7 @@ class OnePass:
             *(self._fitted, 2 if kinds.fit == "halves" else 1),
             *(buckets.row, buckets.size or 0, buckets.count, buckets.full_count),
             *(self._groups, self._rest, len(rows), len(tails), len(shorts)),
-            self._pieces.ctypes.data,
+            *(self._pieces.ctypes.data, address(levels)),
         )
 
     def fit(self, tensors: Sequence[Tensor]) -> Tensor:

@@ -55,12 +55,12 @@ def mean_magnitude(x: Tensor, d: Tensor | None = None) -> Tensor:
 
 def root_mean_square(x: Tensor, d: Tensor | None = None) -> Tensor:
     """Return the 2-norm of each row over sqrt(n), `[..., n] -> [...]`, or over sqrt(d)."""
-    return (_sum_of_squares(x) / (x.shape[-1] if d is None else d)).sqrt().to(x.dtype)
+    return (sum_of_squares(x) / (x.shape[-1] if d is None else d)).sqrt().to(x.dtype)
 
 
 def two_norm(x: Tensor) -> Tensor:
     """Return the 2-norm of each row, `[..., n] -> [...]`."""
-    return _sum_of_squares(x).sqrt().to(x.dtype)
+    return sum_of_squares(x).sqrt().to(x.dtype)
 
 
 def inside(x: Tensor, d: Tensor | None) -> Tensor:
@@ -76,7 +76,8 @@ def mean_where(x: Tensor, chosen: Tensor) -> Tensor:
     return (total / chosen.sum(-1).clamp_min(1)).to(x.dtype)
 
 
-def _sum_of_squares(x: Tensor) -> Tensor:
+def sum_of_squares(x: Tensor) -> Tensor:
+    """Return the sum of the squares of each row, float64 `[..., n] -> [...]`."""
     # In float64, no square of a float32 overflows or underflows.
     return fixed_sum(x.double().square())
 

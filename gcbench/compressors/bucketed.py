@@ -56,6 +56,11 @@ class Bucketed(Checked, Codec, ABC):
         """Return what native code does for `fit`, `code` and `value`; None: nothing."""
         return None
 
+    @property
+    def levels_of_all(self) -> Tensor | None:
+        """Return what native code needs of levels that all buckets have; None: nothing."""
+        return None
+
     @abstractmethod
     def fit(self, v: Tensor, d: Tensor | None = None) -> Tensor:
         """Return the k parameters `[..., k]` of buckets `[..., size]`.
@@ -296,4 +301,6 @@ def _blocks(rows: Rows) -> Iterator[tuple[slice, Tensor]]:
 @lru_cache(maxsize=64)
 def _one_pass(method: Bucketed, buckets: Buckets) -> OnePass:
     assert method.kinds
-    return OnePass(method.kinds, method.base, getattr(method, "highest", 0), buckets)
+    return OnePass(
+        method.kinds, method.base, getattr(method, "highest", 0), method.levels_of_all, buckets
+    )

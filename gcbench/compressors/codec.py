@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -25,6 +25,14 @@ class Codec(Protocol):
 
     def encode(self, x: Tensor, segments: tuple[int, ...], noise: Noise) -> Message:
         """Return the message for rows `[w, n]` of concatenated tensors."""
+
+    def drawing(self, noise: Noise) -> Codec:
+        """Return the codec for decoding messages that were encoded with this noise.
+
+        A codec whose decoder draws random numbers, too, overrides it: its messages need not have
+        the seed. For `decode_mean` the noise has a row for each message, worker by worker.
+        """
+        return self
 
     def encode_each(
         self, tensors: Sequence[Tensor], segments: tuple[int, ...], noise: Noise
@@ -50,7 +58,7 @@ class Codec(Protocol):
         """
         x = flatten_sum(tensors, residual, alpha, in_place and not keep)
         message = self.encode(x, segments, noise)
-        self.subtract_sent(x, message, segments)
+        self.drawing(noise).subtract_sent(x, message, segments)
         return message, add_kept(x, residual, keep, segments, in_place)
 
     def subtract_sent(self, x: Tensor, message: Message, segments: tuple[int, ...]) -> None:
@@ -73,6 +81,11 @@ class Codec(Protocol):
         for k in range(workers):
             self.decode_add([m[k] for m in messages], segments, total)
         return total.div_(workers)
+
+
+def decoder_of(codec: Codec, noise: Callable[[], Noise]) -> Codec:
+    """Return the codec for decoding, with the noise only if its decoder draws any."""
+    return codec if type(codec).drawing is Codec.drawing else codec.drawing(noise())
 
 
 def add_kept(

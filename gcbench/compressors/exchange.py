@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -29,6 +29,7 @@ from gcbench.compressors.codec import (
     GridCodec,
     Message,
     RaggedCodec,
+    decoder_of,
 )
 
 
@@ -50,7 +51,7 @@ class GatherExchange:
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         segments, noise = _sizes_and_noise(grads, step)
         message = self.codec.encode_each(flatten_each(grads), segments, noise)
-        return self.gather(message, grads, state, comm)
+        return self.gather(message, grads, state, comm, step)
 
     def aggregate_corrected(
         self,
@@ -67,7 +68,7 @@ class GatherExchange:
             *(flatten_each(grads), flatten_each(residual), alpha, segments, noise),
             *(keep, step.in_place),
         )
-        out = self.gather(message, grads, state, comm)
+        out = self.gather(message, grads, state, comm, step)
         return out, {k: x.view_as(g) for (k, g), x in zip(grads.items(), left, strict=True)}
 
     def codec_in_native_code(self, grads: Grads) -> Bucketed | None:
@@ -77,17 +78,27 @@ class GatherExchange:
             return codec
         return None
 
-    def gather(self, message: Message, grads: Grads, state: State, comm: Comm) -> Aggregated:
+    def gather(
+        self, message: Message, grads: Grads, state: State, comm: Comm, step: Step
+    ) -> Aggregated:
         """Return the aggregate of gradients whose message this is."""
-        segments = tuple(sizes_of(grads).values())
+        sizes, device = sizes_of(grads), message[0].device
+        segments = tuple(sizes.values())
+
+        def decoder(workers: range) -> Codec:
+            step_of = replace(step, workers=workers)
+            return decoder_of(self.codec, lambda: step_of.noise("codec", sizes, device))
+
         everyone = comm.gather(
             message, self.codec.lengths_of(message) if isinstance(self.codec, RaggedCodec) else None
         )
-        mean = self.codec.decode_mean([m.unsqueeze(1) for m in everyone], segments)
+        mean = decoder(range(comm.workers)).decode_mean(
+            [m.unsqueeze(1) for m in everyone], segments
+        )
 
         def sent() -> Grads:
             decoded = mean.new_zeros(len(message[0]), mean.shape[1])
-            self.codec.decode_add(message, segments, decoded)
+            decoder(step.workers).decode_add(message, segments, decoded)
             return unflatten(decoded, grads)
 
         def bound() -> Tensor:
@@ -130,6 +141,9 @@ class ScatterExchange:
 
     codec: Codec
     code_means: bool  # whether means are coded, too, rather than sent in fp32
+    # Whether the owner keeps a residual of a biased second coding; else it counts as having sent
+    # W times the error less.
+    correct: bool = True
 
     @property
     def properties(self) -> Properties:
@@ -141,16 +155,23 @@ class ScatterExchange:
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         x = flatten(grads)
-        size = self._shard_size(x.shape[1], comm.workers)
+        size = shard_size(x.shape[1], comm.workers)
         padded = F.pad(x, (0, comm.workers * size - x.shape[1]))
         mean, decode_sent = average_shards(self.codec, padded, comm, step)
         update, state = self._send_on(mean, state, comm, step)
+
+        def sent() -> Tensor:
+            rows = decode_sent()
+            if self.code_means and not self.correct:
+                error = mean - update[step.workers.start : step.workers.stop]
+                rows[step.workers.start :: comm.workers + 1] -= comm.workers * error
+            return rows
 
         def join_shards(rows: Tensor) -> Grads:
             """Return r rows of gradients, from their shards `[r W, size]`."""
             return unflatten(rows.view(-1, comm.workers * size)[:, : x.shape[1]], grads)
 
-        return Aggregated(join_shards(update), lambda: join_shards(decode_sent()), state)
+        return Aggregated(join_shards(update), lambda: join_shards(sent()), state)
 
     def _send_on(self, mean: Tensor, state: State, comm: Comm, step: Step) -> tuple[Tensor, State]:
         """Return the means `[W, size]` of all shards, identical on all workers, and the new state.
@@ -164,16 +185,21 @@ class ScatterExchange:
         noise = step.worker_noise("owner", size, mean.device)
         message = self.codec.encode(corrected, segments, noise)
         everyone = comm.gather(message)
-        update = mean.new_zeros(comm.workers, size)
-        self.codec.decode_add(everyone, segments, update)
-        if self.codec.properties.unbiased:
+        update, of_all = (
+            mean.new_zeros(comm.workers, size),
+            replace(step, workers=range(comm.workers)),
+        )
+        decoder = decoder_of(self.codec, lambda: of_all.worker_noise("owner", size, mean.device))
+        decoder.decode_add(everyone, segments, update)
+        if self.codec.properties.unbiased or not self.correct:
             return update, state
         residual = corrected - update[step.workers.start : step.workers.stop]
         return update, State(state.shared, {"shard": residual}, state.inner)
 
-    def _shard_size(self, n: int, workers: int) -> int:
-        """Return a shard's size, a multiple of 8 so that only the last shard's code is padded."""
-        return 8 * -(-n // (8 * workers))
+
+def shard_size(n: int, workers: int) -> int:
+    """Return a shard's size, a multiple of 8 so that only the last shard's code is padded."""
+    return 8 * -(-n // (8 * workers))
 
 
 def average_shards(
@@ -186,15 +212,23 @@ def average_shards(
     """
     size = x.shape[1] // comm.workers
     shards = x.reshape(-1, size)  # [w W, size], worker by worker
-    noise = step.worker_noise("codec", comm.workers * size, x.device).in_parts(comm.workers)
+
+    def noise_of(workers: range, parts: range) -> Noise:
+        whole = replace(step, workers=workers).worker_noise("codec", comm.workers * size, x.device)
+        return whole.in_parts(comm.workers, parts)
+
+    everyone = range(comm.workers)
+    noise = noise_of(step.workers, everyone)
     message = codec.encode(shards, (size,), noise)
     # [w, W, ...]
     arrived = comm.transpose([m.unflatten(0, (-1, comm.workers)) for m in message])
-    mean = codec.decode_mean([m.transpose(0, 1) for m in arrived], (size,))
+    mean = decoder_of(codec, lambda: noise_of(everyone, step.workers)).decode_mean(
+        [m.transpose(0, 1) for m in arrived], (size,)
+    )
 
     def decode_sent() -> Tensor:
         decoded = torch.zeros_like(shards)
-        codec.decode_add(message, (size,), decoded)
+        codec.drawing(noise).decode_add(message, (size,), decoded)
         return decoded
 
     return mean, decode_sent

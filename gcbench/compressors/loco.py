@@ -150,7 +150,7 @@ class LoCo(Checked):
         message = codec.encode_with(flatten_each(grads), sizes_of(grads), residual, step)
         if self._resets(step):
             torch._foreach_zero_([*new.values(), *new_scales.values()])
-        out = self.inner.gather(message, grads, scales.inner or State(), comm)
+        out = self.inner.gather(message, grads, scales.inner or State(), comm, step)
         memory = State(per_worker=new_scales, inner=out.state)
         return out._replace(state=State(per_worker=new, inner=memory))
 

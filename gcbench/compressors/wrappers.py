@@ -194,7 +194,7 @@ class SigmaClipping(Checked):
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         if message := self._encode_native(grads, step):
             assert isinstance(self.inner, GatherExchange)
-            out = self.inner.gather(message, grads, state, comm)
+            out = self.inner.gather(message, grads, state, comm, step)
             return out._replace(goal=lambda: Goal(self._clip(grads), out.update))
         clipped = self._clip(grads)
         return self.inner.aggregate(clipped, state, comm, step).with_goal_of(clipped)
@@ -214,7 +214,7 @@ class SigmaClipping(Checked):
         before, after = flatten_each(old), flatten_each(left)
         if message := self._encode_native(grads, step, Residual(before, after, alpha, keep)):
             assert isinstance(self.inner, GatherExchange)
-            return self.inner.gather(message, grads, state, comm), left
+            return self.inner.gather(message, grads, state, comm, step), left
         return _aggregate_corrected(self, grads, residual, alpha, state, comm, step, keep)
 
     def _encode_native(

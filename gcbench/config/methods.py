@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from numbers import Integral, Number, Real
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -13,8 +13,8 @@ from gcbench.config.checks import check_node, refuse_idle_keys, to_floats
 from gcbench.config.directory import choices_in, conf_directory, read_yaml
 from gcbench.config.errors import Config, ConfigError, near
 from gcbench.config.help import NO_KNOBS, sort_keys
-from gcbench.settings.compressor import MethodSettings
-from gcbench.settings.fields import format_value
+from gcbench.settings.compressor import Bits, MethodSettings
+from gcbench.settings.fields import example, format_value, refusal
 
 BUILD = "gcbench.compressors.build"
 # Keys of methods that BUILD takes; its method takes all others.
@@ -88,7 +88,12 @@ def fill(tree: DictConfig) -> Config:
 
 
 def settle_bits(tree: DictConfig, typed: Collection[str]) -> None:
-    """Set `bits` to the number that the typed `levels` need."""
+    """Set `bits` to the number that the typed `levels` need.
+
+    Raises ConfigError for one bit, unless the method takes bits itself: a sign needs a level.
+    """
+    if type(bits := tree.get("bits")) is int and bits == 1 and "bits" not in tree.compressor.method:
+        raise ConfigError(str(refusal("bits", bits, Annotated[Bits, example(4)])))
     if (
         "levels" not in tree
         or OmegaConf.is_interpolation(tree, "levels")
@@ -157,6 +162,6 @@ def to_plain(name: str, value: Any) -> Any:
 
 def levels_of_bits(bits: Any) -> int:
     """Return the levels above zero of `bits` with a sign, for ${gcbench.levels:...} in files."""
-    if isinstance(bits, int) and 2 <= bits <= 8:
+    if isinstance(bits, int) and 1 <= bits <= 8:
         return int(2 ** (bits - 1) - 1)
     return 7  # arbitrary, as these `bits` are refused later

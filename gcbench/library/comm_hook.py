@@ -12,11 +12,12 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from gcbench.comm.ddp import WholeGradient, call_state
+from gcbench.comm.ddp import DdpHook, call_state
 from gcbench.compressors import Compressor
 from gcbench.config import ConfigError
 from gcbench.library.compress import compress_ddp, make_method, name_of, read_seed
 from gcbench.library.compression import Compression
+from gcbench.library.overlap import Overlap
 
 Hook = Callable[["HookState", Any], torch.futures.Future[Tensor]]
 
@@ -27,6 +28,7 @@ def comm_hook(
     seed: int = 1,
     codec_backend: str = "auto",
     error_every: int | None = None,
+    overlap: Overlap = False,
     **knobs: Any,
 ) -> tuple[HookState, Hook]:
     """Return a state and a hook for whoever calls `ddp.register_comm_hook(state, hook)`.
@@ -44,9 +46,8 @@ def comm_hook(
         ConfigError: if the compressor or a knob does not fit. What does not fit the DDP is told in
             its first forward pass.
     """
-    return HookState(compressor, read_seed(seed, error_every), codec_backend, error_every, knobs), (
-        call_state
-    )
+    seed = read_seed(seed, error_every)
+    return HookState(compressor, seed, codec_backend, error_every, overlap, knobs), call_state
 
 
 class HookState:
@@ -61,12 +62,13 @@ class HookState:
         seed: int,
         codec_backend: str,
         error_every: int | None,
+        overlap: Overlap,
         knobs: Mapping[str, Any],
     ) -> None:
         make_method(compressor, knobs)  # what is typed wrongly is told here
-        self._arguments = (compressor, seed, codec_backend, error_every, knobs)
+        self._arguments = (compressor, seed, codec_backend, error_every, overlap, knobs)
         self._compression: Compression | None = None
-        self._hook: WholeGradient | None = None
+        self._hook: DdpHook | None = None
         self._waiting: list[Callable[[Compression], None]] = []
         # DDP tells a hook nothing of itself, and a bucket no names.
         found = register_module_forward_pre_hook(_finder(weakref.ref(self)))
@@ -76,7 +78,7 @@ class HookState:
         """Begin to compress what `ddp` exchanges, if this state was registered with it."""
         if not any(state is self for _, state in ddp._comm_hooks):
             return
-        hook = WholeGradient.behind(ddp)
+        hook = DdpHook.behind(ddp)
         compression = compress_ddp(ddp, *self._arguments)
         for act in self._waiting:
             act(compression)

@@ -21,8 +21,9 @@ from gcbench.config import Config, ConfigError, choices_in, keys_of_optimizer, r
 from gcbench.launch.instantiate import make_compressor
 from gcbench.launch.plan import choose_codec_backend
 from gcbench.library.compression import Compression
-from gcbench.library.ddp import (
-    DdpCompression,
+from gcbench.library.ddp import DdpCompression
+from gcbench.library.ddp_module import (
+    parameters_of,
     refuse_ddp,
     refuse_nodes,
     refuse_unused,
@@ -36,6 +37,7 @@ from gcbench.library.fsdp import (
     shards_of,
 )
 from gcbench.library.named_shards import NamedCompression, refuse_between_nodes
+from gcbench.library.overlap import Overlap
 from gcbench.records.summary import advice_on_share, share_in_words
 from gcbench.settings.fields import hints_of, refusal
 from gcbench.settings.run import RunSettings
@@ -50,6 +52,7 @@ def compress(
     replicas: dist.ProcessGroup | None = None,
     codec_backend: str = "auto",
     error_every: int | None = None,
+    overlap: Overlap = False,
     **knobs: Any,
 ) -> Compression:
     """Make the backward passes of a DDP or FSDP2 module exchange gradients through a compressor.
@@ -66,17 +69,20 @@ def compress(
     else each is exchanged, and counted, and `p.grad` is the sum of their updates. Methods compute
     in float32. All processes of the module's group have to call this, as they compare arguments.
 
-    **DistributedDataParallel.** A method sees the whole gradient of a step. Its exchange begins
-    when DDP's last bucket is complete, so that it does not overlap with the backward pass. Under
-    `ddp.join()` a worker without inputs takes part with zeros. `find_unused_parameters=True` works
-    with methods that remember nothing, such as `qsgd` without error feedback.
+    **DistributedDataParallel.** A method sees the whole gradient of a step after DDP's last bucket,
+    or with `overlap=True` each bucket while others are still computed, in a thread with a process
+    group of its own; that takes methods whose scope is the tensor, see `gcbench methods`.
+    What a method remembers belongs to its parameter. Under `ddp.join()` a worker without inputs
+    takes part with zeros. Where DDP drops the update of a parameter that no worker used, as with
+    `find_unused_parameters=True`, the method's state of it stays as it was.
 
     A step in which a worker's gradient or the update is not finite leaves the compressor's state,
     such as the error-feedback residual, as it was. Its update is NaN, so that
     `torch.amp.GradScaler` skips it. When its scale changes, the residual keeps the old scale.
     Workers agree on this in an all-reduce of 20 bytes per step, which is not counted, and which
     also finds workers that are at different steps, as where only some loaded a state. No step waits
-    for a GPU to decide this (except ACP-SGD's), which tells different steps a little later.
+    for a GPU to decide this, which tells different steps a little later (except ACP-SGD's, and
+    where parameters may be unused).
 
     **FSDP2** (`torch.distributed.fsdp.fully_shard`), in one of two forms:
 
@@ -128,6 +134,7 @@ def compress(
             sums on a GPU.
         error_every: measure the update's error in each such exchange, which `error()` returns; an
             all-reduce in fp32 more, which is not counted.
+        overlap: see above; "auto": on GPUs, and where each process has a core to spare.
         **knobs: keys of conf/compressor/<compressor>.yaml, such as `rank`, `bits`,
             `error_feedback`, `dense_steps` (first steps without compression), `min_size` (smaller
             tensors are sent uncompressed) and `min_ratio` (so are matrices that are smaller than
@@ -145,6 +152,8 @@ def compress(
     seed = read_seed(seed, error_every)
     if isinstance(module, FSDPModule):
         refuse_fsdp(module, replicas)
+        if overlap is True:
+            raise ConfigError("overlap=True: fully_shard decides when it reduces; leave it out")
         if shards_of(module) == 1 and replicas is None:
             warnings.warn(
                 "FSDP2 exchanges nothing between shards of one process, so that nothing is "
@@ -177,7 +186,7 @@ def compress(
         )
     if replicas is not None:
         raise ConfigError("replicas: only modules of fully_shard take them; leave them out")
-    return compress_ddp(module, compressor, seed, codec_backend, error_every, knobs)
+    return compress_ddp(module, compressor, seed, codec_backend, error_every, overlap, knobs)
 
 
 def compress_ddp(
@@ -186,6 +195,7 @@ def compress_ddp(
     seed: int,
     codec_backend: str,
     error_every: int | None,
+    overlap: Overlap,
     knobs: Mapping[str, Any],
 ) -> DdpCompression:
     """Do what `compress` does with a DDP."""
@@ -193,9 +203,9 @@ def compress_ddp(
     method, config = make_method(compressor, knobs)
     refuse_nodes(ddp, method)
     refuse_unused(ddp, method)
-    _warn_if_mostly_whole(method, config, [*shapes_of(ddp).values()])
+    _warn_if_mostly_whole(method, config, [*shapes_of(ddp, parameters_of(ddp)).values()])
     use_codecs(codec_backend, ddp)
-    handle = DdpCompression(ddp, method, seed, error_every)
+    handle = DdpCompression(ddp, method, seed, error_every, overlap)
     handle.name = name_of(compressor, knobs)
     return handle
 
@@ -261,17 +271,16 @@ def _name_carried(
     method: Compressor, compressor: str | Compressor, knobs: Mapping[str, Any]
 ) -> str:
     """Return the error message for a method that a reduce-scatter cannot use; it lists others."""
-    name = f"compressor={compressor}" if isinstance(compressor, str) else repr(compressor)
-    overrides = [name, *(f"{key}={value}" for key, value in knobs.items())]
     why = (
         "a reduce-scatter takes codes of one length, each of one shard, and this sends others"
         if method.properties.divisible
         else "fully_shard cuts gradients into shards, and this needs them whole"
     )
     return (
-        f"{' '.join(overrides)}: {why}; type compress(DistributedDataParallel(model)"
-        ", ...), replicas=... to shard inside of nodes and compress between them, or one of these "
-        f"methods with their default settings: {', '.join(_carried_choices())}"
+        f"compressor={name_of(compressor, knobs)}: {why}; type "
+        "compress(DistributedDataParallel(model), ...), replicas=... to shard inside of nodes and "
+        "compress between them, or one of these methods with their default settings: "
+        f"{', '.join(_carried_choices())}"
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
@@ -51,17 +52,9 @@ class FsdpCompression(JointCompression):
         replicas: dist.ProcessGroup | None,
         error_every: int | None = None,
     ) -> None:
-        groups = {
-            name_without_wrappers(name): part
-            for name, part in module.named_modules()
-            if isinstance(part, FSDPModule)
-        }
-        parameter = _sharded_parameters(module)[0]
-        shards = parameter.device_mesh.get_group()
-        # Gradients are reduced there, even if CPUOffloadPolicy keeps the parameters in main memory.
-        device = torch.device(parameter.device_mesh.device_type)
-        if device.type == "cuda":
-            device = torch.device("cuda", torch.cuda.current_device())
+        groups = groups_of(module)
+        shards = group_of_shards(module)
+        device = device_of(module)
         workers = replicas or shards
         # Replicas of different shards have the same worker numbers but need different random draws.
         shard = shards.rank() if replicas else 0
@@ -71,14 +64,10 @@ class FsdpCompression(JointCompression):
             raise ConfigError(
                 "this module has a compressor, and takes only one; type handle.remove() first"
             ) from None
-        prefixes = {part: f"{name}." * bool(name) for name, part in module.named_modules()}
         whole = {name_without_wrappers(name): p for name, p in module.named_parameters()}
         exchanges = {}
         for i, (name, hook) in enumerate(zip(groups, self._hooks, strict=True)):
-            parts = {
-                name_without_wrappers(prefixes[part.module] + part.name): part
-                for part in hook.parts
-            }
+            parts = named_parts(module, hook.parts)
             order = [name for name in whole if name in parts]
             exchanges[name] = self._begin(mix(seed, i, shard), parts, order, shards.size())
         super().__init__(
@@ -145,8 +134,7 @@ class FlatCompression(FsdpCompression):
         super().__init__(module, shard_exchange(compressor), seed, None, error_every)
         # EF21's mean, which all keep, must stay consistent with each worker's own part of it.
         keeps_mean = any(isinstance(part, EF21) for part in parts_of(compressor))
-        shards = _sharded_parameters(module)[0].device_mesh.get_group()
-        self._agreeing = shards if keeps_mean else None
+        self._agreeing = group_of_shards(module) if keeps_mean else None
 
     @staticmethod
     def _begin(
@@ -198,8 +186,8 @@ def is_carried(compressor: Compressor) -> bool:
     return True
 
 
-def refuse_fsdp(module: nn.Module, replicas: dist.ProcessGroup | None) -> None:
-    """Raise ConfigError if a compressor cannot exchange the gradients of `module`."""
+def refuse_cuts(module: nn.Module) -> DeviceMesh:
+    """Return the mesh of a module's parameters, or raise ConfigError if a compressor takes none."""
     refuse_complex(dict(module.named_parameters()))
     refuse_sparse(module)
     if any(p.is_meta for p in module.parameters()):
@@ -224,6 +212,12 @@ def refuse_fsdp(module: nn.Module, replicas: dist.ProcessGroup | None) -> None:
             "tensor parallelism has cut the parameters, too; type compress with a model that only "
             "fully_shard has cut"
         )
+    return mesh
+
+
+def refuse_fsdp(module: nn.Module, replicas: dist.ProcessGroup | None) -> None:
+    """Raise ConfigError if a compressor cannot exchange the gradients of `module`."""
+    mesh = refuse_cuts(module)
     if mesh.ndim != 1:
         raise ConfigError(
             f"the parameters are on a mesh of shape {tuple(mesh.shape)}, and a compressor takes "
@@ -247,7 +241,7 @@ def refuse_fsdp(module: nn.Module, replicas: dist.ProcessGroup | None) -> None:
 
 def shards_of(module: nn.Module) -> int:
     """Return the number of processes over which each parameter is sharded."""
-    return _sharded_parameters(module)[0].device_mesh.size()
+    return group_of_shards(module).size()
 
 
 def shapes_of_groups(module: nn.Module, replicas: dist.ProcessGroup | None) -> list[Shape]:
@@ -265,6 +259,34 @@ def shapes_of_groups(module: nn.Module, replicas: dist.ProcessGroup | None) -> l
     for p in trained:
         sizes[group_of[p]] += p.numel()
     return [(n,) for n in sizes.values()]
+
+
+def groups_of(module: nn.Module) -> dict[str, FSDPModule]:
+    """Return the modules that were sharded by themselves, by name."""
+    return {
+        name_without_wrappers(name): part
+        for name, part in module.named_modules()
+        if isinstance(part, FSDPModule)
+    }
+
+
+def named_parts(module: nn.Module, parts: Sequence[Part]) -> dict[str, Part]:
+    """Return the parts of a flat shard by the names of their parameters in the whole module."""
+    prefixes = {part: f"{name}." * bool(name) for name, part in module.named_modules()}
+    return {name_without_wrappers(prefixes[part.module] + part.name): part for part in parts}
+
+
+def group_of_shards(module: nn.Module) -> dist.ProcessGroup:
+    """Return the processes over which the parameters are cut."""
+    p = _sharded_parameters(module)[0]
+    cut = [placement.is_shard() for placement in p.placements].index(True)
+    return p.device_mesh.get_group(cut)
+
+
+def device_of(module: nn.Module) -> torch.device:
+    """Return where FSDP exchanges, even if CPUOffloadPolicy keeps parameters in main memory."""
+    device = torch.device(_sharded_parameters(module)[0].device_mesh.device_type)
+    return torch.device("cuda", torch.cuda.current_device()) if device.type == "cuda" else device
 
 
 def _sharded_parameters(module: nn.Module) -> list[DTensor]:

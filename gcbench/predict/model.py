@@ -183,10 +183,11 @@ def decoded_gradients(messages: Sequence[Message], network: Network) -> int:
     """Return how many gradients' worth of codes a worker decodes.
 
     In a scatter it decodes all workers' codes of its shard and then the means of all shards, which
-    is two; in a gather, one message per worker or node; otherwise, one.
+    is two, and in a ring a chunk at every hop; in a gather, one message per worker or node;
+    otherwise, one.
     """
     kinds = {(m.level, m.collective) for m in messages}
-    if ("all", "all_to_all") in kinds:
+    if kinds & {("all", "all_to_all"), ("all", "ring_hop")}:
         return 2
     if ("between", "all_gather") in kinds:
         return network.nodes

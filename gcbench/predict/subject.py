@@ -44,7 +44,11 @@ class Facts(NamedTuple):
     samples: int  # in an epoch
 
 
-WORDS = 2_088_628  # in WikiText-2's training text
+TOKENS = {  # in a training text: words, or bytes
+    "wikitext2": 2_088_628,
+    "wikitext2_bytes": 10_797_148,
+    "linux_doc": 37_499_623,
+}
 WINDOW = 30  # words in a sample, unless the model sets a context
 DATASETS = {
     "digits": Facts((1, 8, 8), 10, 1437),
@@ -52,12 +56,15 @@ DATASETS = {
     "cifar10": Facts((3, 32, 32), 10, 50_000),
     "cifar100": Facts((3, 32, 32), 100, 50_000),
     "imagenet": Facts((3, 224, 224), 1000, 1_281_167),
-    "wikitext2": Facts((), 28_869, WORDS // WINDOW),
+    "wikitext2": Facts((), 28_869, TOKENS["wikitext2"] // WINDOW),
+    "wikitext2_bytes": Facts((), 256, TOKENS["wikitext2_bytes"] // WINDOW),
+    "linux_doc": Facts((), 256, TOKENS["linux_doc"] // WINDOW),
     "an4": Facts((64, 40), 34, 4_468),  # segments of 64 frames
 }
 DATASET_OF = {
     **dict.fromkeys(("alexnet", "vgg19", "densenet161", "bn_inception"), "imagenet"),
     **dict.fromkeys(("lstm", "lstm_small", "gpt_small", "gpt_tiny"), "wikitext2"),
+    "gpt_bytes": "wikitext2_bytes",
     "mlp": "digits",
     **dict.fromkeys(("an4_lstm", "an4_lstm_small"), "an4"),
 }
@@ -77,7 +84,7 @@ def facts_of(model: str, dataset: str | None) -> Facts:
             "shapes=FILE"
         )
     facts = DATASETS[name]
-    return facts._replace(samples=WORDS // _window(model)) if name == "wikitext2" else facts
+    return facts._replace(samples=TOKENS[name] // _window(model)) if name in TOKENS else facts
 
 
 def has_timed_samples(model: str, dataset: str) -> bool:

@@ -41,6 +41,7 @@ class Bits(Record):
     per_epoch_mib: float
     dense_per_step: float  # what fp32 gradients would take
     ratio: Number  # dense_per_step / per_step; None: nothing was sent
+    bf16_ratio: Number = None  # the same of bf16 gradients, which take half of dense_per_step
 
 
 class BitsBetweenNodes(Record):

@@ -18,6 +18,7 @@ def _all_differ(values: Sequence[int]) -> Sequence[int]:
 
 
 Bits = Annotated[int, Field(ge=2, le=8)]
+LevelBits = Annotated[int, Field(ge=1, le=8)]
 Levels = Annotated[int, Field(ge=1, le=127)]
 LevelCount = Annotated[int, Field(ge=2, le=256)]
 Scales = Annotated[
@@ -29,13 +30,20 @@ Fraction = Annotated[float, Field(gt=0, le=1)]
 Beta = Annotated[float, Field(ge=0, le=1)]
 BucketScope = Literal["tensor", "gradient"]
 Code = Literal["fixed", "elias_dense", "elias_sparse", "ans"]
-Exchange = Literal["gather", "scatter", "scatter_coded", "sum", "hierarchical"]
+Exchange = Literal["gather", "scatter", "scatter_coded", "ring", "sum", "hierarchical"]
+Accumulate = Literal["wire", "fp32"]
+Rounding = Literal["nearest", "stochastic"]
+Plain = Literal["float32", "bfloat16"]
+Format8 = Literal["e4m3", "e5m2"]
+Format6 = Literal["e2m3", "e3m2"]
 NormKind = Literal["linf", "l2"]
 SubtractedUpdate = Literal["own", "aggregated"]
 IndexCode = Literal["int32", "auto"]
 MomentumStart = Literal["zero", "gradient"]
 CodedStart = Literal["warmup", "zero"]
 SignScale = Literal["mean", "rms"]
+EdenScale = Literal["unbiased", "biased", "rms"]
+RotationSize = Literal[16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768]
 Combine = Literal["mean", "senders"]
 LowRankVariant = Literal["text", "alternating"]
 AtomoVariant = Literal["published", "unbiased"]
@@ -47,16 +55,21 @@ WITH_FEEDBACK = Needs("error_feedback", (True, "loco", "ef21"))
 class MethodSettings(Settings):
     """All keys of conf/compressor; each file has the subset that its method takes."""
 
-    bits: Annotated[Bits, example(4)]
-    """bits of a code, sign included"""
+    bits: Annotated[LevelBits, example(4)]
+    """bits of a code, sign included; 1 only for eden"""
     levels: Annotated[Levels, example(7)]
     """levels s above zero, 2^(bits-1) - 1; typed by itself it sets bits [QSGD, section 3.1]"""
     convolution_bits: Annotated[Bits, example(4)]
     """bits of a code of a convolution; `bits` is that of other layers"""
     bucket_size: Annotated[Count, example(512), Needs("per_layer", (False,))]
-    """values that share a scale [QSGD, section 4]"""
+    """values that share a scale, and for eden are rotated together [QSGD, section 4]"""
     bucket_scope: Annotated[BucketScope, Neutral("tensor")]
     """whether buckets restart at every tensor or run through the whole gradient"""
+    dtype: Plain
+    """type of the values that are sent without loss; bfloat16 rounds gradients first"""
+    format: Format8 | Format6
+    """how many bits of a float are exponent and mantissa: of 8 bits (fp8, mxfp8), or of 6 (mxfp6)
+    [OCP MX, section 5.3]"""
     level_count: Annotated[LevelCount, example(9)]
     """levels in all; 2^K + 1 for orq [ORQ, section 3.1]"""
     per_layer: bool
@@ -66,8 +79,15 @@ class MethodSettings(Settings):
     values, or by an entropy code (on the CPU); all but fixed need exchange=gather [QSGD, section
     3.1; ECQ-SGD, section 3]"""
     exchange: Exchange
-    """how codes are sent: all to all, by shards (means in fp32, or coded too), summed on one grid
-    (not bingrad_b, scaled_sign, onebit, onebit_adam, natural), or between nodes only"""
+    """how codes are sent: all to all, by shards (means in fp32, or coded too), in a ring that codes
+    the sum again at every hop, summed on one grid (not bingrad_b, scaled_sign, onebit,
+    onebit_adam, natural), or between nodes only"""
+    accumulate: Annotated[Accumulate, Neutral("wire")]
+    """where half-precision gradients are added: in the type on the wire, as all-reduces do, or in
+    fp32 by the owners of shards, with one more rounding for the way back"""
+    rounding: Annotated[Rounding, Neutral("nearest")]
+    """how values are rounded to a float format: to the nearest value, or up or down by chance, so
+    that the mean is right"""
     workers_per_node: Annotated[Count | None, example(4)]
     """workers that average in fp32 before nodes exchange codes, with exchange=hierarchical; null:
     all workers of a host, for gcbench.compress and benchmarks"""
@@ -111,10 +131,11 @@ class MethodSettings(Settings):
     """signum: momentum before the first step: zero, or the first gradient; onebit_adam: the
     momentum that is coded starts from that of the uncompressed steps, or from zero [1-bit Adam,
     algorithm 1]"""
-    scale: Annotated[SignScale, Neutral("mean")]
+    scale: Annotated[SignScale | EdenScale, Neutral("mean")]
     """magnitude of the signs of a bucket: its mean magnitude, which is nearest, or its root mean
     square, which keeps the length [Karimireddy et al. (2019), algorithm 1; 1-bit Adam, section
-    4]"""
+    4]; eden: scale of the levels that makes the code unbiased, or nearest (biased), or the root
+    mean square [EDEN, section 3; TurboQuant, algorithm 1]"""
     combine: Annotated[Combine, Neutral("mean")]
     """what the sum of a value over workers is divided by: the number of workers, or of those that
     sent the value [SparseLoCo, algorithm 1; the code of DeMo and of SparseLoCo]"""

@@ -26,6 +26,7 @@ from gcbench.comm.collectives import Comm
 from gcbench.compressors import Compressor, State, Step, offsets_of, sizes_of
 from gcbench.compressors.bingrad import BinGradB, BinGradPB
 from gcbench.compressors.bucketed import Bucketed
+from gcbench.compressors.eden import Eden, NormalLevels
 from gcbench.compressors.even_levels import EvenLevels
 from gcbench.compressors.exchange import GatherExchange
 from gcbench.compressors.global_randk import GlobalRandK
@@ -60,6 +61,12 @@ METHODS: dict[str, list[Bucketed]] = {
     "nearest level": [NearestLevel(s, **b) for s in (1, 7, 127) for b in BUCKETS],
     "signs": [ScaledSign(scale=scale, **b) for scale in ("mean", "rms") for b in BUCKETS],
     "two levels": [kind(**b) for kind in (OneBit, BinGradB, BinGradPB) for b in BUCKETS],
+    "levels of all": [
+        NormalLevels(bits=bits, scale=scale, **b)
+        for bits in (1, 3, 4, 5, 8)
+        for scale in ("unbiased", "biased", "rms")
+        for b in BUCKETS[bits % 2 :: 2]
+    ],
     "tables": [
         *(ORQ(s, **BUCKETS[s % 4]) for s in (3, 5, 9, 17, 33)),
         *(Linear(s, **BUCKETS[s % 4]) for s in (2, 3, 4, 6, 7, 16, 18, 200)),
@@ -141,6 +148,24 @@ def test_results_have_the_bits_of_eager_codecs(kind: str) -> None:
             use_backend("native")
             found = results(method, x, residual)
             assert [*map(same_bits, found, expected)] == [True] * len(expected), method
+
+
+def test_rotations_have_the_bits_of_eager_ones() -> None:
+    """Also of values that are not finite, and in parts of rows."""
+    x = draw(2, 5)
+    x[1, 9], x[0, 300_100] = torch.inf, torch.nan
+    for size in (16, 512, 4096, 32768):
+        found = {}
+        for backend in ("eager", "native"):
+            use_backend(backend)  # type: ignore[arg-type]
+            code = Eden(3, "unbiased", size)  # type: ignore[arg-type]
+            noise = noise_of(2)
+            message, left = code.encode_corrected(
+                x.split(SIZES, 1), x.flip(0).split(SIZES, 1), 0.5, SIZES, noise
+            )
+            mean = code.drawing(noise).decode_mean([m.unsqueeze(0) for m in message], SIZES)
+            found[backend] = [*message, mean, *left]
+        assert [*map(same_bits, *found.values())] == [True] * len(found["eager"]), size
 
 
 def test_a_residual_in_place_has_the_same_bits() -> None:

@@ -77,7 +77,7 @@ DIVISIBLE = {choice for choice, promises in PROMISES.items() if promises.divisib
 RANDOM = {
     *"dion qsgd_by_kind qsgd powersgd ecqsgd random_k random_block orq linear qsgd_levels".split(),
     *"terngrad bingrad_pb maxnorm maxnorm_multiscale global_randk global_randk_multiscale".split(),
-    *"unbiased_lowrank atomo natural acpsgd".split(),
+    *"unbiased_lowrank atomo natural acpsgd eden".split(),
 }
 NEVER_ZERO = {"signum"}  # a zero also gets one of the two signs
 # The narrowest float type that is sent; for all other choices it is float32.

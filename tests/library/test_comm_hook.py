@@ -15,9 +15,9 @@ def test_a_hook_does_what_compress_does_also_after_a_restart() -> None:
         "signum": {},
     }
     for seen in pool(2).run(train_with_both, choices):
-        for name, (expected, got, handle, resumed, bits, resumed_bits) in seen.items():
+        for name, (expected, got, handle, resumed, sent, sent_in_all) in seen.items():
             assert all(map(torch.equal, expected, got)), name
-            assert bits == resumed_bits and handle == resumed, name
+            assert sent == sent_in_all and handle == resumed, name
 
 
 def test_a_hook_is_removed_compiled_and_wrapped_as_others_are() -> None:

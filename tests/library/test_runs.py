@@ -124,7 +124,7 @@ def test_kept_runs_of_one_name_read_their_own_curves(tmp_path: Path) -> None:
 def test_mistakes_are_refused_before_anything_starts(tmp_path: Path) -> None:
     common = {"outputs": tmp_path / "runs", **SMALL}
     for keys, says in (
-        ({"bits": [4, 9]}, "bits=9: type a whole number from 2 to 8"),
+        ({"bits": [4, 9]}, "bits=9: type a whole number from 1 to 8"),
         ({"compressor": ["qsgd", "qsdg"]}, "qsdg"),
         ({"rank": 2}, "rank=2: no such key with these choices; rank belongs to"),
         ({"bits": []}, r"bits=\[\]: type at least one value"),

@@ -30,8 +30,10 @@ def train(ddp: nn.Module, rank: int, steps: Sequence[int]) -> list[Tensor]:
 
 def train_with_both(
     process: Process, choices: Mapping[str, Mapping[str, Any]]
-) -> dict[str, tuple[list[Tensor], list[Tensor], str, str]]:
-    """Return the parameters and handles of `compress` and of a hook that is restarted half way."""
+) -> dict[str, tuple[Any, ...]]:
+    """Return what becomes of `compress` and of a hook that is restarted half way: the parameters
+    of each, their handles, and what they sent.
+    """
     seen = {}
     for name, knobs in choices.items():
         ours, first, second = (
@@ -52,8 +54,9 @@ def train_with_both(
         second.register_comm_hook(resumed, hook)
         got = train(second, process.rank, range(2, 4))
         assert compression.memory == resumed.memory
-        seen[name] = (expected, got, repr(compression), repr(resumed))
-        seen[name] += (compression.bits_sent, resumed.bits_sent)
+        handles = (compression, resumed)
+        messages = [handle.state_dict()["traffic"] for handle in handles]
+        seen[name] = (expected, got, *map(repr, handles), *messages)
     return seen
 
 
