@@ -170,11 +170,13 @@ def dion2_bits(settings: Settings, shapes: Shapes, workers: int) -> tuple[int, i
     floats = 0
     for shape in shapes.values():
         whole = numel(shape)
-        stack = shape[0] if len(shape) == 3 else 1
-        n = shape[1] if len(shape) == 3 else shape[0]
+        if len(shape) < 2:
+            floats += whole
+            continue
+        stack, n = shape[:2] if len(shape) == 3 else (1, shape[0])
         short, long = sorted((n, whole // stack // n))
         rows = math.ceil(settings["fraction"] * short)
-        floats += whole if len(shape) < 2 else stack * (rows * long + short * (rows < short))
+        floats += stack * (rows * long + short * (rows < short))
     return 32 * floats, 32 * floats
 
 
