@@ -7,6 +7,7 @@ In a script or a notebook:
 - `compress_weights(model, "qsgd", bits=4)`: let FSDP2 gather weights in a code of differences;
 - `local_steps(model, optimizer, every=30)`: let workers train alone between exchanges (DiLoCo);
 - `join()`: be in torch's default process group, also after torchrun has restarted the processes;
+- `codec("qsgd", bits=4)`: encode and decode buffers of your own framework;
 - `run("model=resnet20", "compressor=qsgd", bits=4)`: train once and return the result;
 - `sweep("compressor=qsgd", bits=[2, 4, 8])`: run a grid and return all results;
 - `load_runs("outputs")`: load recorded runs as a pandas DataFrame.
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gcbench.launch.meeting import join
+    from gcbench.library.codecs import codec
     from gcbench.library.comm_hook import comm_hook
     from gcbench.library.compress import compress
     from gcbench.library.compression import Compression
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Compression",
+    "codec",
     "comm_hook",
     "compress",
     "compress_weights",
@@ -43,6 +46,7 @@ __all__ = [
 
 _MODULES = {
     "Compression": "gcbench.library.compression",
+    "codec": "gcbench.library.codecs",
     "comm_hook": "gcbench.library.comm_hook",
     "compress": "gcbench.library.compress",
     "compress_weights": "gcbench.library.weights",

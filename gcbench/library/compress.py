@@ -166,7 +166,7 @@ def compress(
         elif not is_carried(method):
             raise ConfigError(_name_carried(method, compressor, knobs))
         _warn_if_mostly_whole(method, config, shapes_of_groups(module, replicas))
-        use_codecs(codec_backend, module)
+        use_codecs(codec_backend, next(module.parameters()).device.type)
         handle = (
             FlatCompression(module, method, seed, error_every)
             if replicas is None
@@ -204,7 +204,7 @@ def compress_ddp(
     refuse_nodes(ddp, method)
     refuse_unused(ddp, method)
     _warn_if_mostly_whole(method, config, [*shapes_of(ddp, parameters_of(ddp)).values()])
-    use_codecs(codec_backend, ddp)
+    use_codecs(codec_backend, next(ddp.parameters()).device.type)
     handle = DdpCompression(ddp, method, seed, error_every, overlap)
     handle.name = name_of(compressor, knobs)
     return handle
@@ -227,9 +227,8 @@ def name_of(compressor: str | Compressor, knobs: Mapping[str, Any]) -> str:
     return " ".join([compressor, *(f"{key}={value}" for key, value in knobs.items())])
 
 
-def use_codecs(asked: str, module: nn.Module) -> None:
+def use_codecs(asked: str, device: str) -> None:
     """Use the codecs that were asked for; warn if `auto` cannot have compiled ones."""
-    device = next(module.parameters()).device.type
     backend = choose_codec_backend(asked, device, find_compiler() is not None, "codec_backend")
     try:
         if backend == "native":

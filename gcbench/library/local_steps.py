@@ -118,7 +118,7 @@ def local_steps(
         steps.refuse_method(model, method)
     except ValueError as error:
         raise ConfigError(str(error).replace("estimator.", "")) from error
-    use_codecs(codec_backend, model)
+    use_codecs(codec_backend, next(model.parameters()).device.type)
     handle = LocalTraining(model, optimizer, steps, method, seed, error_every)
     handle.name = name_of(compressor, knobs)
     return handle

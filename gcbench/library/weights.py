@@ -16,12 +16,8 @@ from gcbench.comm.fsdp import FlatWeights, Part
 from gcbench.comm.transport import transport_of
 from gcbench.compressors import Codec, Compressor, Grads, State, offsets_of
 from gcbench.compressors.base import Step
-from gcbench.compressors.codec import RaggedCodec
-from gcbench.compressors.dense import Dense
-from gcbench.compressors.exchange import GatherExchange
-from gcbench.compressors.matrices import SmallTensorsWhole
-from gcbench.compressors.wrappers import CheckedGradients
 from gcbench.config import ConfigError
+from gcbench.library.codecs import codec_of
 from gcbench.library.compress import make_method, name_of, read_seed, use_codecs
 from gcbench.library.compression import Exchange
 from gcbench.library.fsdp import (
@@ -90,7 +86,7 @@ def compress_weights(
         )
     refuse_cuts(module)
     method, _ = make_method(compressor, knobs)
-    code = _code_of(method)
+    code = codec_of(method)
     if code is None:
         raise ConfigError(
             f"compressor={name_of(compressor, knobs)}: weights are gathered in a code of each "
@@ -98,7 +94,7 @@ def compress_weights(
             "compress_weights(model, 'qsgd', bits=4), or exchange=gather code=fixed "
             "error_feedback=false"
         )
-    use_codecs(codec_backend, module)
+    use_codecs(codec_backend, next(module.parameters()).device.type)
     handle = WeightCompression(module, method, *code, seed=seed, differences=differences)
     handle.name = name_of(compressor, knobs)
     return handle
@@ -209,18 +205,3 @@ class WeightCompression(JointCompression):
         }:
             raise not_a_state(f"other weights of {name or 'the whole module'}")
         return read
-
-
-def _code_of(compressor: Compressor) -> tuple[Codec, int] | None:
-    """Return the codec that sends one code per shard, and its `min_size`; None: there is none."""
-    part: object = compressor
-    min_size = 0
-    while isinstance(part, (CheckedGradients, SmallTensorsWhole)):
-        if isinstance(part, SmallTensorsWhole):
-            min_size = part.min_size
-        part = part.inner
-    if isinstance(part, Dense):
-        return part.cast, min_size
-    if isinstance(part, GatherExchange) and not isinstance(part.codec, RaggedCodec):
-        return part.codec, min_size
-    return None
