@@ -31,6 +31,7 @@ Beta = Annotated[float, Field(ge=0, le=1)]
 BucketScope = Literal["tensor", "gradient"]
 Code = Literal["fixed", "elias_dense", "elias_sparse", "ans"]
 Exchange = Literal["gather", "scatter", "scatter_coded", "sum", "hierarchical"]
+Rotation = Literal["none", "hadamard"]
 NormKind = Literal["linf", "l2"]
 SubtractedUpdate = Literal["own", "aggregated"]
 IndexCode = Literal["int32", "auto"]
@@ -71,6 +72,10 @@ class MethodSettings(Settings):
     exchange: Exchange
     """how codes are sent: all to all, by shards (means in fp32, or coded too), summed on one grid
     (not bingrad_b, scaled_sign, onebit, onebit_adam, natural), or between nodes only"""
+    rotate: Annotated[Rotation, Neutral("none")]
+    """hadamard: gradients are rotated before they are coded, and their mean back, so that large
+    values spread over blocks of 4,096; not with align, scatter_coded [Suresh et al. (2017),
+    section 3]"""
     workers_per_node: Annotated[Count | None, example(4)]
     """workers that average in fp32 before nodes exchange codes, with exchange=hierarchical; null:
     all workers of a host, for gcbench.compress and benchmarks"""

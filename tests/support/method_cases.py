@@ -85,6 +85,13 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "many scales": {"scales": [5, 0, 3], "k": 100},
     "one scale": {"scales": [8]},
     "map of positions": {"index": "auto", "fraction": 0.3},
+    "rotated": {"rotate": "hadamard", **SMALL, **NO_RESIDUAL},
+    "rotated, summed, with residuals": {
+        "rotate": "hadamard",
+        "exchange": "sum",
+        **RESIDUAL,
+        **SMALL,
+    },
     "through the gradient": {**THROUGH, "min_size": 0},
     "through the gradient, summed, with residuals": {**THROUGH, "exchange": "sum"}
     | {**RESIDUAL, "min_size": 100},
@@ -106,6 +113,8 @@ ONLY = {
     "summed": {"qsgd", "ecqsgd", "orq", "terngrad"},
     "summed, with residuals": {"qsgd", "ecqsgd", "bingrad_pb"},
     "hierarchical": {"qsgd", "ecqsgd"},
+    "rotated": {"qsgd", "orq", "scaled_sign"},
+    "rotated, summed, with residuals": {"ecqsgd"},
     "hierarchical, with residuals": {"qsgd", "ecqsgd"},
     "through the gradient": {"qsgd", "orq", "bingrad_b", "onebit"},
     "through the gradient, summed, with residuals": {"ecqsgd", "linear"},
