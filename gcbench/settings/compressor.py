@@ -60,7 +60,8 @@ class MethodSettings(Settings):
     bucket_size: Annotated[Count, example(512), Needs("per_layer", (False,))]
     """values that share a scale, and for eden are rotated together [QSGD, section 4]"""
     bucket_scope: Annotated[BucketScope, Neutral("tensor")]
-    """whether buckets restart at every tensor or run through the whole gradient"""
+    """whether buckets restart at every tensor or run through the whole gradient; top_k: whether the
+    largest values are those of every tensor or of the whole gradient"""
     level_count: Annotated[LevelCount, example(9)]
     """levels in all; 2^K + 1 for orq [ORQ, section 3.1]"""
     per_layer: bool
@@ -103,6 +104,9 @@ class MethodSettings(Settings):
     update [PowerSGD, algorithm 2, and the authors' code]"""
     fraction: Annotated[Fraction, example(0.01)]
     """share of the values of a tensor that is sent"""
+    warmup_steps: Annotated[Natural, example(1000), Neutral(0)]
+    """dgc: first steps, in which 1/4, 1/16, 1/64 and 1/256 of the values are sent [DGC, section
+    3.3]"""
     chunk_size: Annotated[Count, example(4096)]
     """values of a chunk, of which `fraction` is sent [SparseLoCo, section 3]"""
     chunk_side: Annotated[Count, example(64)]
@@ -113,7 +117,8 @@ class MethodSettings(Settings):
     """bits of a position: 32, or as few as the tensor's size needs"""
     momentum: Annotated[Share, example(0.9)]
     """weight of the old momentum, each worker's own, before signs are taken [Signum, algorithm 1];
-    dion: share of what was sent that stays in each worker's momentum [Dion, algorithm 1]"""
+    dion: share of what was sent that stays in each worker's momentum [Dion, algorithm 1]; dgc:
+    weight of the old velocity [DGC, algorithm 4]"""
     momentum_start: Annotated[MomentumStart | CodedStart, Neutral("zero")]
     """signum: momentum before the first step: zero, or the first gradient; onebit_adam: the
     momentum that is coded starts from that of the uncompressed steps, or from zero [1-bit Adam,

@@ -208,8 +208,8 @@ def top_k_bits(settings: Settings, shapes: Shapes, workers: int) -> tuple[int, i
     uncompressed.
     """
     small = {k: s for k, s in shapes.items() if numel(s) < settings["min_size"]}
-    message = 0
-    for n in (numel(s) for k, s in shapes.items() if k not in small):
+    message, sizes = 0, [numel(s) for k, s in shapes.items() if k not in small]
+    for n in [sum(sizes)] if settings.get("bucket_scope") == "gradient" else sizes:
         k = max(1, math.floor(settings["fraction"] * n))
         in_eights = (n - 1).bit_length() // 8 * 8 * k + (n - 1).bit_length() % 8 * 8 * math.ceil(
             k / 8
@@ -368,6 +368,7 @@ FORMULAS: dict[str, Callable[[Settings, Shapes, int], tuple[int, int]]] = {
     "natural": natural_bits,
     "eden": rotated_bits,
     "sparseloco": chunk_bits,
+    "dgc": top_k_bits,
     "demo": block_bits,
     "acpsgd": lambda s, shapes, workers: sketch_bits(
         {**s, "variant": "alternating"}, shapes, workers

@@ -116,7 +116,7 @@ ONLY = {
     "rotated": {"qsgd", "orq", "scaled_sign"},
     "rotated, summed, with residuals": {"ecqsgd"},
     "hierarchical, with residuals": {"qsgd", "ecqsgd"},
-    "through the gradient": {"qsgd", "orq", "bingrad_b", "onebit"},
+    "through the gradient": {"qsgd", "orq", "bingrad_b", "onebit", "top_k"},
     "through the gradient, summed, with residuals": {"ecqsgd", "linear"},
     "one scale": {"maxnorm_multiscale"},
     "first gradient": {"signum"},
