@@ -41,7 +41,7 @@ from gcbench.config import (
 from gcbench.config.choices import store_rows
 from gcbench.config.errors import nearest
 from gcbench.config.help import fold, help_on, short_help
-from gcbench.console import outlive_terminal
+from gcbench.console import outlive_terminal, spinner
 from gcbench.launch import slurm
 from gcbench.reasons import escape, safe_text
 from gcbench.search import (
@@ -110,7 +110,8 @@ def _run(composed: DictConfig) -> float | list[float] | None:
     for notice in notices_of(config):
         _log.warning(notice)
     # This imports torch, which is slow: the mistakes above are reported before it.
-    from gcbench.launch.start import start
+    with spinner("importing PyTorch"):
+        from gcbench.launch.start import start
 
     wanted = count_objectives(config, hydra_config)
     if wanted and slurm.is_of_torchrun(os.environ) and int(os.environ["WORLD_SIZE"]) > 1:
@@ -158,7 +159,7 @@ SUBCOMMANDS = {
     "report": Subcommand(
         "papers.command",
         "report",
-        "results beside the papers' numbers: tables, figures, html, list, deviations, diff A B",
+        "results beside the papers' numbers: tables, figures, html, list, publish, diff A B",
     ),
     "runs": Subcommand("report.command", "runs", "everything that ran"),
     "claims": Subcommand(

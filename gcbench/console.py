@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, TextIO, TypeVar
 
 from rich import box
 from rich.console import Console
+from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
@@ -77,6 +78,11 @@ def console() -> Console:
     """Return a console on standard output that folds lines only on a terminal."""
     output = _Output()
     return output if output.is_terminal else _Output(width=UNFOLDED)
+
+
+def spinner(title: str) -> Status:
+    """Return a spinner for a terminal's standard error, to be started, stopped or entered."""
+    return Console(stderr=True, quiet=not sys.stderr.isatty()).status(title)
 
 
 def with_bar(items: Sequence[T], title: str) -> Iterator[T]:

@@ -239,6 +239,14 @@ def part_ticks(figure: Figure) -> None:
             axis.set_ticks([], minor=True)
 
 
+def name_files(files: Sequence[Path]) -> str:
+    """Return the files of a picture in a few words: its first file, and the endings of the others.
+
+    outputs/figures/first/curves.svg .png .pdf
+    """
+    return " ".join([str(files[0]), *(file.suffix for file in files[1:])])
+
+
 def save(figure: Figure, path: Path, kinds: Sequence[str] = KINDS) -> list[Path]:
     """Write `path` as files of these kinds, reproducible byte for byte, and return their paths."""
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -294,8 +294,8 @@ def _compare(directories: Sequence[Path], config: DictConfig) -> None:
     for table in compare_points(runs):
         show_document(table, "terminal")
     suffix = digest(sorted(config.hydra.overrides.task))
-    for path in draw_points(runs, Path(config.outputs) / "figures" / "sweeps", suffix):
-        log.info("drawn: %s", path)
+    for files in draw_points(runs, Path(config.outputs) / "figures" / "sweeps", suffix):
+        log.info("drawn: %s", files)
     if name := config.get("name"):
         place = "" if config.outputs == "outputs" else f" results={config.outputs}"
         again = f"gcbench report name={name}{place} format=latex"

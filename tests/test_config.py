@@ -68,10 +68,12 @@ def test_a_choice_without_hydra_is_the_one_with_it() -> None:
 # Compressors are slow cases here, because method_cases.py composes all of them for other tests.
 @loop_over([key for key in CHOICES if key[0] != "compressor"], CHOICES)
 def test_every_file_of_conf_composes(group: str, choice: str) -> None:
-    texts = dict.fromkeys(("lstm", "lstm_small", "gpt_small", "gpt_tiny"), ["dataset=wikitext2"])
+    texts = ("lstm", "lstm_small", "gpt_small", "gpt_tiny", "gpt_bytes")
     fitting = {
-        **texts,
-        "wikitext2": ["model=lstm"],
+        **dict.fromkeys(texts, ["dataset=wikitext2"]),
+        **dict.fromkeys(
+            ("wikitext2", "wikitext2_bytes", "linux_doc", "text", "hf"), ["model=lstm"]
+        ),
         **dict.fromkeys(("an4_lstm", "an4_lstm_small"), ["dataset=an4"]),
         "an4": ["model=an4_lstm"],
     }

@@ -68,8 +68,8 @@ def test_a_sweep_goes_on_after_a_failure_lists_it_and_skips_what_is_done(tmp_pat
         (row,) = (line for line in table.splitlines() if f"qsgd optimizer.lr={rate} " in line)
         assert f" {scores[rate]['accuracy']:.2f} " in row
     assert "qsgd optimizer.lr=1e+30 (diverged, seed 1)" in table
-    (picture,) = tmp_path.glob("figures/sweeps/mlp-digits-*.png")
-    assert str(picture) in first.stderr
+    (picture,) = tmp_path.glob("figures/sweeps/mlp-digits-*.svg")
+    assert f"{picture} .png .pdf" in first.stderr and picture.with_suffix(".pdf").exists()
 
     again = sweep(tmp_path, "optimizer.lr=0.05,1e30,0.1")
     assert "3 rows, 3 of them done before" in again.stderr

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -14,15 +13,13 @@ from gcbench.config import (
     Config,
     ConfigError,
     Option,
-    compose_overrides,
     conf_directory,
+    find_method,
+    method_files,
     near,
     read_arguments,
-    read_method,
-    resolve,
 )
 from gcbench.config.directory import form_in, read_yaml, top_comment
-from gcbench.config.help import NO_KNOBS, sort_keys
 from gcbench.console import TextTable, print_table
 
 if TYPE_CHECKING:
@@ -95,16 +92,6 @@ class ListedMethod(NamedTuple):
     measured: Measured | None  # None if it was not
 
 
-def choices(config_dir: str | None = None) -> dict[str, Path]:
-    """Return the files of all methods by name, ours and those in `config_dir`."""
-    folders = [conf_directory(), *([Path(config_dir)] if config_dir else [])]
-    return {
-        path.stem: path
-        for folder in folders
-        for path in sorted((folder / "compressor").glob("*.yaml"))
-    }
-
-
 def read_methods(
     names: Sequence[str],
     measure: bool,
@@ -115,7 +102,7 @@ def read_methods(
 
     Raises ConfigError for an unknown name.
     """
-    files = choices(config_dir)
+    files = method_files(config_dir)
     for name in names:
         if name not in files:
             raise ConfigError(
@@ -123,25 +110,9 @@ def read_methods(
             )
     asked = names or list(files)
     for name in asked:
-        node, knobs = node_of(name, config_dir, overrides)
+        node, knobs = find_method(name, config_dir, overrides)
         about, form = " ".join(top_comment(files[name])), form_in(files[name])
         yield ListedMethod(name, about, form, knobs, _measure(node) if measure else None)
-
-
-def node_of(
-    name: str, config_dir: str | None = None, overrides: Sequence[str] = ()
-) -> tuple[Config, list[str]]:
-    """Return the `compressor` node of a method, and its knobs; a file in `config_dir` counts, too.
-
-    Only a composition, which takes much longer, reads a file of a user, and any key of a run.
-    """
-    if overrides or choices(config_dir)[name].parent != conf_directory() / "compressor":
-        config = resolve(compose_overrides([f"compressor={name}", *overrides], config_dir))
-        node, keys = config.compressor, config.method
-    else:
-        keys = read_method(name)
-        node = keys["compressor"]
-    return node, sort_keys(keys.keys() - NO_KNOBS)
 
 
 def _measure(node: Config) -> Measured:
@@ -153,21 +124,22 @@ def _measure(node: Config) -> Measured:
 
 def list_families(config_dir: str | None = None) -> None:
     """Print a line for each method, by family."""
-    facts, files = read_yaml(conf_directory() / "families.yaml"), choices(config_dir)
+    facts, files = read_yaml(conf_directory() / "families.yaml"), method_files(config_dir)
     families: dict[str, dict[str, list[object]]] = facts["families"]
     listed = {name for family in families.values() for name in family}
     yours: dict[str, list[object]] = {n: ["", "", ""] for n in files if n not in listed}
     if yours:
         families["yours"] = yours
-    line = "  {:25}{:>4}  {:11}{:9}{}"
+    line = "  {:24}{:>4}  {:11}{:9}{}"
     print(line.format("method", "bits", "all-reduce", "feedback", "what it is"))
     for family, members in families.items():
         print(f"\n{family}")
         for name, cells in members.items():
             about, *more = " ".join(top_comment(files[name])).split(" (", 1)
             year = re.search(r"\b[12]\d{3}\b", " ".join(more).partition(")")[0])
-            short = shorten(about.partition(":")[0], 20, placeholder="...")
-            title = f"{short} ({year[0]})" if year else shorten(about, 27, placeholder=" ...")
+            short = about.partition(":")[0]
+            dated = f"{short} ({year[0]})" if year else short
+            title = dated if len(dated) <= 28 else shorten(short, 28, placeholder=" ...")
             print(line.format(name + "*" * (name in facts["start"]), *cells, title))
     print(
         "\n* start with these. Bits: per value, with the default knobs. all-reduce: whether\n"

@@ -38,6 +38,8 @@ _FUNCTIONS = {  # *: pointer, d: double, f: float, i: int, n: int64
     "decode": "*nnn***n*ni",
     "natural_encode": "***fnn*****i",
     "natural_decode": "**nn*ni",
+    "blocks_encode": "*n*niiii*****i",
+    "blocks_decode": "*n*niii***i",
     "largest": "**nnn**i",
     "grid_codes": "n*****nn*i",
     "rotate": "nn****n*nni",

@@ -64,6 +64,15 @@ def exchange(
         work.wait()
 
 
+def pass_on(group: dist.ProcessGroup, leaving: Tensor, arriving: Tensor) -> None:
+    """Send a message to the process before this one in a ring; fill `arriving` from the next."""
+    size, me = group.size(), group.rank()
+    work = [_receive(group, chunk, (me + 1) % size) for chunk in _chunks([arriving])]
+    work += [_send(group, chunk, (me - 1) % size) for chunk in _chunks([leaving])]
+    for each in work:
+        each.wait()
+
+
 def _chunks(tensors: Sequence[Tensor]) -> list[Tensor]:
     return [chunk for t in tensors if t.numel() for chunk in t.split(CHUNK_BYTES)]
 

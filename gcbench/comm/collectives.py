@@ -24,12 +24,14 @@ from gcbench.comm.messages import (
     ordered_to_float,
     pad_rows,
     pair_sums,
+    parts_of_row,
     refuse_altered,
     refuse_different,
     row_sums,
     to_bytes,
 )
 from gcbench.comm.meter import Meter, row_bits
+from gcbench.comm.sums import HALVES, reduce_rows, sum_in_ring
 from gcbench.comm.transport import Reduction, Transport
 
 Lengths = Sequence[Tensor | None]
@@ -89,11 +91,11 @@ class Comm:
 
         Half-precision values are divided before they are added, so that no sum overflows.
         """
-        if tensors[0].dtype in (torch.float16, torch.bfloat16):
-            return _parts(
+        if tensors[0].dtype in HALVES:
+            return parts_of_row(
                 self._reduce(torch._foreach_div(list(tensors), self.workers), "sum"), tensors
             )
-        return _parts(self._reduce(tensors, "sum").div_(self.workers), tensors)
+        return parts_of_row(self._reduce(tensors, "sum").div_(self.workers), tensors)
 
     def sum(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Return the sum of integers over all workers, `[w, ...] -> [1, ...]`.
@@ -101,21 +103,21 @@ class Comm:
         The caller chooses a type in which the sum of W integers fits.
         """
         assert not any(t.is_floating_point() for t in tensors)
-        return _parts(self._reduce(tensors, "sum"), tensors)
+        return parts_of_row(self._reduce(tensors, "sum"), tensors)
 
     def max(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Return the maximum over all workers, `[w, ...] -> [1, ...]`; NaN where any has NaN."""
-        return _parts(self._reduce(tensors, "max"), tensors)
+        return parts_of_row(self._reduce(tensors, "max"), tensors)
 
     def min(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Return the minimum over all workers, `[w, ...] -> [1, ...]`; NaN where any has NaN."""
-        return _parts(self._reduce(tensors, "min"), tensors)
+        return parts_of_row(self._reduce(tensors, "min"), tensors)
 
     def bitwise_and(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Return the bitwise and over all workers, `[w, ...] -> [1, ...]`."""
         if tensors[0].is_cuda:  # NCCL has no bitwise reductions
-            return [_reduce_rows(rows, "and") for rows in self.gather(tensors)]
-        return _parts(self._reduce(tensors, "and"), tensors)
+            return [reduce_rows(rows, "and") for rows in self.gather(tensors)]
+        return parts_of_row(self._reduce(tensors, "and"), tensors)
 
     def gather(self, tensors: Sequence[Tensor], lengths: Lengths | None = None) -> list[Tensor]:
         """Return the rows of all workers, `[w, ...] -> [W, ...]`; all types travel in one message.
@@ -144,6 +146,19 @@ class Comm:
         *arrived, sums = self._transpose([*tensors, pair_sums(tensors)])
         for arrived_sums, sent_sums in zip(pair_sums(arrived), sums, strict=True):
             refuse_altered("all_to_all", arrived_sums, sent_sums, self.local.start)
+        return arrived
+
+    def pass_on(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Return what the next worker in the ring has, `[w, ...] -> [w, ...]`: one hop.
+
+        Worker i passes its row on to worker i - 1, and the first to the last, as in gloo's ring.
+        All types travel in one message.
+        """
+        self._listener("ring_hop", tensors, [None] * len(tensors))
+        if not self._checksum:
+            return self._pass_on(tensors)
+        *arrived, sums = self._pass_on([*tensors, row_sums(tensors)])
+        refuse_altered("ring_hop", row_sums(arrived), sums, self.local.start)
         return arrived
 
     def split(self, size: int) -> tuple[list[Comm], Comm]:
@@ -190,10 +205,13 @@ class Comm:
             rows = [float_to_ordered(x, nan_is_largest=op == "max") for x in rows]
         if w > 1 and rows[0].is_cuda:  # so that one kernel adds all tensors' rows
             rows = [torch.cat(rows, dim=1)]
-        flat = torch.cat(rows if w == 1 else [_reduce_rows(x, op) for x in rows], dim=1)
-        bits = row_bits([flat])
+        in_ring = w > 1 and op == "sum" and rows[0].dtype in HALVES
+        flat = torch.cat(rows if w == 1 or in_ring else [reduce_rows(x, op) for x in rows], dim=1)
+        bits = row_bits([flat[:1]])
         self.meter.count_equal("all_reduce", self.workers, bits, bits)
-        if self.transport:
+        if in_ring:
+            flat = self._sum_in_ring(flat)
+        elif self.transport:
             with self.clock.exchange():
                 self.transport.all_reduce(flat, op)
         flat = ordered_to_float(flat) if as_integers else flat
@@ -201,6 +219,14 @@ class Comm:
             sums = row_sums([flat]).expand(len(self.local), -1)
             refuse_different(op, *self._gather([sums], [None]))
         return flat
+
+    def _sum_in_ring(self, rows: Tensor) -> Tensor:
+        """Return the sum of all workers' half-precision rows as real workers would add them."""
+        if self.transport:
+            message, (part,) = to_bytes([rows])
+            with self.clock.exchange():
+                rows = from_bytes(self.transport.all_gather(message), part)
+        return sum_in_ring(rows)
 
     def _gather(self, tensors: Sequence[Tensor], lengths: Lengths) -> list[Tensor]:
         if any(n is not None for n in lengths):
@@ -241,6 +267,19 @@ class Comm:
             gathered.append(padded.view(-1, *t.shape[1:]) if n is None else padded)
         return gathered
 
+    def _pass_on(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        bits = row_bits(tensors)
+        self.meter.count_equal("ring_hop", self.workers, bits, bits)
+        arrived = [t.roll(-1, 0) for t in tensors]
+        if not self.transport:
+            return arrived
+        message, parts = to_bytes([t[:1] for t in tensors])
+        with self.clock.exchange():
+            message = self.transport.pass_on(message)
+        for t, part in zip(arrived, parts, strict=True):
+            t[-1:] = from_bytes(message, part)
+        return arrived
+
     def _transpose(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         bits = row_bits(tensors) // self.workers * (self.workers - 1)
         self.meter.count_equal("all_to_all", self.workers, bits, bits)
@@ -254,21 +293,3 @@ class Comm:
             arrived = self.transport.all_to_all(by_process)
         rows = arrived.permute(2, 0, 1, 3).flatten(0, 2)  # [w W, bytes], by receiver and sender
         return [from_bytes(rows, part).unflatten(0, (w, self.workers)) for part in parts]
-
-
-def _parts(flat: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
-    """Return the tensors that are concatenated in `flat` as views, `[1, ...]` each."""
-    w = like[0].shape[0]
-    parts = flat.split([t.numel() // w for t in like], dim=1)
-    return [part.view(1, *t.shape[1:]) for part, t in zip(parts, like, strict=True)]
-
-
-def _reduce_rows(x: Tensor, op: Reduction) -> Tensor:
-    if op == "sum":
-        return x.sum(0, keepdim=True, dtype=x.dtype)
-    if op == "and":
-        rows = x[:1].clone()
-        for row in x[1:]:
-            rows &= row
-        return rows
-    return x.amax(0, keepdim=True) if op == "max" else x.amin(0, keepdim=True)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
 import torch
@@ -23,16 +23,36 @@ order on all processes.
 
 
 class Arrived(NamedTuple):
-    """The buckets of a backward pass: the same object in each, while DDP keeps its buckets."""
+    """Gradients that are exchanged together: the same object in each backward pass, while DDP keeps
+    its buckets.
+    """
 
     gradients: Mapping[nn.Parameter, Tensor]  # views of the buffers, which they fill
     buffers: Sequence[Tensor]
 
 
-GradientHook = Callable[[Arrived, Sequence[Tensor] | None], None]
-"""Called at the end of a backward pass with all new gradients, which it replaces in place by an
-update, and with the earlier updates to which that is added (None: no inputs here).
-"""
+class Receiver(Protocol):
+    """What exchanges the gradients of a user's DDP."""
+
+    by_bucket: bool  # takes each bucket when it is complete, and else all of them after the last
+
+    def begin_forward(self, ddp: DistributedDataParallel) -> None:
+        """Note a forward pass that a backward pass may follow."""
+
+    def take(self, arrived: Arrived) -> Any:
+        """Begin to replace new gradients in place by an update; `finish` gets what is returned."""
+
+    def finish(
+        self,
+        taken: Sequence[Any],
+        earlier: Sequence[Tensor] | None,
+        used: Collection[nn.Parameter] | None,
+    ) -> None:
+        """Wait for all updates of a backward pass.
+
+        They are added to the `earlier` ones (None: no inputs here). DDP does not apply those of
+        parameters that no worker `used` (None: it applies all).
+        """
 
 
 def hook_buckets(
@@ -58,79 +78,88 @@ def hook_buckets(
         ready.set_result(bucket.buffer())
         return ready
 
-    _register(ddp, hook)
+    ddp.register_comm_hook(hook, call_state)
     return ddp
 
 
-class WholeGradient:
-    """The hook of a user's DDP that waits for the last bucket and passes on all gradients at once.
+class DdpHook:
+    """The hook of a user's DDP, which passes its gradients on to a receiver.
 
-    DDP takes one hook, once: while `on_gradients` is None, it averages as if there were no hook.
-    `on_forward` is called before each forward pass that a backward pass may follow.
+    DDP takes one hook, once: while `receiver` is None, it averages as if there were no hook.
     """
 
     def __init__(self, ddp: DistributedDataParallel) -> None:
-        self.on_gradients: GradientHook | None = None
-        self.on_forward: Callable[[DistributedDataParallel], None] | None = None
+        self.receiver: Receiver | None = None
         self._earlier = EarlierUpdates()
         self._watched: dict[nn.Parameter, str] = {}
-        self._watching: list[RemovableHandle] = []
+        self._watching: dict[nn.Parameter, RemovableHandle] = {}
         self._adds_up = False  # p.grad was kept, or passes overlapped: each arrival is watched
         self._group = ddp.process_group
         self._buckets: list[Arrived] = []  # of the last pass, then of this one
         self._arrived: Arrived | None = None  # all of these together
         self._waiting: list[tuple[torch.futures.Future[Tensor], Tensor]] = []
-        _register(ddp, self)
+        self._taken: list[tuple[Arrived, Any]] = []
+        self._used: set[nn.Parameter] = set()  # those that got a gradient since the last exchange
+        self._drops = _drops_updates(ddp)
         ddp.register_forward_pre_hook(partial(_begin_forward, self))
 
     @staticmethod
-    def of(ddp: DistributedDataParallel, parameters: Mapping[nn.Parameter, str]) -> WholeGradient:
-        """Return the hook of `ddp`, whose exchanged parameters have these names.
-
-        Raises RuntimeError if it has another one.
-        """
+    def of(ddp: DistributedDataParallel) -> DdpHook:
+        """Return the hook of `ddp`. Raises RuntimeError if it has another one."""
         if ddp not in _hooks:
-            _hooks[ddp] = WholeGradient(ddp)
-        _hooks[ddp]._watch(parameters)
+            hook = DdpHook(ddp)
+            ddp.register_comm_hook(hook, call_state)
+            _hooks[ddp] = hook
         return _hooks[ddp]
 
-    def _watch(self, parameters: Mapping[nn.Parameter, str]) -> None:
+    @staticmethod
+    def behind(ddp: DistributedDataParallel) -> DdpHook:
+        """Return the hook of `ddp` for a state that was registered with it and calls this hook."""
+        if ddp not in _hooks:
+            _hooks[ddp] = DdpHook(ddp)
+        return _hooks[ddp]
+
+    def watch(self, parameters: Mapping[nn.Parameter, str]) -> None:
+        """Note the names of the parameters that are exchanged."""
         self._watched |= parameters
         if not self._watching:
-            self._earlier = EarlierUpdates()
+            self._earlier, self._used = EarlierUpdates(), set()
         self._watch_arrivals()
 
     def _watch_arrivals(self) -> None:
         """Have each gradient call `_arrive`, which takes longer than to exchange a small tensor."""
-        if len(self._watching) < len(self._watched):
-            self._stop_watching()
-            self._watching = [p.register_hook(partial(self._arrive, p)) for p in self._watched]
+        for p in self._watched:
+            if p.requires_grad and p not in self._watching:
+                self._watching[p] = p.register_hook(partial(self._arrive, p))
 
     def _stop_watching(self) -> None:
-        for handle in self._watching:
+        for handle in self._watching.values():
             handle.remove()
-        self._watching = []
+        self._watching = {}
 
     @torch.no_grad()
-    def _arrive(self, p: nn.Parameter, gradient: Tensor) -> None:
+    def _arrive(self, p: nn.Parameter, gradient: Tensor | None) -> None:
         """Prepare `p.grad` for a gradient that is about to be added to it."""
-        if self.on_gradients is not None:
+        if self.receiver is not None and gradient is not None:
             refuse_sparse_gradient(self._watched[p], gradient)
             self._earlier.arrive(p, self._watched)
+            self._used.add(p)
 
     def begin_forward(self, ddp: DistributedDataParallel) -> None:
         """Note a forward pass, of which DDP exchanges the gradients or does not."""
-        if self.on_forward is not None:
-            self.on_forward(ddp)
+        if self.receiver is not None:
+            self.receiver.begin_forward(ddp)
         if not ddp._has_rebuilt_buckets:  # DDP is about to, and frees the old ones before
             self._buckets, self._arrived = [], None
         if ddp.require_backward_grad_sync and self._earlier.expect():
             self._adds_up = True
         # From the second exchange on, nothing has to be set aside while p.grad is None here.
-        if self._arrived and self.on_gradients is not None and not self._adds_up:
+        if self._arrived and self.receiver is not None and not self._adds_up:
             self._adds_up = not self._earlier.begin(self._watched)
-            self._stop_watching()
-        if self._adds_up:
+            if not (self._adds_up or self._drops):
+                self._stop_watching()
+        self._drops = _drops_updates(ddp)
+        if self._adds_up or self._drops:
             self._watch_arrivals()
 
     def __reduce__(self) -> tuple[type[None], tuple[()]]:
@@ -138,11 +167,11 @@ class WholeGradient:
         return type(None), ()
 
     def __call__(self, bucket: Any) -> torch.futures.Future[Tensor]:
-        if self.on_gradients is None:
+        if self.receiver is None:
             return allreduce_hook(self._group, bucket)
         index, buffer = bucket.index(), bucket.buffer()
         if index == 0:  # A backward pass that failed may have left some.
-            self._waiting = []
+            self._waiting, self._taken = [], []
         if index >= len(self._buckets) or self._buckets[index].buffers[0] is not buffer:
             del self._buckets[index:]
             self._buckets.append(Arrived(_gradients_of(bucket), [buffer]))
@@ -152,23 +181,36 @@ class WholeGradient:
             devices=[buffer.device] if on_gpu else None
         )
         self._waiting.append((future, buffer))
-        if bucket.is_last():
-            arrived = self._arrived or Arrived(
+        if bucket.is_last() and self._arrived is None:
+            self._arrived = Arrived(
                 {p: g for one in self._buckets for p, g in one.gradients.items()},
                 [buffer for one in self._buckets for buffer in one.buffers],
             )
-            earlier = self._earlier.take_out(arrived.gradients)
-            self.on_gradients(arrived, earlier)
-            self._arrived = arrived
-            self._earlier.put_back(arrived.gradients)
-            self._earlier = EarlierUpdates()
-            for waiting, exchanged in self._waiting:
-                waiting.set_result(exchanged)
-            self._waiting = []
+        arrived = self._buckets[index] if self.receiver.by_bucket else self._arrived
+        if arrived and (self.receiver.by_bucket or bucket.is_last()):
+            self._earlier.take_out(arrived.gradients)
+            self._taken.append((arrived, self.receiver.take(arrived)))
+        if bucket.is_last():
+            self._finish(self.receiver)
         return future
 
+    def _finish(self, receiver: Receiver) -> None:
+        taken = [taken for _, taken in self._taken]
+        receiver.finish(taken, self._earlier.updates(), self._used if self._drops else None)
+        for arrived, _ in self._taken:
+            self._earlier.put_back(arrived.gradients)
+        self._earlier, self._used = EarlierUpdates(), set()
+        for waiting, exchanged in self._waiting:
+            waiting.set_result(exchanged)
+        self._waiting, self._taken = [], []
 
-_hooks: WeakKeyDictionary[DistributedDataParallel, WholeGradient] = WeakKeyDictionary()
+
+_hooks: WeakKeyDictionary[DistributedDataParallel, DdpHook] = WeakKeyDictionary()
+
+
+def _drops_updates(ddp: DistributedDataParallel) -> bool:
+    """Return whether DDP drops the update of a parameter that no worker used."""
+    return bool(ddp.find_unused_parameters or ddp.static_graph)
 
 
 def _gradients_of(bucket: Any) -> dict[nn.Parameter, Tensor]:
@@ -187,27 +229,21 @@ def _is_dense(p: Tensor) -> bool:
     return torch.empty_like(p, device="meta").stride() == p.stride()
 
 
-def _register(
-    ddp: DistributedDataParallel, on_bucket: Callable[[Any], torch.futures.Future[Tensor]]
-) -> None:
-    ddp.register_comm_hook(on_bucket, _call)
-
-
 # A function of the module, as `torch.save(ddp)` also saves the hook.
-def _call(
-    on_bucket: Callable[[Any], torch.futures.Future[Tensor]], bucket: Any
-) -> torch.futures.Future[Tensor]:
-    return on_bucket(bucket)
+def call_state(state: Any, bucket: Any) -> torch.futures.Future[Tensor]:
+    """Exchange a bucket by the state that was registered with this hook."""
+    exchanged: torch.futures.Future[Tensor] = state(bucket)
+    return exchanged
+
+
+call_state.__annotations__.clear()  # DDP looks for types there, and would find strings
 
 
 def _begin_forward(
-    hook: WholeGradient | None, ddp: DistributedDataParallel, inputs: tuple[Any, ...]
+    hook: DdpHook | None, ddp: DistributedDataParallel, inputs: tuple[Any, ...]
 ) -> None:
     if hook is not None and torch.is_grad_enabled():  # None in a DDP that was saved and loaded
         hook.begin_forward(ddp)
-
-
-_call.__annotations__.clear()  # DDP looks for types there, and would find strings
 
 
 def sparse_refusal(name: str) -> str:
@@ -218,7 +254,7 @@ def sparse_refusal(name: str) -> str:
     )
 
 
-def refuse_sparse_gradient(name: str, gradient: Tensor) -> None:
-    """Raise ValueError if the gradient of the parameter `name` is sparse."""
-    if gradient.layout is not torch.strided:
+def refuse_sparse_gradient(name: str, gradient: Tensor | None) -> None:
+    """Raise ValueError if the gradient of the parameter `name` is sparse (None: there is none)."""
+    if gradient is not None and gradient.layout is not torch.strided:
         raise ValueError(sparse_refusal(name))

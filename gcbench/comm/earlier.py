@@ -64,10 +64,8 @@ class EarlierUpdates:
             return "inseparable"
         return "update" if self._is_expected else "mixed"
 
-    def take_out(self, gradients: Mapping[nn.Parameter, Tensor]) -> list[Tensor] | None:
-        """Leave only new gradients in the buckets; return the updates that were in them.
-
-        None if no gradient arrived here since the last exchange: this worker has no inputs.
+    def take_out(self, gradients: Mapping[nn.Parameter, Tensor]) -> None:
+        """Leave only new gradients in these parts of the buckets.
 
         Raises:
             ValueError: if new gradients that DDP did not exchange have been added to an update.
@@ -83,9 +81,15 @@ class EarlierUpdates:
                 if p not in self._arrived and p.grad is not None:  # This pass did not use it.
                     self._updates[p] = gradient.clone()
                     gradient.zero_()
+
+    def updates(self) -> list[Tensor] | None:
+        """Return the updates that were in the buckets.
+
+        None if no gradient arrived here since the last exchange: this worker has no inputs.
+        """
         return None if self._content == "unknown" else list(self._updates.values())
 
     def put_back(self, gradients: Mapping[nn.Parameter, Tensor]) -> None:
         """Add the earlier updates to the new ones."""
-        for p, update in self._updates.items():
-            gradients[p].add_(update)
+        for p in self._updates.keys() & gradients.keys():
+            gradients[p].add_(self._updates[p])

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from gcbench.comm.ddp import refuse_sparse_gradient
+from gcbench.comm.transport import all_gather_flat
 
 if TYPE_CHECKING:  # Importing it takes long.
     from torch.distributed.fsdp import FSDPModule
@@ -18,16 +19,22 @@ if TYPE_CHECKING:  # Importing it takes long.
 FlatHook = Callable[[Tensor, Sequence[int]], Tensor]
 """Called in the backward pass with a parameter group's gradient `[n]`, and with the indices of the
 parameters in it; returns a mean over workers: of this worker's shard where the gradient is that of
-all shards, else of the gradient itself.
+all shards, else of the gradient itself, which it may overwrite.
+"""
+
+GatherHook = Callable[[Tensor, bool], Tensor]
+"""Called with this process's flat shard `[n]` of a parameter group, and with whether a backward
+pass needs it again; returns the shards of all, `[W, n]`.
 """
 
 
 class Part(NamedTuple):
-    """A parameter's place in its module, and how many values of a shard it takes, padded."""
+    """A parameter's place in its module, and what a flat shard has of it."""
 
     module: nn.Module
     name: str
-    values: int
+    values: int  # with padding, which is at their end
+    shape: torch.Size  # of this process's shard, without padding
 
 
 # PyTorch 2.14 warns of the name that earlier versions have.
@@ -109,6 +116,82 @@ class FlatGradient:
 _hooks: WeakKeyDictionary[FSDPModule, FlatGradient] = WeakKeyDictionary()
 
 
+class FlatWeights:
+    """The all-gather of a `fully_shard` module that passes on its parameter group's weights.
+
+    While `on_weights` is None, it gathers as if there were no compressor.
+    """
+
+    def __init__(self, module: FSDPModule) -> None:
+        self.on_weights: GatherHook | None = None
+        self._group = _group_of(module)
+        module.set_custom_all_gather(self)  # type: ignore[arg-type]  # duck-typed
+
+    @staticmethod
+    def of(module: FSDPModule) -> FlatWeights:
+        """Return the hook of `module`. Raises RuntimeError if the one that it has is in use."""
+        if module not in _gathers:
+            _gathers[module] = FlatWeights(module)
+        if _gathers[module].on_weights is not None:
+            raise RuntimeError("this module has a gcbench hook in use")
+        return _gathers[module]
+
+    @property
+    def parts(self) -> list[Part]:
+        """The parameters of the group, in the order in which a flat shard holds them."""
+        return _parts_of(self._group)
+
+    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        return torch.empty(*size, dtype=dtype, device=device)
+
+    def __call__(
+        self,
+        output_tensor: Tensor,
+        input_tensor: Tensor,
+        group: dist.ProcessGroup,
+        async_op: bool = False,
+    ) -> dist.Work | None:
+        """Gather `[n]` to `[W n]`, of which the input is a part, as FSDP calls it.
+
+        Raises ValueError for parameters that FSDP hands over as bytes.
+        """
+        if self.on_weights is None:
+            return all_gather_flat(output_tensor, input_tensor, group=group, async_op=async_op)
+        if not input_tensor.is_floating_point():
+            raise ValueError(
+                "FSDP gathers these parameters as bytes, as of float8, and not as numbers; type "
+                "handle.remove()"
+            )
+        again = self._group._training_state.name == "PRE_BACKWARD"
+        output_tensor.copy_(self.on_weights(input_tensor, again).view(-1))
+        return None
+
+
+_gathers: WeakKeyDictionary[FSDPModule, FlatWeights] = WeakKeyDictionary()
+
+
+def _group_of(module: FSDPModule) -> Any:
+    """Return a module's parameter group; None if all of its parameters are in others."""
+    state = module._get_fsdp_state()
+    if not hasattr(state, "_fsdp_param_groups"):  # PyTorch 2.11
+        return state._fsdp_param_group
+    groups = state._fsdp_param_groups  # more than one only on several meshes
+    return groups[0] if groups else None
+
+
+def _parts_of(group: Any) -> list[Part]:
+    places = [(p, p._module_info) for p in group.fsdp_params] if group else []
+    return [
+        Part(
+            place.module,
+            place.param_name,
+            p.padded_sharded_param_size.numel(),
+            p.sharded_size,
+        )
+        for p, place in places
+    ]
+
+
 class _UsedParameters:
     """Takes the place of a parameter group's `post_backward` to note which have a gradient.
 
@@ -124,24 +207,15 @@ class _UsedParameters:
     @staticmethod
     def of(module: FSDPModule) -> _UsedParameters | None:
         """Return that of a module's group; None if all of its parameters are in others."""
-        state = module._get_fsdp_state()
-        if not hasattr(state, "_fsdp_param_groups"):  # PyTorch 2.11
-            groups = [state._fsdp_param_group] if state._fsdp_param_group else []
-        else:
-            groups = state._fsdp_param_groups  # more than one only on several meshes
-        if not groups:
+        group = _group_of(module)
+        if group is None:
             return None
-        (group,) = groups
         used = group.post_backward
         return used if isinstance(used, _UsedParameters) else _UsedParameters(group)
 
     @property
     def parts(self) -> list[Part]:
-        places = [(p, p._module_info) for p in self._group.fsdp_params]
-        return [
-            Part(place.module, place.param_name, p.padded_sharded_param_size.numel())
-            for p, place in places
-        ]
+        return _parts_of(self._group)
 
     def __call__(self, *unused: Any) -> None:
         parameters = self._group.fsdp_params

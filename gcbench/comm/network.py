@@ -9,6 +9,7 @@ sum or a gather, and in an all-to-all the parts for other workers. The algorithm
     ragged_gather    every worker sends its message, whose size is its own, to every other worker
                      (on gloo a ring passes them on: as many bits, and no slower)
     all_to_all       every worker sends every other worker its part
+    ring_hop         every worker passes one message on to its neighbor in a ring
 
 gloo and NCCL run these; on gloo, we send gathers and all-to-alls ourselves. NCCL may use trees for
 small sums, which move as many bits.
@@ -20,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-Collective = Literal["all_reduce", "all_gather", "ragged_gather", "all_to_all"]
+Collective = Literal["all_reduce", "all_gather", "ragged_gather", "all_to_all", "ring_hop"]
 Level = Literal["all", "inside", "between"]  # all workers; those of a node; one per node
 
 
@@ -88,6 +89,8 @@ class Network:
             return 2 * others * self._ring_round(bits / self.workers)
         if collective == "all_gather":
             return others * self._ring_round(bits)
+        if collective == "ring_hop":
+            return self._ring_round(bits)
         return self.point_to_point_seconds(
             [bits / max(others, 1) if collective == "all_to_all" else bits] * self.workers
         )

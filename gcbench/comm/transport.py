@@ -17,7 +17,7 @@ from gcbench.comm.network import Link, Network
 
 Reduction = Literal["sum", "max", "min", "and"]
 # PyTorch 2.14 warns of the name that earlier versions have.
-_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+all_gather_flat = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
 
 class Transport(Protocol):
@@ -34,6 +34,9 @@ class Transport(Protocol):
 
     def all_to_all(self, by_process: Tensor) -> Tensor:
         """Return what each process had for this one; slice p goes to and comes from process p."""
+
+    def pass_on(self, message: Tensor) -> Tensor:
+        """Send a message to the process before this one in a ring; return that of the next one."""
 
     def exchange_rows(self, rows: list[Tensor], row_bytes: list[int]) -> list[Tensor]:
         """Return the rows of all processes, whose sizes are `row_bytes`; this one has `rows`."""
@@ -108,6 +111,12 @@ class GlooTransport(_GroupTransport):
         chunks.exchange(self.group, list(leaving), list(arrived))
         return arrived.view_as(by_process).to(by_process.device)
 
+    def pass_on(self, message: Tensor) -> Tensor:
+        leaving = message.cpu()
+        arriving = torch.empty_like(leaving)
+        chunks.pass_on(self.group, leaving, arriving)
+        return arriving.to(message.device)
+
     def exchange_rows(self, rows: list[Tensor], row_bytes: list[int]) -> list[Tensor]:
         by_process = self._by_process([row.cpu() for row in rows], row_bytes)
         chunks.gather(self.group, by_process)
@@ -120,12 +129,22 @@ class NcclTransport(_GroupTransport):
     def all_gather(self, message: Tensor) -> Tensor:
         rows, size = message.shape
         everyone = message.new_empty(self.processes * rows, size)
-        _all_gather(everyone, message, group=self.group)
+        all_gather_flat(everyone, message, group=self.group)
         return everyone
 
     def all_to_all(self, by_process: Tensor) -> Tensor:
         arrived = torch.empty_like(by_process)
         dist.all_to_all_single(arrived, by_process, group=self.group)
+        return arrived
+
+    def pass_on(self, message: Tensor) -> Tensor:
+        arrived, peers = torch.empty_like(message), self.processes
+        operations = [
+            dist.P2POp(dist.irecv, arrived, group=self.group, group_peer=(self.rank + 1) % peers),
+            dist.P2POp(dist.isend, message, group=self.group, group_peer=(self.rank - 1) % peers),
+        ]
+        for work in dist.batch_isend_irecv(operations):
+            work.wait()
         return arrived
 
     def exchange_rows(self, rows: list[Tensor], row_bytes: list[int]) -> list[Tensor]:
@@ -163,6 +182,9 @@ class MirrorTransport:
     def all_to_all(self, by_process: Tensor) -> Tensor:
         return by_process[self.rank].expand_as(by_process).clone()
 
+    def pass_on(self, message: Tensor) -> Tensor:
+        return message
+
     def exchange_rows(self, rows: list[Tensor], row_bytes: list[int]) -> list[Tensor]:
         return rows * self.processes
 
@@ -199,6 +221,10 @@ class EmulatedTransport:
         leaving = 8 * by_process[1:].nbytes
         with self._stretch(self._network.seconds("all_to_all", leaving), by_process.device):
             return self._inner.all_to_all(by_process)
+
+    def pass_on(self, message: Tensor) -> Tensor:
+        with self._stretch(self._network.seconds("ring_hop", 8 * message.nbytes), message.device):
+            return self._inner.pass_on(message)
 
     def exchange_rows(self, rows: list[Tensor], row_bytes: list[int]) -> list[Tensor]:
         w = len(rows)

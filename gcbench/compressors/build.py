@@ -242,7 +242,7 @@ CONFLICTS = (
         "a bucket is either one tensor or runs through all of them; type only one of these",
     ),
     Conflict(
-        {"per_layer": _is(True), "exchange": _is("scatter", "scatter_coded")},
+        {"per_layer": _is(True), "exchange": _is("scatter", "scatter_coded", "ring")},
         "tensors are cut into shards, and buckets need them whole; type per_layer=false, or "
         "exchange=gather",
     ),
@@ -259,7 +259,7 @@ CONFLICTS = (
         "EF21 has no residual to weigh; type beta=1 or error_feedback=true",
     ),
     Conflict(
-        {"error_feedback": _is("ef21"), "exchange": _is("scatter_coded")},
+        {"error_feedback": _is("ef21"), "exchange": _is("scatter_coded", "ring")},
         "means that are coded again differ from the sums that EF21 keeps; type exchange=gather or "
         "scatter",
     ),

@@ -141,6 +141,9 @@ class ScatterExchange:
 
     codec: Codec
     code_means: bool  # whether means are coded, too, rather than sent in fp32
+    # Whether the owner keeps a residual of a biased second coding; else it counts as having sent
+    # W times the error less.
+    correct: bool = True
 
     @property
     def properties(self) -> Properties:
@@ -152,16 +155,23 @@ class ScatterExchange:
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         x = flatten(grads)
-        size = self._shard_size(x.shape[1], comm.workers)
+        size = shard_size(x.shape[1], comm.workers)
         padded = F.pad(x, (0, comm.workers * size - x.shape[1]))
         mean, decode_sent = average_shards(self.codec, padded, comm, step)
         update, state = self._send_on(mean, state, comm, step)
+
+        def sent() -> Tensor:
+            rows = decode_sent()
+            if self.code_means and not self.correct:
+                error = mean - update[step.workers.start : step.workers.stop]
+                rows[step.workers.start :: comm.workers + 1] -= comm.workers * error
+            return rows
 
         def join_shards(rows: Tensor) -> Grads:
             """Return r rows of gradients, from their shards `[r W, size]`."""
             return unflatten(rows.view(-1, comm.workers * size)[:, : x.shape[1]], grads)
 
-        return Aggregated(join_shards(update), lambda: join_shards(decode_sent()), state)
+        return Aggregated(join_shards(update), lambda: join_shards(sent()), state)
 
     def _send_on(self, mean: Tensor, state: State, comm: Comm, step: Step) -> tuple[Tensor, State]:
         """Return the means `[W, size]` of all shards, identical on all workers, and the new state.
@@ -181,14 +191,15 @@ class ScatterExchange:
         )
         decoder = decoder_of(self.codec, lambda: of_all.worker_noise("owner", size, mean.device))
         decoder.decode_add(everyone, segments, update)
-        if self.codec.properties.unbiased:
+        if self.codec.properties.unbiased or not self.correct:
             return update, state
         residual = corrected - update[step.workers.start : step.workers.stop]
         return update, State(state.shared, {"shard": residual}, state.inner)
 
-    def _shard_size(self, n: int, workers: int) -> int:
-        """Return a shard's size, a multiple of 8 so that only the last shard's code is padded."""
-        return 8 * -(-n // (8 * workers))
+
+def shard_size(n: int, workers: int) -> int:
+    """Return a shard's size, a multiple of 8 so that only the last shard's code is padded."""
+    return 8 * -(-n // (8 * workers))
 
 
 def average_shards(

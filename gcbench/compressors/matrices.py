@@ -34,6 +34,7 @@ from gcbench.compressors.dense import Dense
 from gcbench.settings.fields import Checked, Natural, NonNegative
 
 Shape = tuple[int, ...]
+FLAT_CONVOLUTIONS = (nn.Conv1d, nn.ConvTranspose1d)
 
 
 @runtime_checkable
@@ -64,19 +65,22 @@ def matrix_shape(g: Tensor) -> tuple[int, int]:
     return sides_of(g.shape[1:])
 
 
-def shapes_of_parameters(model: nn.Module) -> dict[str, Shape]:
-    """Return the shapes of a model's trained parameters by name, as compressors get them."""
+def shapes_of_parameters(model: nn.Module, frozen: bool = False) -> dict[str, Shape]:
+    """Return the shapes of a model's trained parameters by name, as compressors get them.
+
+    Those of `frozen` ones are also returned on request.
+    """
     flat_convolutions = {
         p
         for module in model.modules()
-        if isinstance(module, (nn.Conv1d, nn.ConvTranspose1d))
+        if isinstance(module, FLAT_CONVOLUTIONS)
         for p in module.parameters()
         if p.dim() == 3
     }
     return {
         name: (*p.shape, 1) if p in flat_convolutions else tuple(p.shape)
         for name, p in model.named_parameters()
-        if p.requires_grad
+        if p.requires_grad or frozen
     }
 
 

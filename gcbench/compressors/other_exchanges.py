@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from gcbench.codecs.levels import level_values
-from gcbench.codecs.noise import Noise
 from gcbench.codecs.packing import pack_lanes, unpack_lanes
 from gcbench.comm.collectives import Comm
 from gcbench.comm.nodes import Nodes
@@ -26,7 +25,7 @@ from gcbench.compressors.base import (
     unflatten,
 )
 from gcbench.compressors.bucketed import Bucketed
-from gcbench.compressors.codec import Codec, GridCodec, Message, RaggedCodec, TableCodec, decoder_of
+from gcbench.compressors.codec import Codec, GridCodec, RaggedCodec, TableCodec, decoder_of
 from gcbench.compressors.dense import Dense
 from gcbench.compressors.entropy_coded import apply_code
 from gcbench.compressors.exchange import (
@@ -36,6 +35,7 @@ from gcbench.compressors.exchange import (
     average_shards,
 )
 from gcbench.compressors.matrices import is_convolution
+from gcbench.compressors.ring import RingExchange, RingShards
 from gcbench.compressors.rotated import Rotated
 from gcbench.compressors.wrappers import BucketsThroughGradient
 from gcbench.settings.compressor import Code, Exchange
@@ -197,23 +197,6 @@ class ShardExchange:
         return Aggregated({name: mean}, sent, state)
 
 
-@dataclass(frozen=True)
-class Cast(Codec):
-    """A codec that only casts values, to the type that they have on the wire."""
-
-    dtype: torch.dtype
-
-    @property
-    def properties(self) -> Properties:
-        return Dense.properties
-
-    def encode(self, x: Tensor, segments: tuple[int, ...], noise: Noise) -> Message:
-        return [x.to(self.dtype)]
-
-    def decode_add(self, message: Message, segments: tuple[int, ...], out: Tensor) -> None:
-        out += message[0]
-
-
 def shard_exchange(compressor: Compressor) -> Compressor:
     """Return `compressor` with its exchange replaced by a reduce-scatter of the same codes.
 
@@ -222,7 +205,10 @@ def shard_exchange(compressor: Compressor) -> Compressor:
     if isinstance(compressor, BucketsThroughGradient):  # a group of parameters is one tensor anyway
         return shard_exchange(compressor.inner)
     if isinstance(compressor, Dense):
-        return ShardExchange(Cast(getattr(torch, compressor.dtype)))
+        in_ring = compressor.dtype != "float32" and compressor.accumulate == "wire"
+        return (RingShards if in_ring else ShardExchange)(compressor.cast)
+    if isinstance(compressor, RingExchange):
+        return RingShards(compressor.codec)
     if isinstance(compressor, GatherExchange) and not isinstance(compressor.codec, RaggedCodec):
         return ShardExchange(compressor.codec)
     if isinstance(compressor, ScatterExchange) and not compressor.code_means:
@@ -234,8 +220,8 @@ def shard_exchange(compressor: Compressor) -> Compressor:
         )
     if not hasattr(compressor, "inner"):
         raise ValueError(
-            "a reduction by shards needs exchange=gather or scatter, with messages of one length "
-            "(code=fixed)"
+            "a reduction by shards needs exchange=gather, scatter or ring, with messages of one "
+            "length (code=fixed)"
         )
     wrapper: Any = compressor
     parts = {k: getattr(wrapper, k) for k in ("inner", "dense") if hasattr(wrapper, k)}
@@ -303,4 +289,6 @@ def build_exchange(codec: Codec, exchange: Exchange) -> Compressor:
             "exchange=sum needs codes on a shared grid, such as those of qsgd; "
             "type exchange=gather or scatter"
         )
+    if exchange == "ring":
+        return RingExchange(codec)
     return ScatterExchange(codec, code_means=exchange == "scatter_coded")

@@ -8,6 +8,7 @@ from gcbench.config.budget import budget_names as budget_names
 from gcbench.config.checks import refuse_empty_sweep as refuse_empty_sweep
 from gcbench.config.compose import add_overrides as add_overrides
 from gcbench.config.compose import compose_overrides as compose_overrides
+from gcbench.config.compose import find_method as find_method
 from gcbench.config.compose import help_of as help_of
 from gcbench.config.compose import method_node as method_node
 from gcbench.config.compose import open_nodes as open_nodes
@@ -17,6 +18,7 @@ from gcbench.config.compose import split_sweep as split_sweep
 from gcbench.config.compose import to_overrides as to_overrides
 from gcbench.config.directory import choices_in as choices_in
 from gcbench.config.directory import conf_directory as conf_directory
+from gcbench.config.directory import method_files as method_files
 from gcbench.config.directory import read_yaml as read_yaml
 from gcbench.config.errors import COMPOSITION_ERRORS as COMPOSITION_ERRORS
 from gcbench.config.errors import Config as Config

@@ -80,9 +80,18 @@ def values_fit(tree: DictConfig, typed: Collection[str]) -> bool:
 
 
 def _check_groups(optimizer: Config) -> None:
-    """Refuse an option of a group that the optimizer itself could not have."""
+    """Refuse an option of a group that its optimizer could not have."""
     for group in optimizer.get("groups") or []:
-        check_node({**optimizer, **group}, OptimizerSettings, "optimizer.groups: ")
+        own = "kind" in group or "_target_" in group
+        if "kind" in group and group["kind"] == optimizer.get("kind"):
+            raise ConfigError(
+                f"optimizer.groups: kind={group['kind']}: this is the optimizer of all groups; "
+                "leave it out"
+            )
+        node = group if own else {**optimizer, **group}
+        check_node(node, OptimizerSettings, "optimizer.groups: ")
+        if sentence := refusal("optimizer.groups: hidden", group.get("hidden", True), bool):
+            raise ConfigError(sentence)
         if sentence := refusal("optimizer.groups: match", group.get("match", ""), str):
             raise ConfigError(f"{sentence} in quotes, as in match:'1'")
         lr_scale = group.get("lr_scale", 1.0)

@@ -21,10 +21,10 @@ from omegaconf import DictConfig, OmegaConf
 
 from gcbench.config.checks import WITH_KEYS_BY_CHOICE
 from gcbench.config.choices import WITH_TARGETS, row_names, store_rows
-from gcbench.config.directory import choices_in, conf_directory
+from gcbench.config.directory import choices_in, conf_directory, method_files, refuse_no_folder
 from gcbench.config.errors import COMPOSITION_ERRORS, Config, ConfigError
-from gcbench.config.help import list_choices, list_keys, list_method_knobs
-from gcbench.config.methods import levels_of_bits, to_plain
+from gcbench.config.help import NO_KNOBS, list_choices, list_keys, list_method_knobs, sort_keys
+from gcbench.config.methods import levels_of_bits, read_method, to_plain
 from gcbench.config.naming import bench_name, run_directory, sweep_subdirectory
 from gcbench.config.resolve import resolve
 from gcbench.config.sentences import parse_value, read_knobs, sentence_of, unknown_choice
@@ -39,11 +39,7 @@ def compose_overrides(overrides: Sequence[str], config_dir: str | None = None) -
 
     Files in `config_dir` count like those in conf/. Raises ConfigError if there is no such folder.
     """
-    if config_dir and not Path(config_dir).is_dir():
-        raise ConfigError(
-            f"--config-dir {config_dir}: there is no such folder; type one with your "
-            "compressor/NAME.yaml in it"
-        )
+    refuse_no_folder(config_dir)
     overrides = readable(overrides)
     store_rows(overrides, own_files=bool(config_dir))
     searched = [f"hydra.searchpath=['{Path(config_dir).resolve()}']"] if config_dir else []
@@ -141,6 +137,22 @@ def help_of(config: str) -> str:
     """Return the --help text of conf/<config>.yaml."""
     with _open_conf():
         return Template(compose(config, return_hydra_config=True).hydra.help.template).substitute()
+
+
+def find_method(
+    name: str, config_dir: str | None = None, overrides: Sequence[str] = ()
+) -> tuple[Config, list[str]]:
+    """Return the `compressor` node of a method, and its knobs; a file in `config_dir` counts, too.
+
+    Only a composition, which takes much longer, reads a file of a user, and any key of a run.
+    """
+    if overrides or method_files(config_dir)[name].parent != conf_directory() / "compressor":
+        config = resolve(compose_overrides([f"compressor={name}", *overrides], config_dir))
+        node, keys = config.compressor, config.method
+    else:
+        keys = read_method(name)
+        node = keys["compressor"]
+    return node, sort_keys(keys.keys() - NO_KNOBS)
 
 
 def method_node(target: str, settings: Sequence[str]) -> Config:

@@ -28,6 +28,26 @@ def choices_in(group: str) -> list[str]:
     return sorted(path.stem for path in (conf_directory() / group).glob("*.yaml"))
 
 
+def refuse_no_folder(config_dir: str | None) -> None:
+    """Raise ConfigError if the folder of a user's own files was mistyped."""
+    if config_dir and not Path(config_dir).is_dir():
+        raise ConfigError(
+            f"--config-dir {config_dir}: there is no such folder; type one with your "
+            "compressor/NAME.yaml in it"
+        )
+
+
+def method_files(config_dir: str | None = None) -> dict[str, Path]:
+    """Return the files of all methods by name, ours and those in `config_dir`."""
+    refuse_no_folder(config_dir)
+    folders = [conf_directory(), *([Path(config_dir)] if config_dir else [])]
+    return {
+        path.stem: path
+        for folder in folders
+        for path in sorted((folder / "compressor").glob("*.yaml"))
+    }
+
+
 def form_in(path: Path) -> str:
     """Return whose form of its method a file has: `paper`, `code`, or `ours` if it does not say."""
     return str((read_yaml(path) or {}).get("form", "ours"))

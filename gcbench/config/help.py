@@ -153,7 +153,7 @@ def fold(text: str) -> str:
             (column[0], line[len(column[0]) :]) if column else (" " * indent, line.strip())
         )
         if len(first) > inner:  # a long key has a line of its own
-            lines.append(first.rstrip())
+            lines += wrap(first.rstrip(), width, subsequent_indent=" " * indent)
             first = " " * inner
         lines += wrap(
             rest,

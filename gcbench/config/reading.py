@@ -22,6 +22,7 @@ from typing import (
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from gcbench.config.errors import ConfigError, near
+from gcbench.config.help import fold
 from gcbench.settings.fields import (
     Count,
     Positive,
@@ -221,6 +222,9 @@ def _list_keys(kind: type[Arguments]) -> str:
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{message}; type {self.prog} --help")
+
+    def format_help(self) -> str:
+        return fold(super().format_help())
 
 
 def _parser(kind: type[Arguments], forms: Forms) -> _Parser:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import pickle
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -135,11 +136,15 @@ def _read_file(file: Path) -> _Images:
 def _splits(
     name: str, reader: Callable[..., Any], root: Path, folder: str, download: bool
 ) -> tuple[Any, Any]:
+    made = [place for place in (root / folder, *(root / folder).parents) if not place.exists()]
     try:
         return reader(root, train=True, download=download), reader(
             root, train=False, download=download
         )
     except (OSError, RuntimeError) as error:
+        for place in made:
+            with suppress(OSError):  # it holds what was downloaded before, or was not made
+                place.rmdir()
         # torchvision reports failed mirrors in several lines.
         cause = " ".join(str(error).split())
         reason = f"the download failed ({cause})" if download else "dataset.download=false"

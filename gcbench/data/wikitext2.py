@@ -42,12 +42,17 @@ def wikitext2(
 
 
 def _words(folder: Path, part: str) -> list[str]:
+    with find_text("wikitext2", folder, part).open(encoding="utf-8") as lines:
+        return [word for line in lines for word in (*line.split(), "<eos>")]
+
+
+def find_text(dataset: str, folder: Path, part: str) -> Path:
+    """Return the file of a part; raise ValueError if there is none."""
     for file in (folder / f"{part}.txt", folder / f"wiki.{part}.tokens"):
         if file.is_file():
-            with file.open(encoding="utf-8") as lines:
-                return [word for line in lines for word in (*line.split(), "<eos>")]
+            return file
     raise ValueError(
-        f"dataset=wikitext2: neither {part}.txt nor wiki.{part}.tokens is in {folder}; put "
+        f"dataset={dataset}: neither {part}.txt nor wiki.{part}.tokens is in {folder}; put "
         "WikiText-2's train, valid and test files there or set data.root=... to the folder that "
         "holds wikitext-2/"
     )
@@ -66,7 +71,10 @@ def _encode(words: list[str], numbers: dict[str, int]) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class TokenData:
-    """A text of which worker k owns the k-th contiguous part, cut into batch_size columns."""
+    """A text of which worker k owns the k-th contiguous part, cut into batch_size columns.
+
+    So the same windows are trained on, whatever the number of workers that share a global batch.
+    """
 
     name: str
     outputs: int
@@ -104,9 +112,10 @@ class TokenData:
 def _window(tokens: Tensor, index: int, columns: int, length: int) -> tuple[Tensor, Tensor]:
     """Return the index-th window of each column, [columns, length], and its targets.
 
-    The targets are the same window one word later. The last window may be shorter.
+    The targets are the same window one word later. The last window may be shorter. Bytes become
+    numbers, which models and losses take.
     """
     rows = len(tokens) // columns
     table = tokens[: columns * rows].view(columns, rows)
     start, stop = index * length, min((index + 1) * length, rows - 1)
-    return table[:, start:stop], table[:, start + 1 : stop + 1]
+    return table[:, start:stop].long(), table[:, start + 1 : stop + 1].long()

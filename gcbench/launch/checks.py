@@ -34,7 +34,7 @@ from gcbench.private import use_own_compiler_cache
 from gcbench.records.summary import advice_on_share, share_in_words
 from gcbench.settings.config import RunConfig
 from gcbench.settings.trainer import TrainerSettings
-from gcbench.train.optimizers import options_by_group
+from gcbench.train.groups import options_by_group
 from gcbench.train.pipeline import refuse_pipeline
 from gcbench.train.replica import is_recurrent
 from gcbench.train.run import Estimator
@@ -47,10 +47,11 @@ def check(config: RunConfig, plan: Plan, data: Data, directory: Path) -> None:
     """Raise ConfigError or ValueError for a run that cannot work; warn if it compresses little."""
     trainer = config.trainer
     _check_directory(directory)
-    if config.logger.kind == "tensorboard" and find_spec("tensorboard") is None:
+    kind = config.logger.kind
+    if kind in ("tensorboard", "trackio") and find_spec(kind) is None:
         raise ConfigError(
-            "logger=tensorboard: the package tensorboard is not installed; type "
-            "pip install tensorboard, or logger=csv"
+            f"logger={kind}: the package {kind} is not installed; type pip install {kind}, or "
+            "logger=csv"
         )
     if plan.codec_backend == "compiled" or trainer.compile:
         use_own_compiler_cache()
@@ -79,10 +80,10 @@ def check(config: RunConfig, plan: Plan, data: Data, directory: Path) -> None:
             "batch; type trainer.accumulate=1"
         )
     estimator.refuse(model, data, compressor, config)
-    _check_momentum(config, compressor)
     _check_directions(config, compressor, estimator)
     codes_momentum = any(isinstance(part, MomentumCoding) for part in parts_of(compressor))
     try_step(config.optimizer, config.schedule, model, fixed_momentum=codes_momentum)
+    _check_momentum(config, compressor)
     refuse_pipeline(
         trainer,
         compressor,
@@ -257,7 +258,7 @@ def _check_momentum(config: RunConfig, compressor: Compressor) -> None:
 
 def _check_directions(config: RunConfig, compressor: Compressor, estimator: Estimator) -> None:
     """Refuse Dion's optimizer unless a Dion compressor supplies its directions."""
-    if config.optimizer.get("kind") != "dion":
+    if all(options.get("kind") != "dion" for options in options_by_group(config.optimizer)):
         return
     if not any(isinstance(part, Dion) for part in parts_of(compressor)):
         raise ConfigError(

@@ -21,10 +21,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from rich.console import Console
 from rich.status import Status
 
-from gcbench.console import outlive_terminal
+from gcbench.console import outlive_terminal, spinner
 from gcbench.deadline import end_process
 from gcbench.launch import slurm
 from gcbench.launch.failure import Failure, describe_exit, failure_of, leave_note, read_notes
@@ -138,14 +137,8 @@ def tell_begun() -> None:
 
 def _await(workers: Sequence[Any], received: Sequence[str], begun: Path) -> dict[int, int]:
     """Wait for all workers; return, by rank, the time in ns at which each ended by itself."""
-    console = Console(stderr=True)
-    starting = console.status(f"starting {len(workers)} processes")
-    if console.is_terminal:
-        starting.start()
-    try:
+    with spinner(f"starting {len(workers)} processes") as starting:
         return _watch(workers, received, begun, starting)
-    finally:
-        starting.stop()
 
 
 def _watch(

@@ -60,11 +60,19 @@ def restarts() -> int:
 
 
 @contextmanager
-def join(backend: str | None, **more: Any) -> Iterator[None]:
+def join(backend: str | None = None, **more: Any) -> Iterator[None]:
     """Be in the default process group for the length of the context.
 
-    `more` are arguments of `init_process_group`. A process that fails leaves without waiting for
-    others.
+        with gcbench.join("gloo"):  # in place of init_process_group and destroy_process_group
+            ...
+
+    It also works where torchrun has started the processes again after one of them died: torch's own
+    `init_process_group` then tries to reach the processes before, with gloo, and fails or hangs. A
+    process that fails leaves without waiting for others.
+
+    Args:
+        backend: as in `init_process_group`.
+        **more: further arguments of `init_process_group`.
     """
     global _joins
     _joins += 1
@@ -129,7 +137,7 @@ def join_workers(config: RunConfig, plan: Plan, directory: Path) -> Iterator[Con
     if plan.device == "cuda":
         device = torch.device("cuda", local_rank % max(1, torch.cuda.device_count()))
         torch.cuda.set_device(device)
-    asynchronous = exchanges_in_background(config.trainer)
+    asynchronous = exchanges_in_background(config)
     checksum = config.trainer.checksum
     if plan.processes == 1:
         comm = Comm(plan.workers, checksum=checksum)

@@ -15,7 +15,7 @@ from gcbench.config import Config, ConfigError
 from gcbench.identity import format_value
 from gcbench.launch.instantiate import fill_open, make, user_code_error
 from gcbench.settings.optimizer import ScheduleSettings
-from gcbench.train.optimizers import parameter_groups
+from gcbench.train.groups import CLASS, SeveralClasses, has_class, parameter_groups
 from gcbench.train.schedules import FactorSchedule, Schedule, TorchSchedule
 
 # The classes of conf/optimizer, by kind.
@@ -26,6 +26,7 @@ OPTIMIZERS: dict[str, Config] = {
     "adamw": {"_target_": "torch.optim.AdamW", "foreach": True},
     "frozen_adam": {"_target_": "gcbench.train.optimizers.FrozenAdam"},
     "dion": {"_target_": "gcbench.train.optimizers.DionOptimizer"},
+    "muon": {"_target_": "torch.optim.Muon"},
 }
 # Arguments of torch's schedulers that say how many rates they set.
 LENGTHS = ("T_max", "total_steps")
@@ -33,7 +34,7 @@ LENGTHS = ("T_max", "total_steps")
 
 def make_optimizer(node: Config, model: nn.Module) -> Optimizer:
     """Return the optimizer of a model's parameters: one of conf/optimizer, or of any class."""
-    return _make_optimizer(node, parameter_groups(model, node["lr"], _groups(node)))
+    return _make_optimizer(node, _group_parameters(node, model))
 
 
 def try_step(
@@ -44,7 +45,7 @@ def try_step(
     The step is taken on small stand-ins for the parameters, which may be on the meta device. With
     `fixed_momentum`, a schedule that changes the optimizer's momentum is refused, too.
     """
-    groups = parameter_groups(model, optimizer["lr"], _groups(optimizer))
+    groups = _group_parameters(optimizer, model)
     for group in groups:
         shapes = [[min(2, n) for n in p.shape] for p in group["params"]]
         group["params"] = [nn.Parameter(torch.zeros(shape)) for shape in shapes]
@@ -103,31 +104,67 @@ def _changes_momentum(
 
 
 def _make_optimizer(node: Config, groups: list[dict[str, Any]]) -> Optimizer:
-    settings = {k: v for k, v in node.items() if k not in ("kind", "groups")}
+    """Return the optimizer of a node, and beside it those of groups that have another class."""
+    own = [group for group in groups if not has_class(group)]
+    optimizer = _make_class({k: v for k, v in node.items() if k != "groups"}, "optimizer", own)
+    for group in _groups(node):
+        for key in group.keys() - {"match", "hidden", "lr_scale", *optimizer.defaults}:
+            if not has_class(group):
+                raise ConfigError(
+                    f"optimizer.groups: {key}={format_value(group[key])}: a group of "
+                    f"{type(optimizer).__name__} has match, hidden, lr_scale, "
+                    f"{', '.join(optimizer.defaults)}"
+                )
+    others = []
+    for group in groups:
+        if has_class(group):
+            alone = {key: group.pop(key) for key in ("params", "initial_lr")}
+            others.append(_make_class(group, "optimizer.groups", [alone]))
+    return SeveralClasses([optimizer, *others]) if others else optimizer
+
+
+def _make_class(node: Config, key: str, groups: list[dict[str, Any]]) -> Optimizer:
     target = OPTIMIZERS[node["kind"]] if "kind" in node else {}
-    optimizer = make({**target, **settings}, "optimizer", groups)
+    settings = {k: v for k, v in node.items() if k != "kind"}
+    optimizer = make({**target, **settings}, key, groups)
     if not isinstance(optimizer, Optimizer):
         raise ConfigError(
-            f"optimizer._target_={node['_target_']} makes a {type(optimizer).__name__}, which is "
+            f"{key}._target_={node['_target_']} makes a {type(optimizer).__name__}, which is "
             "not a torch.optim.Optimizer; type the name of a class that is one, or of a function "
             "that returns one"
         )
-    for group in _groups(node):
-        for key in group.keys() - {"match", "lr_scale", *optimizer.defaults}:
-            raise ConfigError(
-                f"optimizer.groups: {key}={format_value(group[key])}: a group of "
-                f"{type(optimizer).__name__} has match, lr_scale, {', '.join(optimizer.defaults)}"
-            )
     return optimizer
+
+
+def _group_parameters(node: Config, model: nn.Module) -> list[dict[str, Any]]:
+    """Return a model's parameters in groups; refuse none for the optimizer, and vectors for Muon.
+
+    They are in the form that torch's optimizers take, apart from the class of a group.
+    """
+    groups = parameter_groups(model, node["lr"], _groups(node))
+    own = [p for group in groups if not has_class(group) for p in group["params"]]
+    name = next(f"optimizer={node[key]}" for key in CLASS if key in node)
+    if not own:
+        raise ConfigError(
+            f"{name}: its groups give all parameters of this model to other optimizers; type "
+            "optimizer=adamw, or optimizer.groups=[]"
+        )
+    shapes = [list(p.shape) for p in own if p.dim() != 2]
+    if node.get("kind") == "muon" and shapes:
+        raise ConfigError(
+            f"{name}: it takes matrices, and no group has a parameter of shape {shapes[0]}; type "
+            "optimizer.groups=[{hidden:false,kind:adamw}]"
+        )
+    return groups
 
 
 def _groups(node: Config) -> list[Config]:
     groups: list[Config] = node.get("groups", [])
     for group in groups:
-        if "match" not in group:
+        if "match" not in group and "hidden" not in group:
             raise ConfigError(
-                f"optimizer.groups={format_value(groups)}: a group has no `match`; type one, as in "
-                "optimizer.groups=[{match:bias,lr_scale:2}]"
+                f"optimizer.groups={format_value(groups)}: a group has no `match` and no `hidden`; "
+                "type one, as in optimizer.groups=[{match:bias,lr_scale:2}]"
             )
     return groups
 

@@ -181,7 +181,7 @@ def build_run(
         data=data,
         replica=replica,
         estimator=estimator,
-        pipeline=make_pipeline(trainer, replica, clock, side_comm, may_overlap),
+        pipeline=make_pipeline(trainer, replica, clock, side_comm, estimator, may_overlap),
         compressor=compressor,
         comm=comm,
         control=control,

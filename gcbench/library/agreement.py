@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from gcbench.codecs.kernels import kernel
 from gcbench.compressors import Grads, State
 from gcbench.config import ConfigError
+from gcbench.library.states import differing
 
 
 @kernel
@@ -38,6 +41,29 @@ def judge(told: Tensor, number: Tensor, out: Tensor) -> Tensor:
     out.copy_(torch.where(out == 0, found, out))
     seen: Tensor = bad != 0
     return seen
+
+
+def agree(
+    bad: Tensor,
+    number: Tensor,
+    earlier: Sequence[Tensor] | None,
+    used: Mapping[str, bool] | None,
+    group: dist.ProcessGroup,
+    verdict: Tensor,
+) -> tuple[Tensor, list[str]]:
+    """Return whether a worker of `group` saw a bad value, and the names of what none `used`.
+
+    `verdict` notes how they differ first, see `judge`.
+    """
+    told = tell(bad, number, None if earlier is None else sum_of(earlier, bad))
+    if not used:
+        dist.all_reduce(told, dist.ReduceOp.MAX, group)
+        return judge(told, number, verdict), []
+    flags = torch.tensor([*used.values()], dtype=told.dtype, device=told.device)
+    told = torch.cat([told, flags])
+    dist.all_reduce(told, dist.ReduceOp.MAX, group)
+    unused = [name for name, flag in zip(used, told[5:].tolist(), strict=True) if not flag]
+    return judge(told[:5], number, verdict), unused
 
 
 def choose(bad: Tensor, old: State, new: State) -> State:
@@ -99,6 +125,19 @@ def refuse_difference(verdict: int, worker: int) -> None:
             "not hold an update; type optimizer.zero_grad() after optimizer.step(), and "
             "no_sync() for all micro-batches but the last"
         )
+
+
+def refuse_other_arguments(maker: str, by_worker: Sequence[Mapping[str, Any]]) -> None:
+    """Raise ConfigError unless all workers called `maker` with the same arguments."""
+    first, *others = by_worker
+    for worker, other in enumerate(others, 1):
+        for key in first:
+            if other[key] != first[key]:
+                theirs, ours = differing(other[key], first[key])
+                raise ConfigError(
+                    f"worker {worker} called {maker} with {key}={theirs}, and worker 0 with "
+                    f"{ours}; type the same method, knobs and seed on all workers"
+                )
 
 
 def sum_of(tensors: Sequence[Tensor], like: Tensor) -> Tensor:

@@ -21,20 +21,23 @@ from gcbench.config import Config, ConfigError, choices_in, keys_of_optimizer, r
 from gcbench.launch.instantiate import make_compressor
 from gcbench.launch.plan import choose_codec_backend
 from gcbench.library.compression import Compression
-from gcbench.library.ddp import (
-    DdpCompression,
+from gcbench.library.ddp import DdpCompression
+from gcbench.library.ddp_module import (
+    parameters_of,
     refuse_ddp,
     refuse_nodes,
     refuse_unused,
     shapes_of,
 )
 from gcbench.library.fsdp import (
-    FsdpCompression,
+    FlatCompression,
     is_carried,
     refuse_fsdp,
     shapes_of_groups,
     shards_of,
 )
+from gcbench.library.named_shards import NamedCompression, refuse_between_nodes
+from gcbench.library.overlap import Overlap
 from gcbench.records.summary import advice_on_share, share_in_words
 from gcbench.settings.fields import hints_of, refusal
 from gcbench.settings.run import RunSettings
@@ -49,6 +52,7 @@ def compress(
     replicas: dist.ProcessGroup | None = None,
     codec_backend: str = "auto",
     error_every: int | None = None,
+    overlap: Overlap = False,
     **knobs: Any,
 ) -> Compression:
     """Make the backward passes of a DDP or FSDP2 module exchange gradients through a compressor.
@@ -65,23 +69,22 @@ def compress(
     else each is exchanged, and counted, and `p.grad` is the sum of their updates. Methods compute
     in float32. All processes of the module's group have to call this, as they compare arguments.
 
-    **DistributedDataParallel.** A method sees the whole gradient of a step. Its exchange begins
-    when DDP's last bucket is complete, so that it does not overlap with the backward pass. Under
-    `ddp.join()` a worker without inputs takes part with zeros. `find_unused_parameters=True` works
-    with methods that remember nothing, such as `qsgd` without error feedback.
+    **DistributedDataParallel.** A method sees the whole gradient of a step after DDP's last bucket,
+    or with `overlap=True` each bucket while others are still computed, in a thread with a process
+    group of its own; that takes methods whose scope is the tensor, see `gcbench methods`.
+    What a method remembers belongs to its parameter. Under `ddp.join()` a worker without inputs
+    takes part with zeros. Where DDP drops the update of a parameter that no worker used, as with
+    `find_unused_parameters=True`, the method's state of it stays as it was.
 
     A step in which a worker's gradient or the update is not finite leaves the compressor's state,
     such as the error-feedback residual, as it was. Its update is NaN, so that
     `torch.amp.GradScaler` skips it. When its scale changes, the residual keeps the old scale.
     Workers agree on this in an all-reduce of 20 bytes per step, which is not counted, and which
     also finds workers that are at different steps, as where only some loaded a state. No step waits
-    for a GPU to decide this (except ACP-SGD's), which tells different steps a little later.
+    for a GPU to decide this, which tells different steps a little later (except ACP-SGD's, and
+    where parameters may be unused).
 
-    **FSDP2** (`torch.distributed.fsdp.fully_shard`). A method sees one parameter group at a time,
-    flat and with FSDP's padding, so that only methods with the property `divisible` work; others
-    are refused. The group counts as one tensor: buckets run through it, and `per_layer`,
-    `min_size`, `clip_sigma` and the K of `top_k` apply to it. A residual belongs to its parameter,
-    also where layers are used or frozen in turn.
+    **FSDP2** (`torch.distributed.fsdp.fully_shard`), in one of two forms:
 
         fully_shard(model)                                          # over all processes
         compression = gcbench.compress(model, "qsgd", bits=4)       # compressed reduce-scatter
@@ -93,12 +96,22 @@ def compress(
         )
 
     The first form replaces FSDP's reduce-scatter: coded shards are exchanged in an all-to-all, and
-    each owner averages the decoded values. It takes methods whose codes have a fixed length. Error
-    feedback keeps a residual of the whole unsharded gradient: 4 bytes per parameter of the model on
-    every process, however many shards there are. The second form runs after FSDP's reduce-scatter,
-    in place of the all-reduce of HSDP, which PyTorch does not allow to be replaced. Its residual is
-    that of the shard, 4 bytes per parameter in it. All nodes must begin with equal parameters, and
-    after `remove()` they average gradients without compression.
+    each owner averages the decoded values. A method sees one parameter group at a time, flat and
+    with FSDP's padding, so that it takes those with the property `divisible` whose codes have a
+    fixed length; others are refused. The group counts as one tensor: buckets run through it, and
+    `per_layer`, `min_size`, `clip_sigma` and the K of `top_k` apply to it. Error feedback keeps a
+    residual of the whole unsharded gradient: 4 bytes per parameter of the model on every process,
+    however many shards there are.
+
+    The second form runs after FSDP's reduce-scatter, in place of the all-reduce of HSDP, which
+    PyTorch does not allow to be replaced, and takes every method. It sees this process's shard of
+    each parameter of a group, by name and without padding: some rows of a matrix `[n, m]`, or
+    matrices of a stack. PowerSGD of rank r approximates these rows by rank r, and `min_size`,
+    `min_ratio` and scales apply to them. Its residual and factors are those of the shard. All nodes
+    must begin with equal parameters and reduce groups in the same order, and after `remove()` they
+    average gradients without compression.
+
+    In both, a residual belongs to its parameter, also where layers are used or frozen in turn.
 
     A parameter group whose gradient or update is not finite keeps its old residual, and has an
     update of NaN. Each process decides this by its own gradient and its own shard of the update
@@ -121,6 +134,7 @@ def compress(
             sums on a GPU.
         error_every: measure the update's error in each such exchange, which `error()` returns; an
             all-reduce in fp32 more, which is not counted.
+        overlap: see above; "auto": on GPUs, and where each process has a core to spare.
         **knobs: keys of conf/compressor/<compressor>.yaml, such as `rank`, `bits`,
             `error_feedback`, `dense_steps` (first steps without compression), `min_size` (smaller
             tensors are sent uncompressed) and `min_ratio` (so are matrices that are smaller than
@@ -135,27 +149,31 @@ def compress(
         ConfigError: if the module, the compressor or a knob does not fit, or workers have different
             ones; says what to type.
     """
-    seed = int(seed) if isinstance(seed, Integral) else seed  # also one of NumPy
-    if problem := refusal("seed", seed, hints_of(RunSettings)["seed"]) or refusal(
-        "error_every", error_every, hints_of(TrainerSettings)["error_every"]
-    ):
-        raise ConfigError(problem)
+    seed = read_seed(seed, error_every)
     if isinstance(module, FSDPModule):
         refuse_fsdp(module, replicas)
+        if overlap is True:
+            raise ConfigError("overlap=True: fully_shard decides when it reduces; leave it out")
         if shards_of(module) == 1 and replicas is None:
             warnings.warn(
                 "FSDP2 exchanges nothing between shards of one process, so that nothing is "
                 "compressed; start more processes, or type compress with replicas=",
                 stacklevel=2,
             )
-        method, config = _make_compressor(compressor, knobs)
-        if not is_carried(method, between_nodes=replicas is not None):
-            raise ConfigError(_name_carried(method, compressor, knobs, replicas))
+        method, config = make_method(compressor, knobs)
+        if replicas is not None:
+            refuse_between_nodes(method)
+        elif not is_carried(method):
+            raise ConfigError(_name_carried(method, compressor, knobs))
         _warn_if_mostly_whole(method, config, shapes_of_groups(module, replicas))
-        _use_codecs(codec_backend, module)
-        return _named(
-            FsdpCompression(module, method, seed, replicas, error_every), compressor, knobs
+        use_codecs(codec_backend, next(module.parameters()).device.type)
+        handle = (
+            FlatCompression(module, method, seed, error_every)
+            if replicas is None
+            else NamedCompression(module, method, seed, replicas, error_every)
         )
+        handle.name = name_of(compressor, knobs)
+        return handle
     if hasattr(module, "_orig_mod"):
         raise ConfigError(
             "torch.compile made this module, which has no hooks; type compress before torch.compile"
@@ -168,25 +186,49 @@ def compress(
         )
     if replicas is not None:
         raise ConfigError("replicas: only modules of fully_shard take them; leave them out")
-    refuse_ddp(module)
-    method, config = _make_compressor(compressor, knobs)
-    refuse_nodes(module, method)
-    refuse_unused(module, method)
-    _warn_if_mostly_whole(method, config, [*shapes_of(module).values()])
-    _use_codecs(codec_backend, module)
-    return _named(DdpCompression(module, method, seed, error_every), compressor, knobs)
+    return compress_ddp(module, compressor, seed, codec_backend, error_every, overlap, knobs)
 
 
-def _named(
-    handle: Compression, compressor: str | Compressor, knobs: Mapping[str, Any]
-) -> Compression:
-    if isinstance(compressor, str):
-        handle.name = " ".join([compressor, *(f"{key}={value}" for key, value in knobs.items())])
+def compress_ddp(
+    ddp: DistributedDataParallel,
+    compressor: str | Compressor,
+    seed: int,
+    codec_backend: str,
+    error_every: int | None,
+    overlap: Overlap,
+    knobs: Mapping[str, Any],
+) -> DdpCompression:
+    """Do what `compress` does with a DDP."""
+    refuse_ddp(ddp)
+    method, config = make_method(compressor, knobs)
+    refuse_nodes(ddp, method)
+    refuse_unused(ddp, method)
+    _warn_if_mostly_whole(method, config, [*shapes_of(ddp, parameters_of(ddp)).values()])
+    use_codecs(codec_backend, next(ddp.parameters()).device.type)
+    handle = DdpCompression(ddp, method, seed, error_every, overlap)
+    handle.name = name_of(compressor, knobs)
     return handle
 
 
-def _use_codecs(asked: str, module: nn.Module) -> None:
-    device = next(module.parameters()).device.type
+def read_seed(seed: int, error_every: int | None) -> int:
+    """Return the user's seed, also one of NumPy. Raises ConfigError for a wrong argument."""
+    seed = int(seed) if isinstance(seed, Integral) else seed
+    if problem := refusal("seed", seed, hints_of(RunSettings)["seed"]) or refusal(
+        "error_every", error_every, hints_of(TrainerSettings)["error_every"]
+    ):
+        raise ConfigError(problem)
+    return seed
+
+
+def name_of(compressor: str | Compressor, knobs: Mapping[str, Any]) -> str:
+    """Return what was typed for a compressor, or the class of a given one."""
+    if not isinstance(compressor, str):
+        return type(compressor).__name__
+    return " ".join([compressor, *(f"{key}={value}" for key, value in knobs.items())])
+
+
+def use_codecs(asked: str, device: str) -> None:
+    """Use the codecs that were asked for; warn if `auto` cannot have compiled ones."""
     backend = choose_codec_backend(asked, device, find_compiler() is not None, "codec_backend")
     try:
         if backend == "native":
@@ -199,7 +241,7 @@ def _use_codecs(asked: str, module: nn.Module) -> None:
         use_backend("eager")
 
 
-def _make_compressor(
+def make_method(
     compressor: str | Compressor, knobs: Mapping[str, Any]
 ) -> tuple[Compressor, Config]:
     """Return the compressor and its configuration, which is empty for a given Compressor."""
@@ -225,32 +267,28 @@ def _make_compressor(
 
 
 def _name_carried(
-    method: Compressor,
-    compressor: str | Compressor,
-    knobs: Mapping[str, Any],
-    replicas: dist.ProcessGroup | None,
+    method: Compressor, compressor: str | Compressor, knobs: Mapping[str, Any]
 ) -> str:
-    """Return the error message for a method that FSDP2 cannot use; it lists those that it can."""
-    name = f"compressor={compressor}" if isinstance(compressor, str) else repr(compressor)
-    overrides = [name, *(f"{key}={value}" for key, value in knobs.items())]
+    """Return the error message for a method that a reduce-scatter cannot use; it lists others."""
     why = (
         "a reduce-scatter takes codes of one length, each of one shard, and this sends others"
         if method.properties.divisible
         else "fully_shard cuts gradients into shards, and this needs them whole"
     )
     return (
-        f"{' '.join(overrides)}: {why}; type compress(DistributedDataParallel(model)"
-        ", ...), or one of these methods with their default settings: "
-        f"{', '.join(_carried_choices(replicas is not None))}"
+        f"compressor={name_of(compressor, knobs)}: {why}; type "
+        "compress(DistributedDataParallel(model), ...), replicas=... to shard inside of nodes and "
+        "compress between them, or one of these methods with their default settings: "
+        f"{', '.join(_carried_choices())}"
     )
 
 
 @cache
-def _carried_choices(between_nodes: bool) -> list[str]:
+def _carried_choices() -> list[str]:
     made = {
         name: make_compressor(read_method(name)["compressor"]) for name in choices_in("compressor")
     }
-    return [name for name, method in made.items() if is_carried(method, between_nodes)]
+    return [name for name, method in made.items() if is_carried(method)]
 
 
 def _warn_if_mostly_whole(

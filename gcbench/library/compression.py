@@ -8,7 +8,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -28,12 +28,10 @@ from gcbench.compressors import (
 )
 from gcbench.compressors.matrices import StacksOfMatrices
 from gcbench.compressors.virtual import aggregate, state_bytes
-from gcbench.config import ConfigError
-from gcbench.library.agreement import choose, judge, refuse_difference, sum_of, tell
+from gcbench.library.agreement import agree, choose, refuse_difference, refuse_other_arguments
 from gcbench.library.errors import Errors
 from gcbench.library.states import (
     by_name,
-    differing,
     own_state,
     read_state,
     read_steps,
@@ -50,10 +48,13 @@ class Exchange:
     seed: int
     step: int = 0
     state: State = field(default_factory=State)
+    offsets: Mapping[str, int] | None = None  # of all tensors, where only some are sent at once
 
 
 class Compression(ABC):
     """A compressor in the backward passes of a module, made by `compress`."""
+
+    maker: ClassVar[str] = "compress"
 
     def __init__(
         self,
@@ -63,6 +64,7 @@ class Compression(ABC):
         seed: int,
         exchanges: Mapping[str, Exchange],
         error_every: int | None = None,
+        overlap: bool | str = False,
         **place: Any,
     ) -> None:
         """Take the user's seed, and the exchanges of a backward pass by name, none made yet.
@@ -95,6 +97,7 @@ class Compression(ABC):
                 "compressor": self._identity["compressor"],
                 "seeds": seeds,
                 "error_every": error_every,
+                "overlap": overlap,
                 # Products of matrices are rounded differently, so that replicas would drift apart.
                 "codec_backend": backend_in_use(),
             }
@@ -102,15 +105,7 @@ class Compression(ABC):
 
     def _refuse_other_arguments(self, arguments: Mapping[str, Any]) -> None:
         """Raise ConfigError unless all workers have these."""
-        first, *others = self._gather(arguments)
-        for worker, other in enumerate(others, 1):
-            for key in arguments:
-                if other[key] != first[key]:
-                    theirs, ours = differing(other[key], first[key])
-                    raise ConfigError(
-                        f"worker {worker} called compress with {key}={theirs}, and worker 0 with "
-                        f"{ours}; type the same method, knobs and seed on all workers"
-                    )
+        refuse_other_arguments(self.maker, self._gather(arguments))
 
     def _gather(self, value: Any) -> list[Any]:
         """Return what each worker has, which JSON can represent."""
@@ -127,7 +122,7 @@ class Compression(ABC):
     def __repr__(self) -> str:
         steps = max(exchange.step for exchange in self._exchanges.values())
         return (
-            f"<gcbench.compress {self.name}: {self._comm.workers} workers, {steps} exchanges, "
+            f"<gcbench.{self.maker} {self.name}: {self._comm.workers} workers, {steps} exchanges, "
             f"{self.ratio:.4g}x fewer bits than fp32 gradients>"
         )
 
@@ -240,6 +235,7 @@ class Compression(ABC):
                 seed=exchange.seed,
                 state=exchange.state,
                 comm=self._comm,
+                offsets=exchange.offsets,
             )
         refuse_other_update(out.update, like or rows)
         if mean is not None:
@@ -264,32 +260,40 @@ class Compression(ABC):
         )
 
     def _keep(
+        self, exchange: Exchange, state: State, bad: Tensor, group: dist.ProcessGroup | None
+    ) -> Tensor:
+        """Store `state` unless a process of `group` has seen a `bad` value; return whether any has.
+
+        Else they keep the old state.
+        """
+        bad, _ = self._agree(exchange, bad, group)
+        exchange.state = choose(bad, exchange.state, state)
+        return bad
+
+    def _agree(
         self,
         exchange: Exchange,
-        state: State,
         bad: Tensor,
         group: dist.ProcessGroup | None,
         earlier: Sequence[Tensor] | None = None,
-    ) -> Tensor:
-        """Store `state` unless this worker has seen a `bad` value, `[1]`; else keep the old state.
+        used: Mapping[str, bool] | None = None,
+    ) -> tuple[Tensor, list[str]]:
+        """Return whether a process of `group` has seen a `bad` value, and what none of them `used`.
 
-        The processes of `group` decide together: if one has seen a bad value, none stores. Returns
-        whether one has, as `bad`. A GPU decides that itself, and the host does not wait for it
-        unless the state has other tensors than before, as in the first exchange.
+        A GPU decides that itself, and the host does not wait for it unless `used` is told, or the
+        state that is chosen has other tensors than before, as in the first exchange.
 
         Raises:
             ConfigError: if they have made different numbers of exchanges, or have different
                 `earlier` updates, where None stands for any. On a GPU in a later exchange.
         """
-        if group is not None:
-            number = count(exchange.seed, exchange.step, self._device)
-            told = tell(bad, number, None if earlier is None else sum_of(earlier, bad))
-            dist.all_reduce(told, dist.ReduceOp.MAX, group)
-            bad = judge(told, number, self._verdict)
-            self._arrived_verdict.copy_(self._verdict, non_blocking=True)
-            self._refuse_difference(int(self._arrived_verdict))
-        exchange.state = choose(bad, exchange.state, state)
-        return bad
+        if group is None:
+            return bad, []
+        number = count(exchange.seed, exchange.step, self._device)
+        decided = agree(bad, number, earlier, used, group, self._verdict)
+        self._arrived_verdict.copy_(self._verdict, non_blocking=True)
+        self._refuse_difference(int(self._arrived_verdict))
+        return decided
 
     def _refuse_difference(self, verdict: int) -> None:
         refuse_difference(verdict, self._identity["worker"])

@@ -48,7 +48,7 @@ class Errors:
     def last(self) -> float:
         """Return the error that was measured last; NaN before."""
         if self._every is None:
-            raise ConfigError("error(): nothing is measured; type compress(..., error_every=50)")
+            raise ConfigError("error(): nothing is measured; type error_every=50 where it is made")
         if self._squares is None:
             return math.nan
         difference, norm = self._squares.sqrt().tolist()

@@ -1,7 +1,8 @@
-"""A compressor for the flat gradients of FSDP2's parameter groups."""
+"""A compressor for FSDP2's parameter groups, and one for their reduce-scatter."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,42 +12,37 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from gcbench.comm.collectives import Comm
-from gcbench.comm.fsdp import FlatGradient
+from gcbench.comm.fsdp import FlatGradient, Part
 from gcbench.comm.transport import transport_of
 from gcbench.compressors import Compressor, State, parts_of
 from gcbench.compressors.ef21 import EF21
+from gcbench.compressors.matrices import Shape
 from gcbench.compressors.other_exchanges import shard_exchange
 from gcbench.config import ConfigError
 from gcbench.launch.checks import refuse_complex, refuse_sparse
 from gcbench.library.agreement import blank
-from gcbench.library.compression import Compression, Exchange
-from gcbench.library.states import (
-    by_name,
-    differing,
-    name_without_wrappers,
-    own_state,
-    refuse_other_tensors,
-)
-from gcbench.library.turns import Turns
+from gcbench.library.compression import Exchange
+from gcbench.library.joint import JointCompression
+from gcbench.library.states import by_name, name_without_wrappers, refuse_other_tensors
+from gcbench.library.turns import OtherParameters, Turns
 from gcbench.seeds import mix
 from gcbench.train.finite import not_finite
 
 
 @dataclass
-class GroupExchange(Exchange):
-    """The exchange of a parameter group."""
+class FlatExchange(Exchange):
+    """The exchange of a parameter group as one flat tensor."""
 
     turns: Turns = field(kw_only=True)
 
 
-class FsdpCompression(Compression):
+class FsdpCompression(JointCompression):
     """A compressor that sees each parameter group's gradient when FSDP reduces it."""
-
-    _exchanges: Mapping[str, GroupExchange]
 
     def __init__(
         self,
@@ -56,17 +52,9 @@ class FsdpCompression(Compression):
         replicas: dist.ProcessGroup | None,
         error_every: int | None = None,
     ) -> None:
-        groups = {
-            name_without_wrappers(name): part
-            for name, part in module.named_modules()
-            if isinstance(part, FSDPModule)
-        }
-        parameter = _sharded_parameters(module)[0]
-        shards = parameter.device_mesh.get_group()
-        # Gradients are reduced there, even if CPUOffloadPolicy keeps the parameters in main memory.
-        device = torch.device(parameter.device_mesh.device_type)
-        if device.type == "cuda":
-            device = torch.device("cuda", torch.cuda.current_device())
+        groups = groups_of(module)
+        shards = group_of_shards(module)
+        device = device_of(module)
         workers = replicas or shards
         # Replicas of different shards have the same worker numbers but need different random draws.
         shard = shards.rank() if replicas else 0
@@ -76,17 +64,14 @@ class FsdpCompression(Compression):
             raise ConfigError(
                 "this module has a compressor, and takes only one; type handle.remove() first"
             ) from None
-        prefixes = {part: f"{name}." * bool(name) for name, part in module.named_modules()}
+        whole = {name_without_wrappers(name): p for name, p in module.named_parameters()}
         exchanges = {}
         for i, (name, hook) in enumerate(zip(groups, self._hooks, strict=True)):
-            widths = {
-                name_without_wrappers(prefixes[part.module] + part.name): part.values
-                for part in hook.parts
-            }
-            turns = Turns(widths, 1 if replicas else shards.size())
-            exchanges[name] = GroupExchange(mix(seed, i, shard), turns=turns)
+            parts = named_parts(module, hook.parts)
+            order = [name for name in whole if name in parts]
+            exchanges[name] = self._begin(mix(seed, i, shard), parts, order, shards.size())
         super().__init__(
-            compressor if replicas else shard_exchange(compressor),
+            compressor,
             Comm(workers.size(), transport_of(workers, device)),
             device,
             seed,
@@ -94,22 +79,69 @@ class FsdpCompression(Compression):
             error_every,
             shard=shards.rank(),
             shards=shards.size(),
-            parameters={
-                name_without_wrappers(name): list(p.shape) for name, p in module.named_parameters()
-            },
+            parameters={name: list(p.shape) for name, p in whole.items()},
         )
-        self._by_shards = replicas is None
-        # Replicas have the same update. EF21's mean, which all keep, must stay consistent with each
-        # worker's own part of it.
-        keeps_mean = any(isinstance(part, EF21) for part in parts_of(compressor))
-        self._agreeing = shards if self._by_shards and keeps_mean else replicas
         for hook, name in zip(self._hooks, groups, strict=True):
-            hook.on_gradient = partial(self._exchange, name)
+            hook.on_gradient = partial(self._reduce, name)
 
     def remove(self) -> None:
         """Let the module average gradients without a compressor, even between nodes."""
         for hook in self._hooks:
             hook.on_gradient = None
+
+    @torch.no_grad()
+    def _reduce(self, name: str, gradient: Tensor, used: Sequence[int]) -> Tensor:
+        """Return the mean of a parameter group's gradient, or of this worker's shard of it."""
+        if gradient.dtype == torch.float16:
+            raise ConfigError(
+                "reduce_dtype=torch.float16: FSDP divides before and after a reduction, and a "
+                "method's mean would be divided twice; type "
+                "MixedPrecisionPolicy(reduce_dtype=torch.float32)"
+            )
+        try:
+            return self._exchange(name, gradient, used)
+        except OtherParameters as error:
+            raise ConfigError(
+                f"the parameter group {name or 'of the whole module'} reduces other parameters "
+                f"than before, and {error}; type another method, or handle.remove() and compress "
+                "again after requires_grad_(False) for those that are not always used"
+            ) from error
+
+    @staticmethod
+    @abstractmethod
+    def _begin(seed: int, parts: Mapping[str, Part], order: Sequence[str], shards: int) -> Exchange:
+        """Return the exchange of a parameter group, none made yet.
+
+        `parts` are in the order of a flat gradient, and `order` has their names in the model's.
+        """
+
+    @abstractmethod
+    def _exchange(self, name: str, gradient: Tensor, used: Sequence[int]) -> Tensor:
+        """Return what `_reduce` does.
+
+        Raises OtherParameters for a state that does not fit the parameters with these indices.
+        """
+
+
+class FlatCompression(FsdpCompression):
+    """A compressor in the reduce-scatter of parameter groups, each of which is one flat tensor."""
+
+    _exchanges: Mapping[str, FlatExchange]
+
+    def __init__(
+        self, module: nn.Module, compressor: Compressor, seed: int, error_every: int | None = None
+    ) -> None:
+        super().__init__(module, shard_exchange(compressor), seed, None, error_every)
+        # EF21's mean, which all keep, must stay consistent with each worker's own part of it.
+        keeps_mean = any(isinstance(part, EF21) for part in parts_of(compressor))
+        self._agreeing = group_of_shards(module) if keeps_mean else None
+
+    @staticmethod
+    def _begin(
+        seed: int, parts: Mapping[str, Part], order: Sequence[str], shards: int
+    ) -> FlatExchange:
+        widths = {name: part.values for name, part in parts.items()}
+        return FlatExchange(seed, turns=Turns(widths, shards))
 
     def _state(self) -> dict[str, Any]:
         turns = {name: exchange.turns.to_plain() for name, exchange in self._exchanges.items()}
@@ -119,33 +151,8 @@ class FsdpCompression(Compression):
         resting = (turn for x in self._exchanges.values() for turn in x.turns.resting.values())
         return (*super()._states(), *resting)
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` returned on this worker; all workers have to call this.
-
-        Raises:
-            ConfigError: if a worker's state is not its own, or damaged, or workers saved theirs
-                after different steps; no worker replaces anything then.
-        """
-        try:
-            own = own_state(state_dict)
-            read = self._read(own)
-        except ConfigError as error:
-            self._gather([str(error), {}])
-            raise
-        steps = dict(own["steps"])
-        for worker, (refused, other) in enumerate(self._gather(["", steps])):
-            if refused:
-                raise ConfigError(f"worker {worker} cannot load its state: {refused}")
-            if other != steps:
-                theirs, own = differing(other, steps)
-                raise ConfigError(
-                    f"worker {worker} loads a state with steps={theirs}, and this one with {own}; "
-                    "type load_state_dict on every worker, with what it saved after the same step"
-                )
-        self._replace(read, own)
-
     def _check(self, name: str, read: Exchange, saved: Mapping[str, Any]) -> Exchange:
-        assert isinstance(read, GroupExchange)
+        assert isinstance(read, FlatExchange)
         turns = read.turns.read(by_name(saved, "turns", self._exchanges)[name], self._device)
         if turns.used:
             values, state = turns.join_all(read.state)
@@ -153,27 +160,12 @@ class FsdpCompression(Compression):
             refuse_other_tensors(self.compressor, rows, self._comm, state)
         return replace(read, turns=turns)
 
-    @torch.no_grad()
     def _exchange(self, name: str, gradient: Tensor, used: Sequence[int]) -> Tensor:
-        """Return the mean of a parameter group's gradient, or of this worker's shard of it."""
-        if gradient.dtype == torch.float16:
-            raise ConfigError(
-                "reduce_dtype=torch.float16: FSDP divides before and after a reduction, and a "
-                "method's mean would be divided twice; type "
-                "MixedPrecisionPolicy(reduce_dtype=torch.float32)"
-            )
         exchange = self._exchanges[name]
         names = tuple(exchange.turns.widths)
-        try:
-            exchange.state = exchange.turns.change(exchange.state, tuple(names[i] for i in used))
-        except ValueError as error:
-            raise ConfigError(
-                f"the parameter group {name or 'of the whole module'} reduces other parameters "
-                f"than before, and {error}; type another method, or handle.remove() and compress "
-                "again after requires_grad_(False) for those that are not always used"
-            ) from error
+        exchange.state = exchange.turns.change(exchange.state, tuple(names[i] for i in used))
         rows = gradient.float().unsqueeze(0)
-        own = rows[:, : rows.shape[1] // self._comm.workers] if self._by_shards else rows
+        own = rows[:, : rows.shape[1] // self._comm.workers]
         out = self._aggregate(exchange, {name: rows}, like={name: own})
         # A GradScaler must find an overflow even where a method sends a sign of it, or nothing. The
         # owner of a shard sees only its own update, but its residual is that of all shards.
@@ -183,12 +175,10 @@ class FsdpCompression(Compression):
         return update
 
 
-def is_carried(compressor: Compressor, between_nodes: bool) -> bool:
-    """Return whether FSDP2 can use `compressor`, between nodes or else in its reduce-scatter."""
+def is_carried(compressor: Compressor) -> bool:
+    """Return whether FSDP2 can use `compressor` in its reduce-scatter."""
     if not compressor.properties.divisible:
         return False
-    if between_nodes:
-        return True
     try:
         shard_exchange(compressor)
     except ValueError:
@@ -196,8 +186,8 @@ def is_carried(compressor: Compressor, between_nodes: bool) -> bool:
     return True
 
 
-def refuse_fsdp(module: nn.Module, replicas: dist.ProcessGroup | None) -> None:
-    """Raise ConfigError if a compressor cannot exchange the gradients of `module`."""
+def refuse_cuts(module: nn.Module) -> DeviceMesh:
+    """Return the mesh of a module's parameters, or raise ConfigError if a compressor takes none."""
     refuse_complex(dict(module.named_parameters()))
     refuse_sparse(module)
     if any(p.is_meta for p in module.parameters()):
@@ -222,6 +212,12 @@ def refuse_fsdp(module: nn.Module, replicas: dist.ProcessGroup | None) -> None:
             "tensor parallelism has cut the parameters, too; type compress with a model that only "
             "fully_shard has cut"
         )
+    return mesh
+
+
+def refuse_fsdp(module: nn.Module, replicas: dist.ProcessGroup | None) -> None:
+    """Raise ConfigError if a compressor cannot exchange the gradients of `module`."""
+    mesh = refuse_cuts(module)
     if mesh.ndim != 1:
         raise ConfigError(
             f"the parameters are on a mesh of shape {tuple(mesh.shape)}, and a compressor takes "
@@ -245,23 +241,52 @@ def refuse_fsdp(module: nn.Module, replicas: dist.ProcessGroup | None) -> None:
 
 def shards_of(module: nn.Module) -> int:
     """Return the number of processes over which each parameter is sharded."""
-    return _sharded_parameters(module)[0].device_mesh.size()
+    return group_of_shards(module).size()
 
 
-def shapes_of_groups(module: nn.Module, replicas: dist.ProcessGroup | None) -> list[tuple[int]]:
-    """Return the shape `(n,)` of what a method sees of each parameter group."""
-    group_of = {
+def shapes_of_groups(module: nn.Module, replicas: dist.ProcessGroup | None) -> list[Shape]:
+    """Return the shapes of what a method sees: of groups, or of this process's shards by name."""
+    trained = {p for p in _sharded_parameters(module) if p.requires_grad}
+    if replicas is not None:
+        return [tuple(p.to_local().shape) for p in trained]
+    group_of: dict[Tensor, object] = {
         p: part._get_fsdp_state()  # shared by modules that were sharded as a list
         for part in module.modules()  # inner modules come later and take over their parameters
         if isinstance(part, FSDPModule)
         for p in part.parameters()
-        if p.requires_grad
     }
     sizes = Counter[object]()
-    for p, part in group_of.items():
-        if isinstance(p, DTensor):
-            sizes[part] += p.to_local().numel() if replicas else p.numel()
+    for p in trained:
+        sizes[group_of[p]] += p.numel()
     return [(n,) for n in sizes.values()]
+
+
+def groups_of(module: nn.Module) -> dict[str, FSDPModule]:
+    """Return the modules that were sharded by themselves, by name."""
+    return {
+        name_without_wrappers(name): part
+        for name, part in module.named_modules()
+        if isinstance(part, FSDPModule)
+    }
+
+
+def named_parts(module: nn.Module, parts: Sequence[Part]) -> dict[str, Part]:
+    """Return the parts of a flat shard by the names of their parameters in the whole module."""
+    prefixes = {part: f"{name}." * bool(name) for name, part in module.named_modules()}
+    return {name_without_wrappers(prefixes[part.module] + part.name): part for part in parts}
+
+
+def group_of_shards(module: nn.Module) -> dist.ProcessGroup:
+    """Return the processes over which the parameters are cut."""
+    p = _sharded_parameters(module)[0]
+    cut = [placement.is_shard() for placement in p.placements].index(True)
+    return p.device_mesh.get_group(cut)
+
+
+def device_of(module: nn.Module) -> torch.device:
+    """Return where FSDP exchanges, even if CPUOffloadPolicy keeps parameters in main memory."""
+    device = torch.device(_sharded_parameters(module)[0].device_mesh.device_type)
+    return torch.device("cuda", torch.cuda.current_device()) if device.type == "cuda" else device
 
 
 def _sharded_parameters(module: nn.Module) -> list[DTensor]:

@@ -13,6 +13,10 @@ from gcbench.compressors import Grads, State
 from gcbench.library.states import not_a_state, read_state, to_plain
 
 
+class OtherParameters(ValueError):
+    """Raised for the state of other parameters than those that a step reduces."""
+
+
 @dataclass
 class Turns:
     """Which parameters the state of a flat gradient belongs to, and the state of the others.
@@ -52,7 +56,7 @@ class Turns:
         names = tuple(name for name in self.widths if name in {*self.used, *self.resting})
         try:
             joined = replace(self).change(state, names)
-        except (ValueError, RuntimeError) as error:
+        except (OtherParameters, RuntimeError) as error:
             raise not_a_state(f"tensors of other shapes ({error})") from error
         return self.shards * sum(self.widths[name] for name in names), joined
 
@@ -60,7 +64,7 @@ class Turns:
         """Return the state of a flat gradient of the parameters `used`, given that of the last.
 
         Raises:
-            ValueError: if it does not consist of one value per value of the gradient.
+            OtherParameters: if it does not consist of one value per value of the gradient.
         """
         if used == self.used:
             return state
@@ -77,7 +81,9 @@ class Turns:
             pairs = {name: (Grads(), Grads()) for name in self.used}
             for place, (key, x) in _tensors(layer):
                 if x.shape not in ((1, row), (1, self.shards * row)):
-                    raise ValueError("the state does not have one value per value of the gradient")
+                    raise OtherParameters(
+                        "the state does not have one value per value of the gradient"
+                    )
                 columns = x.view(-1, row).split(widths, dim=1)
                 for name, own in zip(self.used, columns, strict=True):
                     pairs[name][place][key] = own.clone()

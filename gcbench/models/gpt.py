@@ -5,13 +5,13 @@ Radford et al., "Language models are unsupervised multitask learners", 2019.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import gelu, scaled_dot_product_attention
 
-from gcbench.settings.fields import Count, Share
+from gcbench.settings.fields import Count, Positive, Share, example
 
 
 class Block(nn.Module):
@@ -47,8 +47,9 @@ class GPT(nn.Module):
     """A GPT that reads every window separately: no state is carried over from the one before.
 
     Positions are learned, and the output layer shares its weights with the embedding. Initial
-    weights are as in GPT-2: their standard deviation is 0.02, and 0.02 / sqrt(2 layers) in the last
-    layer of each residual branch.
+    weights are as in GPT-2: their standard deviation is `std`, and std / sqrt(2 layers) in the last
+    layer of each residual branch. With `std` of null it is 0.5 / sqrt(width), which is about
+    GPT-2's for its width of 768, so that models of different widths begin alike.
     """
 
     def __init__(
@@ -60,8 +61,10 @@ class GPT(nn.Module):
         context: Count = 128,
         dropout: Share = 0.1,
         parameters: Literal["fp32", "bf16"] = "fp32",
+        std: Annotated[Positive | None, example(0.02)] = 0.02,
     ) -> None:
         super().__init__()
+        std = 0.5 / width**0.5 if std is None else std
         if width % heads:
             raise ValueError(
                 f"model.heads={heads} does not divide model.width={width}; type a number that does"
@@ -76,9 +79,9 @@ class GPT(nn.Module):
         self.decoder.weight = self.embedding.weight
         for name, parameter in self.named_parameters():
             if name.endswith(("mixed.weight", "narrow.weight")):
-                nn.init.normal_(parameter, std=0.02 / (2 * layers) ** 0.5)
+                nn.init.normal_(parameter, std=std / (2 * layers) ** 0.5)
             elif parameter.dim() == 2:
-                nn.init.normal_(parameter, std=0.02)
+                nn.init.normal_(parameter, std=std)
             elif name.endswith("bias"):
                 nn.init.zeros_(parameter)
         if parameters == "bf16":

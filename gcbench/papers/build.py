@@ -44,6 +44,11 @@ def build(
         lines=[_line(table, groups, i, row) for i, row in enumerate(rows)],
         sections=sections(table, groups, budget, deviations),
     )
+    if table.ladder:
+        from gcbench.papers.ladder_fit import fits_of, with_fits  # imports matplotlib
+
+        fits = fits_of(table.ladder, rows)
+        return with_fits(document, table.ladder, fits) if fits else document
     if table.reach is None:
         return document
     from gcbench.papers.reach import race_of, with_reach  # imports torch

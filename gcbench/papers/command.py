@@ -73,7 +73,7 @@ class Tables(OfPapers):
 
     usage = (
         "gcbench report name=NAME | table=NAME | figure=NAME [key=value ...] | html | list | "
-        "deviations | diff A B"
+        "publish FOLDER | deviations | diff A B"
     )
     examples = """
 gcbench report name=first format=latex         your sweep name=first: means and spread over seeds
@@ -86,6 +86,7 @@ gcbench report figure=orq/figure2 budget=cpu   curves, breakdowns and trade-offs
 gcbench report figure=which_method             accuracy against ratio, of everything that ran
 gcbench report html                            everything that ran, as a page to look through
 gcbench report list [results=...]              all tables, and how many rows have runs
+gcbench report publish FOLDER                  runs and curves as Parquet, with a card
 gcbench report deviations table=orq            settings in which rows deviate from their paper
 gcbench report diff A B                        two runs or trees: configuration, scores, bits, times
 """
@@ -117,6 +118,13 @@ class List(Source):
     usage = "gcbench report list [key=value ...]"
 
 
+class Publish(Source):
+    """Write runs as a data set that others load without gcbench: runs and curves as Parquet, the
+    maps' JSON, and a card. It can be uploaded as it is, for example by hf upload."""
+
+    usage = "gcbench report publish FOLDER [key=value ...]"
+
+
 class Deviations(Arguments):
     """List settings in which rows deviate from their paper."""
 
@@ -138,6 +146,7 @@ REPORTS: Forms = {
     "gcbench report figure=NAME": Figures,
     "gcbench report html": Page,
     "gcbench report list": List,
+    "gcbench report publish": Publish,
     "gcbench report deviations": Deviations,
     "gcbench report diff": Diff,
 }
@@ -167,11 +176,14 @@ def report(typed: Sequence[str]) -> None:
             show_table(list_deviations(tables), arguments.format)
         case Diff():
             diff(rest)
+        case Publish():
+            _publish(arguments, rest)
         case _ if first:
             raise ConfigError(
                 f"{first}: type gcbench {first}"
                 if first in ("runs", "claims")
-                else f"{first}: type table=<paper>/<table>, or one of html, list, deviations, diff"
+                else f"{first}: type table=<paper>/<table>, or one of html, list, publish, "
+                "deviations, diff"
             )
         case Figures():
             _draw(arguments)
@@ -234,6 +246,17 @@ def _print(arguments: Tables, asked: str) -> None:
         keep_runs(Path(arguments.keep), kept)
         keep_index(Path(arguments.keep))
         log.info("kept in %s, with %d runs", arguments.keep, len(kept))
+
+
+def _publish(arguments: Publish, folders: Sequence[str]) -> None:
+    if len(folders) != 1:
+        raise ConfigError("publish: type one folder, as in gcbench report publish published")
+    from gcbench.papers.publish import publish  # imports torch
+
+    if not (runs := _load(arguments)):
+        raise ConfigError(f"{arguments.place}: no runs there; type where there are some")
+    files = publish(runs, Path(folders[0]))
+    print(f"{folders[0]}: {', '.join(file.name for file in files)}; {len(runs)} runs")
 
 
 def _draw(arguments: Figures) -> None:

@@ -11,6 +11,7 @@ import matplotlib
 from gcbench.config import PAPER, ConfigError, near
 from gcbench.console import name_first
 from gcbench.drawing import KEPT_KINDS, RC
+from gcbench.papers.ladder_fit import draw_penalties, fits_of
 from gcbench.papers.measured import StudyResult, find_study
 from gcbench.papers.reach import map_of, race_of
 from gcbench.papers.reach_map import as_json, draw_firsts, measured_links
@@ -131,6 +132,10 @@ def figures_of_table(
             yield from _figure_of_study_table(table, asked.kind, results)
         return
     rows = group_runs(table, runs, budget, overrides)
+    if table.ladder:
+        fits = fits_of(table.ladder, rows)
+        yield f"{table.name}/penalty", draw_penalties(fits) if fits else None
+        return
     if table.reach:
         yield from _map(table, rows, results)
         return

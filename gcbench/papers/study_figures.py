@@ -24,20 +24,15 @@ from gcbench.drawing import (
 )
 from gcbench.papers.error_figure import draw_error_by_bits
 from gcbench.papers.measured import StudyResult
+from gcbench.papers.study_lines import StudyRow, distinct, draw_decode_scaling, draw_wire_error
 from gcbench.papers.tables import Table
-from gcbench.records.schema import BITS_PER_MIB
 
-StudyRow = Mapping[str, Any]
 # Lower ends of axes: flat vectors have a variance of 0 with some numbers of levels.
 LEAST = {"variance": 1e-3}
 FEW = 6  # the most lines whose legend fits into a column of a paper
 SETTING = re.compile(r"[ -]\(?\d.*$")  # the number in a row's title such as QSGD-MN 8
 SOLID: Any = "-"
 DASHED: Any = (0, (3, 1.5))
-
-
-def _distinct(rows: Sequence[StudyRow], key: str) -> list[Any]:
-    return list(dict.fromkeys(row[key] for row in rows))
 
 
 def draw_histograms(study: StudyResult, titles: Sequence[str] = ()) -> Figure | None:
@@ -109,7 +104,7 @@ MEASURED = {
 def draw_quantizer_bounds(study: StudyResult) -> Figure | None:
     """Draw quantities and their bounds, with one row of panels each and one column per length."""
     rows = study["rows"]
-    kinds, every = _distinct(rows, "vector"), _distinct(rows, "n")
+    kinds, every = distinct(rows, "vector"), distinct(rows, "n")
     lengths = sorted({every[0], every[len(every) // 2], every[-1]})
     figure, axes = panels(
         [f"n = {n:,}" for _ in MEASURED for n in lengths], 1.7, columns=len(lengths)
@@ -145,7 +140,7 @@ def draw_quantizer_bounds(study: StudyResult) -> Figure | None:
 def draw_ecq_stability(study: StudyResult) -> Figure | None:
     """Draw the residual over steps for every alpha, with solid lines where lambda < 1."""
     rows = study["rows"]
-    columns = len(_distinct(rows, "d"))
+    columns = len(distinct(rows, "d"))
     figure, axes = panels([row["row"] for row in rows], 1.75, columns=columns)
     alphas = sorted({alpha for row in rows for alpha in row["alphas"]})
     shades = {alpha: _shade(i / max(1, len(alphas) - 1)) for i, alpha in enumerate(alphas)}
@@ -210,32 +205,6 @@ def draw_layers(study: StudyResult) -> Figure | None:
     return finish(figure, axes[1].get_legend_handles_labels()[0], notes)
 
 
-def draw_decode_scaling(study: StudyResult) -> Figure | None:
-    """Draw decoding time and received payload against the number of workers."""
-    rows = study["rows"]
-    figure, axes = panels(["", ""])
-    for ax, key, scale, label in zip(
-        axes,
-        ("decode_milliseconds", "received_bits"),
-        (1.0, 1 / BITS_PER_MIB),
-        ("Decoding (ms)", "Received in a step (MiB)"),
-        strict=True,
-    ):
-        for nth, method in enumerate(_distinct(rows, "method")):
-            members = [row for row in rows if row["method"] == method]
-            ax.plot(
-                [row["workers"] for row in members],
-                [row[key] * scale for row in members],
-                **style_of_line(nth),
-                label=method,
-            )
-        counts = _distinct(rows, "workers")
-        ax.set(xlabel="Workers", ylabel=label)
-        logarithmic(ax, "x", "y")
-        tick_counts(ax, counts)
-    return finish(figure, axes[0].get_legend_handles_labels()[0])
-
-
 def draw_predicted_throughput(table: Table, study: StudyResult) -> Figure | None:
     """Draw throughput over the number of GPUs, one line per row of the table.
 
@@ -281,6 +250,7 @@ STUDIES: dict[str, Callable[[StudyResult], Figure | None]] = {
     "error_by_bits": draw_error_by_bits,
     "layers": draw_layers,
     "decode_scaling": draw_decode_scaling,
+    "wire_error": draw_wire_error,
 }
 # Studies whose figure shows the rows of a table.
 TABLE_STUDIES: dict[str, Callable[[Table, StudyResult], Figure | None]] = {

@@ -15,6 +15,7 @@ from gcbench.config import Config, ConfigError, budget_names, near, read_yaml
 from gcbench.config.choices import name_of, table_directory, tables_in
 from gcbench.config.directory import CHECKED, Texts, build_checked
 from gcbench.identity import format_value
+from gcbench.papers.ladder import Ladder
 from gcbench.report.document import Heading, digits_of
 from gcbench.report.measures import LOWER, MEASURES, SCORES
 
@@ -83,10 +84,7 @@ class TableRow:
     def settings(self) -> dict[str, Any]:
         """Return the keys and values that the row adds to its experiment."""
         columns = {"trainer.gpus": self.workers, "trainer.backend": self.backend}
-        return {
-            **{key: value for key, value in columns.items() if value is not None},
-            **self.beside,
-        }
+        return {k: v for k, v in columns.items() if v is not None} | dict(self.beside)
 
     @property
     def overrides(self) -> tuple[str, ...]:
@@ -144,6 +142,7 @@ class Table:
     notes: tuple[str, ...] = ()
     figure: TableFigure = TableFigure()
     reach: Reach | None = None  # the page shows times to targets in place of the columns
+    ladder: Ladder | None = None  # every row is one of each size and number of workers
     study: str | None = None  # the study with the numbers, if not from training runs
 
     @property
@@ -172,10 +171,8 @@ class Table:
 
 def overrides_of(settings: Mapping[str, Any]) -> tuple[str, ...]:
     """Return settings as overrides that Hydra parses back to the same values; 1.0 stays a float."""
-    return tuple(
-        f"{key}={value if isinstance(value, float) else format_value(value)}"
-        for key, value in settings.items()
-    )
+    as_text = {k: v if isinstance(v, float) else format_value(v) for k, v in settings.items()}
+    return tuple(f"{key}={value}" for key, value in as_text.items())
 
 
 def table_names() -> list[str]:
@@ -214,7 +211,10 @@ def read_table(name: str) -> Table:
     if not isinstance(node, dict):
         raise ConfigError(f"{path}: a table has title, source, columns and rows")
     columns = node.pop("columns", None) or {}
-    rows = [_named(row, name, path) for row in node.pop("rows", None) or [] if set(row) != HIDDEN]
+    every = node.pop("rows", None) or []
+    if "ladder" in node:
+        every = build_checked(Ladder, node["ladder"], path).rows(every, name, path)
+    rows = [_named(row, name, path) for row in every if set(row) != HIDDEN]
     node.pop("settings", None)  # of what the rows run
     typed = node.pop("with", None) or {}  # added to every row
     notes = node.pop("notes", None) or []

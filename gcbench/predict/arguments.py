@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from gcbench.config import Arguments, ConfigError, Forms, near, read_arguments
+from gcbench.config import Arguments, ConfigError, Forms, Option, near, read_arguments
 from gcbench.console import FORMATS
 from gcbench.settings.marks import OneOf
 
@@ -54,10 +54,14 @@ class OnClusters(Predict):
     """of forward and backward of that batch, in place of the device's"""
     every: tuple[int, ...] = (1,)
     """steps from one exchange to the next (estimator=local_steps), separated by commas"""
+    delay: int = 0
+    """steps during which such an exchange is under way (estimator.delay)"""
     overlap: bool = False
     """true: the exchange of a bucket hides under the backward pass"""
     device: str = "v100"
     """a name that gcbench predict devices has, or a yaml file"""
+    config_dir: Annotated[str | None, Option()] = None
+    """a folder with your compressor/NAME.yaml"""
 
     def check(self) -> None:
         """Raise ConfigError for two models, and for local steps under a backward pass."""
@@ -69,6 +73,11 @@ class OnClusters(Predict):
         if self.seconds is not None and self.batch_size is None and self.shapes is None:
             raise ConfigError(
                 f"seconds={self.seconds:g}: type batch_size=N too, the batch that takes so long"
+            )
+        if self.delay and self.delay >= min(self.every):
+            raise ConfigError(
+                f"delay={self.delay}: the next exchange begins every={min(self.every)} steps "
+                f"later; type delay={min(self.every) - 1} or less"
             )
         if self.overlap and max(self.every) > 1:
             raise ConfigError(
@@ -90,6 +99,7 @@ gcbench predict pays model=resnet18 compressor=all network=1gbit,10gbit every=1,
 gcbench predict pays target=27 model=gpt_tiny seconds=0.07 batch_size=16 network=1gbit    to a score
 gcbench predict model=resnet18 compressor=none,qsgd every=1,8,32 network=1gbit     local steps
 gcbench predict shapes=mine.yaml compressor=powersgd rank=1,2,4     a model without its code
+gcbench predict --config-dir my_conf compressor=mine,qsgd     a method of your own
 gcbench predict measure outputs device=mine.yaml     a device, from what ran below a folder
 gcbench predict compare outputs/RUN network=1gbit    a run's times beside the prediction
 """

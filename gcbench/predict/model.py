@@ -52,11 +52,13 @@ class Method:
     in_buckets: bool = True  # whether it can be exchanged bucket by bucket
     too_small: bool = False  # whether a tensor has fewer values than its min_size
     every: int = 1  # steps from one exchange to the next (estimator=local_steps)
+    delay: int = 0  # steps during which an exchange is under way (estimator.delay)
 
-    def at_every(self, every: int) -> Method:
-        """Return this method with one exchange in every `every` steps."""
+    def at_every(self, every: int, delay: int = 0) -> Method:
+        """Return this method with one exchange in every `every` steps, during `delay` of them."""
         title = f"{self.title} every={every}" if every > 1 else self.title
-        return replace(self, title=title, every=every)
+        title = f"{title} delay={delay}" if delay else title
+        return replace(self, title=title, every=every, delay=delay)
 
 
 @dataclass(frozen=True)
@@ -126,14 +128,16 @@ def predict(
 ) -> Prediction:
     """Return a step's times; with `overlap`, buckets are exchanged during the backward pass.
 
-    If a method exchanges every H steps, each step is charged 1/H of an exchange. Raises
-    ConfigError if the workers do not fill the nodes.
+    If a method exchanges every H steps, each step is charged 1/H of an exchange, of which its delay
+    hides the computation of as many steps. Raises ConfigError if the workers do not fill the nodes.
     """
     messages = method.messages(workers) if workers > 1 else []
     network = cluster.network(workers)
     exchange = exchange_seconds(messages, network)
     buckets = math.ceil(method.dense_bytes / bucket_bytes) if overlap and method.in_buckets else 1
     codec = codec_seconds(method.codec, messages, network) if workers > 1 else 0.0
+    exposed = exposed_seconds(exchange, compute.backward_seconds, buckets)
+    exposed = max(0.0, exposed - method.delay * compute.seconds)
     return Prediction(
         method=method.title,
         workers=workers,
@@ -141,7 +145,7 @@ def predict(
         compute_seconds=compute.seconds,
         codec_seconds=codec / method.every,
         exchange_seconds=exchange / method.every,
-        exposed_seconds=exposed_seconds(exchange, compute.backward_seconds, buckets) / method.every,
+        exposed_seconds=exposed / method.every,
         sent_bits=sum(m.bits for m in messages) / method.every,
         received_bits=received_bits(messages, network) / method.every,
     )
@@ -179,10 +183,11 @@ def decoded_gradients(messages: Sequence[Message], network: Network) -> int:
     """Return how many gradients' worth of codes a worker decodes.
 
     In a scatter it decodes all workers' codes of its shard and then the means of all shards, which
-    is two; in a gather, one message per worker or node; otherwise, one.
+    is two, and in a ring a chunk at every hop; in a gather, one message per worker or node;
+    otherwise, one.
     """
     kinds = {(m.level, m.collective) for m in messages}
-    if ("all", "all_to_all") in kinds:
+    if kinds & {("all", "all_to_all"), ("all", "ring_hop")}:
         return 2
     if ("between", "all_gather") in kinds:
         return network.nodes

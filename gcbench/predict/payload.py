@@ -52,6 +52,10 @@ class _OneOfMany:
         self._count_down()
         return by_process
 
+    def pass_on(self, message: Tensor) -> Tensor:
+        self._count_down()
+        return message
+
     def exchange_rows(self, rows: list[Tensor], row_bytes: list[int]) -> list[Tensor]:
         self._count_down()
         return rows * self.processes
@@ -72,9 +76,9 @@ class Payload:
     One worker's step is run up to its last collective, without decoding, and the meter counts its
     collectives. It runs on tensors without values, so that a billion of them take no memory. If a
     method's messages take turns, as in ACP-SGD, a step of each turn is run, and the mean is taken.
-    Messages that do not depend on the number of workers are counted once. All-to-alls and gathers
-    of shards are scaled from 16 workers, gathers inside nodes from 16 nodes; sums whose lanes widen
-    with the number of workers are counted for every number.
+    Messages that do not depend on the number of workers are counted once. All-to-alls, the hops of
+    a ring and gathers of shards are scaled from 16 workers, gathers inside nodes from 16 nodes;
+    sums whose lanes widen with the number of workers are counted for every number.
 
     Codes of variable length are those of a normally distributed gradient, as nobody knows the real
     one; in a model of more than 2^22 values, of two parts of each large tensor. `workers_per_node`
@@ -116,7 +120,9 @@ class Payload:
     @cached_property
     def _widens(self) -> bool:
         """Return whether sums take more bits with more workers."""
-        if self._has("all_to_all", "ragged_gather") or not (sums := self._sums(self._few)):
+        if self._has("all_to_all", "ragged_gather", "ring_hop") or not (
+            sums := self._sums(self._few)
+        ):
             return False
         try:
             return sums != self._sums(MANY * self.workers_per_node)
@@ -132,13 +138,14 @@ class Payload:
     def _scaled(self, message: Message, workers: int) -> Message:
         """Return a message between few workers, as it is between `workers`."""
         factor = 1.0
-        if message.collective == "all_to_all":
+        if message.collective in ("all_to_all", "ring_hop"):
             factor = (1 - 1 / workers) / (1 - 1 / self._few)
         elif message.level == "inside" and message.collective == "all_gather":
             factor = (workers // self.workers_per_node - 1) / (FEW - 1)
-        elif message.collective == "all_gather" and self._has("all_to_all"):
+        elif message.collective == "all_gather" and self._has("all_to_all", "ring_hop"):
             factor = self._few / workers
-        return message._replace(bits=message.bits * factor)
+        hops = (workers - 1) / (self._few - 1) if message.collective == "ring_hop" else 1
+        return message._replace(bits=message.bits * factor, number=message.number * hops)
 
     def _count(self, workers: int) -> list[Message]:
         if workers not in self._counted:

@@ -264,7 +264,8 @@ def compare(path: str, network: str | None = None, latency: str | None = None) -
     if "hidden_exchange" in result.seconds and phase_seconds(result, "hidden_exchange"):
         raise ConfigError(
             f"{path}: a part of its exchange passed under the computation (trainer.overlap, "
-            "trainer.double_buffering), and whole exchanges are predicted; type a run without"
+            "trainer.double_buffering, estimator.delay), and whole exchanges are predicted; type a "
+            "run without"
         )
     if not (messages := messages_of(result)):
         raise ConfigError(f"{path}: it has counted no exchange; type a run with one or more steps")

@@ -7,7 +7,14 @@ from collections.abc import Sequence
 from math import log as ln
 from typing import NamedTuple
 
-from gcbench.config import ConfigError, choices_in, compose_overrides, near, resolve
+from gcbench.config import (
+    ConfigError,
+    choices_in,
+    compose_overrides,
+    method_files,
+    near,
+    resolve,
+)
 from gcbench.predict.arguments import OnClusters, Steps
 from gcbench.predict.devices import (
     OTHER,
@@ -25,7 +32,6 @@ from gcbench.predict.subject import (
     flops_of,
     has_timed_samples,
     make_methods,
-    method_names,
     read_shapes,
     refuse_unknown_knobs,
     shapes_of_model,
@@ -84,7 +90,12 @@ def build_scenario(arguments: OnClusters) -> Scenario:
     for choice in names:
         try:
             choices = make_methods(
-                choice, arguments.others, model.shapes, device, arguments.workers_per_node
+                choice,
+                arguments.others,
+                model.shapes,
+                device,
+                arguments.workers_per_node,
+                arguments.config_dir,
             )
             for method in choices:
                 for workers in arguments.workers:
@@ -94,7 +105,7 @@ def build_scenario(arguments: OnClusters) -> Scenario:
             if arguments.compressor != ("all",):
                 raise
             left_out[choice] = str(error)
-    every = [method.at_every(steps) for method in single for steps in arguments.every]
+    every = [method.at_every(h, arguments.delay) for method in single for h in arguments.every]
     dense = next((m for m in every if m.family == "none" and m.every == 1), None)
     return Scenario(
         title=f"{model.name}, {device.title}, {model.compute.batch_size} per worker",
@@ -113,7 +124,7 @@ def build_scenario(arguments: OnClusters) -> Scenario:
 
 def _choose_methods(arguments: OnClusters) -> Sequence[str]:
     """Return the choices of conf/compressor that were asked for."""
-    known = method_names()
+    known = [*method_files(arguments.config_dir)]
     names = known if arguments.compressor == ("all",) else arguments.compressor
     if "all" in names:
         raise ConfigError(
@@ -122,10 +133,10 @@ def _choose_methods(arguments: OnClusters) -> Sequence[str]:
         )
     if unknown := [name for name in names if name not in known]:
         raise ConfigError(
-            f"compressor={unknown[0]}: there is no such method; type all, or some of "
-            f"{', '.join(known)}"
+            f"compressor={unknown[0]}: there is no such method; type "
+            f"{near(unknown[0], known) or 'all, or some of ' + ', '.join(known)}"
         )
-    refuse_unknown_knobs(names, arguments.others)
+    refuse_unknown_knobs(names, arguments.others, arguments.config_dir)
     return names
 
 

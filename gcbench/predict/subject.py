@@ -18,10 +18,9 @@ from gcbench.compressors import Compressor, parts_of
 from gcbench.config import (
     Config,
     ConfigError,
-    choices_in,
     compose_overrides,
     conf_directory,
-    method_keys,
+    find_method,
     read_knobs,
     read_method,
     read_yaml,
@@ -45,7 +44,11 @@ class Facts(NamedTuple):
     samples: int  # in an epoch
 
 
-WORDS = 2_088_628  # in WikiText-2's training text
+TOKENS = {  # in a training text: words, or bytes
+    "wikitext2": 2_088_628,
+    "wikitext2_bytes": 10_797_148,
+    "linux_doc": 37_499_623,
+}
 WINDOW = 30  # words in a sample, unless the model sets a context
 DATASETS = {
     "digits": Facts((1, 8, 8), 10, 1437),
@@ -53,12 +56,15 @@ DATASETS = {
     "cifar10": Facts((3, 32, 32), 10, 50_000),
     "cifar100": Facts((3, 32, 32), 100, 50_000),
     "imagenet": Facts((3, 224, 224), 1000, 1_281_167),
-    "wikitext2": Facts((), 28_869, WORDS // WINDOW),
+    "wikitext2": Facts((), 28_869, TOKENS["wikitext2"] // WINDOW),
+    "wikitext2_bytes": Facts((), 256, TOKENS["wikitext2_bytes"] // WINDOW),
+    "linux_doc": Facts((), 256, TOKENS["linux_doc"] // WINDOW),
     "an4": Facts((64, 40), 34, 4_468),  # segments of 64 frames
 }
 DATASET_OF = {
     **dict.fromkeys(("alexnet", "vgg19", "densenet161", "bn_inception"), "imagenet"),
     **dict.fromkeys(("lstm", "lstm_small", "gpt_small", "gpt_tiny"), "wikitext2"),
+    "gpt_bytes": "wikitext2_bytes",
     "mlp": "digits",
     **dict.fromkeys(("an4_lstm", "an4_lstm_small"), "an4"),
 }
@@ -78,7 +84,7 @@ def facts_of(model: str, dataset: str | None) -> Facts:
             "shapes=FILE"
         )
     facts = DATASETS[name]
-    return facts._replace(samples=WORDS // _window(model)) if name == "wikitext2" else facts
+    return facts._replace(samples=TOKENS[name] // _window(model)) if name in TOKENS else facts
 
 
 def has_timed_samples(model: str, dataset: str) -> bool:
@@ -138,15 +144,13 @@ def read_shapes(path: str) -> OwnModel:
     return build_checked(OwnModel, {"title": Path(path).stem, **node}, f"shapes={path}")
 
 
-def method_names() -> list[str]:
-    return choices_in("compressor")
-
-
-def refuse_unknown_knobs(names: Sequence[str], overrides: Sequence[str]) -> None:
+def refuse_unknown_knobs(
+    names: Sequence[str], overrides: Sequence[str], config_dir: str | None
+) -> None:
     """Raise ConfigError if an override is a knob of none of the methods."""
-    keys = method_keys()
+    keys = {key for name in names for key in find_method(name, config_dir)[1]} if overrides else {}
     for override in overrides:
-        if not any(override.partition("=")[0] in keys[name] for name in names):
+        if override.partition("=")[0] not in keys:
             raise ConfigError(
                 f"{override}: no such key with compressor={','.join(names)}; type gcbench predict "
                 "--help to see the keys, or shapes=FILE for a model of your own"
@@ -154,18 +158,28 @@ def refuse_unknown_knobs(names: Sequence[str], overrides: Sequence[str]) -> None
 
 
 def make_methods(
-    name: str, overrides: Sequence[str], shapes: Shapes, device: Device, workers_per_node: int
+    name: str,
+    overrides: Sequence[str],
+    shapes: Shapes,
+    device: Device,
+    workers_per_node: int,
+    config_dir: str | None = None,
 ) -> list[Method]:
     """Return a method for every combination of the values that were typed for its knobs.
 
     Overrides that are not its knobs are ignored.
     """
-    keys = method_keys()[name]
+    _, keys = find_method(name, config_dir)
     knobs = [override for override in overrides if override.partition("=")[0] in keys]
     every = []
     for combination in product(*map(_values, knobs)):
         title = " ".join([name, *combination])
-        compressor = make_compressor(read_method(name, read_knobs(combination))["compressor"], True)
+        node = (
+            find_method(name, config_dir, combination)[0]
+            if config_dir
+            else read_method(name, read_knobs(combination))["compressor"]
+        )
+        compressor = make_compressor(node, True)
         every.append(make_method(title, name, compressor, shapes, device, workers_per_node))
     return every
 

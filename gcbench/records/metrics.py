@@ -55,6 +55,7 @@ def totals(result: Result) -> dict[str, float]:
     if result.bits_sent and result.bits_wire:
         bits["per_step"] = result.bits_sent.per_step
         bits["ratio"] = result.bits_sent.ratio
+        bits["bf16_ratio"] = result.bits_sent.bf16_ratio
         bits["received_per_step"] = result.bits_wire.per_step
         bits["received_ratio"] = result.bits_wire.ratio
     spent = result.target.model_dump(exclude={"score", "value"}) if result.target else {}

@@ -34,13 +34,15 @@ def count_bits(per_worker: Sequence[float], steps: int, steps_per_epoch: int, de
     """Return the bits of a run from each worker's total; fp32 takes `dense` bits per step."""
     mean = sum(per_worker) / len(per_worker)
     per_step = mean / max(steps, 1)
+    ratio = dense / per_step if per_step else None
     return Bits(
         per_worker=mean,
         per_worker_max=max(per_worker),
         per_step=per_step,
         per_epoch_mib=per_step * steps_per_epoch / BITS_PER_MIB,
         dense_per_step=dense,
-        ratio=dense / per_step if per_step else None,
+        ratio=ratio,
+        bf16_ratio=ratio and ratio / 2,
     )
 
 

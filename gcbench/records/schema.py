@@ -41,6 +41,7 @@ class Bits(Record):
     per_epoch_mib: float
     dense_per_step: float  # what fp32 gradients would take
     ratio: Number  # dense_per_step / per_step; None: nothing was sent
+    bf16_ratio: Number = None  # the same of bf16 gradients, which take half of dense_per_step
 
 
 class BitsBetweenNodes(Record):
@@ -125,9 +126,10 @@ class Resharded(Record):
 class Logged(Record):
     """The place where a logger has put the run's numbers, besides the run's own files."""
 
-    logger: Literal["wandb", "tensorboard", "csv"]
-    id: str | None = None  # of the W&B run, which stays the same when a run is continued
+    logger: Literal["wandb", "trackio", "tensorboard", "csv"]
+    id: str | None = None  # of the W&B or trackio run, the same when a run is continued
     url: str | None = None  # of the W&B run; None: offline
+    project: str | None = None  # of trackio, under which `trackio show` finds the run
     path: str | None = None  # relative to result.json; offline W&B has a folder per start
 
 

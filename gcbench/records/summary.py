@@ -93,6 +93,8 @@ def where_logged(logged: Logged, directory: Path) -> str:
     path = f"{shlex.quote(str(place.parent))}/{place.name}"
     if logged.logger == "wandb":
         return f"W&B: {logged.url}" if logged.url else f"W&B: type wandb sync {path}"
+    if logged.logger == "trackio":
+        return f"trackio: type trackio show --project {shlex.quote(logged.project or '')}"
     if logged.logger == "tensorboard":
         return f"TensorBoard: type tensorboard --logdir {path}"
     return f"metrics in {path}"
@@ -116,7 +118,8 @@ def _facts(result: Result) -> list[tuple[str, str]]:
         amount = f"{mib:,.3f} MiB per worker, {sent.per_step:,.0f} bits per step"
         analytic = result.analytic_ratio
         by_paper = f" ({analytic:.2f}x by its paper's count)" if analytic else ""
-        fewer = amount + _fewer(sent.ratio, "fp32 gradients") + by_paper
+        of_bf16 = f", {sent.bf16_ratio:.4g}x of bf16" if sent.bf16_ratio else ""
+        fewer = amount + _fewer(sent.ratio, "fp32 gradients") + of_bf16 + by_paper
         facts.append(("sent", fewer + _advice_on_more(result, sent)))
     if wire := result.bits_wire:
         # Nobody is there to receive what a single worker sends.

@@ -123,17 +123,28 @@ def start_wandb(config: RunConfig, directory: Path, begun: Begun) -> WandbLogger
         return None
 
 
+def name_of(config: RunConfig) -> str:
+    """Return the name of a run, for loggers that show many of them."""
+    seed = f" seed={config.seed}"
+    return shorten(_label(config), LONGEST_NAME - len(seed), placeholder=" ...") + seed
+
+
+def _label(config: RunConfig) -> str:
+    return label_run(config.as_dict(), _knobs(config))
+
+
+def _knobs(config: RunConfig) -> list[str]:
+    """Return what was typed; what a sweep varies comes first, as a legend cuts names."""
+    swept = os.environ.get(SWEPT, "").split(",")
+    keys = sorted(config.knobs, key=lambda key: key not in swept)
+    return [f"{key}={format_value(config.knobs[key])}" for key in keys]
+
+
 def _describe(config: RunConfig, directory: Path, begun: Begun, own: Any) -> dict[str, Any]:
     """Return what `wandb.init` gets. What was not typed is as in the user's settings of W&B."""
     settings = config.logger
-    # A legend cuts names, so what a sweep varies comes first.
-    swept = os.environ.get(SWEPT, "").split(",")
-    keys = sorted(config.knobs, key=lambda key: key not in swept)
-    knobs = [f"{key}={format_value(config.knobs[key])}" for key in keys]
-    label = label_run(config.as_dict(), knobs)
-    seed = f" seed={config.seed}"
-    name = shorten(label, LONGEST_NAME - len(seed), placeholder=" ...") + seed
-    tags = [*(f"{k}={v}" for k, v in config.choices.items()), *knobs]
+    name = name_of(config)
+    tags = [*(f"{k}={v}" for k, v in config.choices.items()), *_knobs(config)]
     return {
         "id": begun.run_id,
         "resume": own.resume or "allow",
@@ -146,7 +157,7 @@ def _describe(config: RunConfig, directory: Path, begun: Begun, own: Any) -> dic
         ],
         "config": {
             **config.as_dict(),
-            "label": label,
+            "label": _label(config),
             "identity": begun.identity(config),
             "commit": begun.git.commit,
             "paper": (config.experiment or "").partition("/")[0] or None,

@@ -52,6 +52,7 @@ COLUMNS = tuple(
         ("distance", "distance", None, None),
         ("loss", "test loss", None, None),
         ("ratio", "ratio", "x fp32", 1),
+        ("bf16_ratio", "ratio", "x bf16", 1),
         ("received_ratio", "received", "x fp32 all-reduce", 1),
         ("data_mib_per_epoch", "sent", "MiB an epoch", None),
         ("step_milliseconds", "step", "ms", None),
@@ -98,13 +99,14 @@ def list_configurations(runs: Sequence[RecordedRun]) -> TextTable:
                 str(len(done)),
                 _score(done),
                 _mean("ratio", done),
+                _mean("bf16_ratio", done),
                 ", ".join(["done"] * bool(done) + [f"{n} {status}" for status, n in ended.items()])
                 + marks_of(every),
                 max(run.result.finished for run in every)[:10],
             ]
         )
-    headings = ["what", "n", "score", "ratio", "status", "finished"]
-    return TextTable(headings, rows, left=(0, 2, 4, 5), notes=_notes(runs))
+    headings = ["what", "n", "score", "x fp32", "x bf16", "status", "finished"]
+    return TextTable(headings, rows, left=(0, 2, 5, 6), notes=_notes(runs))
 
 
 def _what(run: RecordedRun, overrides: Sequence[str]) -> str:

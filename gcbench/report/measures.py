@@ -55,6 +55,12 @@ def _ratio(result: Result) -> float | None:
     return 32 * result.parameters / result.bits_sent.per_step
 
 
+def _bf16_ratio(result: Result) -> float | None:
+    """Return bf16 bits over sent bits; older results do not have it, but the ratio to fp32."""
+    ratio = _ratio(result)
+    return ratio and ratio / 2
+
+
 def _received_ratio(result: Result) -> float | None:
     """Return the bits received in an fp32 all-reduce over those received; None for one worker."""
     return result.bits_wire.ratio if result.bits_wire else None
@@ -138,6 +144,7 @@ MEASURES = {
     "distance": _score("distance", "Distance to the optimum", lower=True),
     "data_mib_per_epoch": Measure(_data_mib_per_epoch, "Sent by a worker in an epoch (MiB)"),
     "ratio": Measure(_ratio, "Compression ratio, metered (x fp32)"),
+    "bf16_ratio": Measure(_bf16_ratio, "Compression ratio, metered (x bf16)"),
     "received_ratio": Measure(
         _received_ratio, "Compression ratio of what a worker receives (x fp32 all-reduce)"
     ),

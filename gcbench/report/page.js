@@ -30,6 +30,7 @@ const AXES = {
 const COLUMNS = {
   accuracy: "Accuracy, %", top5_accuracy: "Top-5, %", perplexity: "Perplexity",
   distance: "Distance", loss: "Loss", ratio: "Ratio, metered",
+  bf16_ratio: "Ratio to bf16",
   received_ratio: "Ratio, received", analytic_ratio: "Ratio, paper's count",
   total_bits: "Sent, MiB", relative_error: "Relative error", vnmse: "vNMSE", cosine: "Cosine",
   step_milliseconds: "ms per step",

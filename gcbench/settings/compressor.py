@@ -30,8 +30,13 @@ Fraction = Annotated[float, Field(gt=0, le=1)]
 Beta = Annotated[float, Field(ge=0, le=1)]
 BucketScope = Literal["tensor", "gradient"]
 Code = Literal["fixed", "elias_dense", "elias_sparse", "ans"]
-Exchange = Literal["gather", "scatter", "scatter_coded", "sum", "hierarchical"]
+Exchange = Literal["gather", "scatter", "scatter_coded", "ring", "sum", "hierarchical"]
 Rotation = Literal["none", "hadamard"]
+Accumulate = Literal["wire", "fp32"]
+Rounding = Literal["nearest", "stochastic"]
+Plain = Literal["float32", "bfloat16"]
+Format8 = Literal["e4m3", "e5m2"]
+Format6 = Literal["e2m3", "e3m2"]
 NormKind = Literal["linf", "l2"]
 SubtractedUpdate = Literal["own", "aggregated"]
 IndexCode = Literal["int32", "auto"]
@@ -62,6 +67,11 @@ class MethodSettings(Settings):
     bucket_scope: Annotated[BucketScope, Neutral("tensor")]
     """whether buckets restart at every tensor or run through the whole gradient; top_k: whether the
     largest values are those of every tensor or of the whole gradient"""
+    dtype: Plain
+    """type of the values that are sent without loss; bfloat16 rounds gradients first"""
+    format: Format8 | Format6
+    """how many bits of a float are exponent and mantissa: of 8 bits (fp8, mxfp8), or of 6 (mxfp6)
+    [OCP MX, section 5.3]"""
     level_count: Annotated[LevelCount, example(9)]
     """levels in all; 2^K + 1 for orq [ORQ, section 3.1]"""
     per_layer: bool
@@ -71,12 +81,19 @@ class MethodSettings(Settings):
     values, or by an entropy code (on the CPU); all but fixed need exchange=gather [QSGD, section
     3.1; ECQ-SGD, section 3]"""
     exchange: Exchange
-    """how codes are sent: all to all, by shards (means in fp32, or coded too), summed on one grid
-    (not bingrad_b, scaled_sign, onebit, onebit_adam, natural), or between nodes only"""
+    """how codes are sent: all to all, by shards (means in fp32, or coded too), in a ring that codes
+    the sum again at every hop, summed on one grid (not bingrad_b, scaled_sign, onebit,
+    onebit_adam, natural), or between nodes only"""
     rotate: Annotated[Rotation, Neutral("none")]
     """hadamard: gradients are rotated before they are coded, and their mean back, so that large
     values spread over blocks of 4,096; not with align, scatter_coded [Suresh et al. (2017),
     section 3]"""
+    accumulate: Annotated[Accumulate, Neutral("wire")]
+    """where half-precision gradients are added: in the type on the wire, as all-reduces do, or in
+    fp32 by the owners of shards, with one more rounding for the way back"""
+    rounding: Annotated[Rounding, Neutral("nearest")]
+    """how values are rounded to a float format: to the nearest value, or up or down by chance, so
+    that the mean is right"""
     workers_per_node: Annotated[Count | None, example(4)]
     """workers that average in fp32 before nodes exchange codes, with exchange=hierarchical; null:
     all workers of a host, for gcbench.compress and benchmarks"""

@@ -6,16 +6,16 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from gcbench.settings.fields import Count, NonNegative, Positive, Settings, Share, example
+from gcbench.settings.fields import Count, Natural, NonNegative, Positive, Settings, Share, example
 from gcbench.settings.marks import Needs, Neutral
 
 
 class OptimizerSettings(Settings):
     """All keys of conf/optimizer; each file has the subset that its optimizer takes."""
 
-    kind: Literal["sgd", "powersgd", "adam", "adamw", "frozen_adam", "dion"]
-    """torch.optim.SGD, Adam or AdamW, PowerSGD's (momentum after aggregation, x <- x - lr (d + m)),
-    or that of 1-bit Adam or of Dion"""
+    kind: Literal["sgd", "powersgd", "adam", "adamw", "frozen_adam", "dion", "muon"]
+    """torch.optim.SGD, Adam, AdamW or Muon, PowerSGD's (momentum after aggregation, x <- x - lr (d
+    + m)), or that of 1-bit Adam or of Dion"""
     lr: Annotated[Positive, example(0.05)]
     """learning rate before the schedule; of a single worker with schedule.scale_by_workers"""
     momentum: Annotated[Share, example(0.9)]
@@ -27,8 +27,8 @@ class OptimizerSettings(Settings):
     eps: Annotated[Positive, example(1e-08)]
     """added to the root of the second moment"""
     weight_decay: Annotated[NonNegative, example(0.0001)]
-    """share of a weight that is added to its gradient after aggregation (adamw, frozen_adam and
-    dion: times lr, taken off the weight); none on batch normalization"""
+    """share of a weight that is added to its gradient after aggregation (adamw, frozen_adam, dion
+    and muon: times lr, taken off the weight); none on batch normalization"""
     freeze_steps: Annotated[Count, example(100)]
     """steps after which the variance is frozen; with onebit_adam, gradients are sent uncompressed
     in these steps"""
@@ -38,13 +38,20 @@ class OptimizerSettings(Settings):
     bias_correction: Annotated[bool, Neutral(True)]
     """frozen_adam: true: moments are divided by 1 - beta^t, as in Adam; 1-bit Adam and 0/1 Adam
     have none [1-bit Adam, equation 1; 0/1 Adam, algorithm 1]"""
+    adjust_lr_fn: Literal["original", "match_rms_adamw"]
+    """what the rate of an n x m matrix is multiplied by: sqrt(max(1, n / m)) [Jordan et al., 2024],
+    or 0.2 sqrt(max(n, m)), so that rates of AdamW fit [Liu et al., arXiv:2502.16982]"""
+    ns_steps: Annotated[int, Field(ge=1, lt=100, examples=[5])]
+    """steps of Newton-Schulz's iteration, which makes a matrix about orthogonal"""
     groups: Annotated[
         list[dict[str, Any]],
         example([{"match": "bias|norm", "weight_decay": 0}]),
         Neutral([]),
     ]
-    """parameters with options of their own: `match`, a regular expression in their names, lr_scale,
-    and any option of the optimizer; the first match counts"""
+    """parameters with options of their own: `match`, a regular expression in their names, `hidden`,
+    whether they are matrices other than an embedding and the output layer, lr_scale, and any option
+    of the optimizer, or `kind` (or _target_) of another one and its options; the first match
+    counts"""
 
 
 class ScheduleSettings(Settings):
@@ -96,6 +103,14 @@ class EstimatorSettings(Settings):
     fragments: Annotated[Count, example(4)]
     """parts of the model, each exchanged every H steps at an offset of its own [Douillard et al.,
     arXiv:2501.18512]"""
+    pattern: Annotated[Literal["sequential", "strided"], Neutral("sequential")]
+    """fragments of consecutive tensors with about as many values, or layers dealt out in turn
+    [Douillard et al., arXiv:2501.18512, section 2.2]"""
+    delay: Annotated[Natural, example(1), Neutral(0)]
+    """steps tau that workers take while a fragment is exchanged [same, section 2.3]"""
+    mixing: Annotated[Share, example(0.5), Neutral(0.0)]
+    """weight alpha of a worker's own parameters where it takes the shared ones; 0: it takes these
+    [same, section 2.3]"""
     outer_lr: Annotated[Positive, example(0.7)]
     """rate of the outer optimizer, which applies the aggregated differences"""
     outer_momentum: Annotated[Share, example(0.9)]

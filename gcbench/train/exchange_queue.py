@@ -1,21 +1,14 @@
-"""Exchanges in the background, one after the other in a thread.
-
-They run in the order in which they were submitted, over their own process group: all processes
-issue the same collectives there in the same order, so that no messages are mixed up.
-"""
+"""Exchanges of a run in the background, with their time and bits."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import nullcontext
-from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 import torch
 
 from gcbench.comm.collectives import Comm
+from gcbench.comm.side_stream import SideStream
 from gcbench.compressors import (
     Aggregated,
     Grads,
@@ -24,7 +17,7 @@ from gcbench.compressors import (
     refuse_other_update,
 )
 from gcbench.records.clock import Clock, Marks
-from gcbench.train.run import Run
+from gcbench.train.run import ExchangeResult, Progress, Run
 
 
 class FinishedExchange(NamedTuple):
@@ -34,63 +27,37 @@ class FinishedExchange(NamedTuple):
 
 
 class ExchangeQueue:
-    """A thread that aggregates submitted gradients over `comm`, on a GPU in a side stream."""
+    """A side stream that aggregates submitted gradients over `comm`."""
 
     def __init__(self, comm: Comm, clock: Clock, device: torch.device) -> None:
         self._comm = comm
         self._comm.clock = self._clock = clock.side_stream
-        self._device = device
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
-        self._waiting: SimpleQueue[
-            tuple[Future[FinishedExchange], Callable[[], FinishedExchange]]
-        ] = SimpleQueue()
-        self._thread: threading.Thread | None = None
+        self._side = SideStream(device)
 
     def catch_up(self, run: Run) -> None:
         """Copy the run's meter to the queue's. Call it only while the queue is empty."""
         self._comm.meter.load(run.comm.meter.state())
 
     def submit(self, run: Run, grads: Grads, state: State, number: int) -> Future[FinishedExchange]:
-        if self._thread is None:
-            # A daemon, as a failing process must not wait for a collective that others never join.
-            self._thread = threading.Thread(target=self._serve, name="exchange", daemon=True)
-            self._thread.start()
-        ready = torch.cuda.current_stream().record_event() if self._stream else None
-
         def work() -> FinishedExchange:
-            if self._stream and ready:
-                self._stream.wait_event(ready)
             self._clock.lap("compress")
             out = aggregate_in_run(run, grads, state, self._comm, number)
             return FinishedExchange(out, self._clock.stop(), self._comm.meter.state())
 
-        future: Future[FinishedExchange] = Future()
-        self._waiting.put((future, work))
-        return future
+        return self._side.submit(work)
 
     def result(self, future: Future[FinishedExchange], run: Run) -> Aggregated:
         """Wait for an exchange and return its result; its bits and time are added to the run.
 
         Errors of the exchange are raised here.
         """
-        out, marks, meter_state = future.result()
-        if self._stream:
-            current = torch.cuda.current_stream()
-            current.wait_stream(self._stream)
-            for update in out.update.values():
-                update.record_stream(current)
+        out, marks, meter_state = self._side.result(future)
+        for update in out.update.values():
+            if update.is_cuda:
+                update.record_stream(torch.cuda.current_stream())
         run.clock.add_awaited([marks])
         run.comm.meter.load(meter_state)
         return out
-
-    def _serve(self) -> None:
-        with torch.cuda.stream(self._stream) if self._stream else nullcontext():
-            while True:
-                future, work = self._waiting.get()
-                try:
-                    future.set_result(work())
-                except BaseException as error:
-                    future.set_exception(error)
 
 
 def aggregate_in_run(run: Run, grads: Grads, state: State, comm: Comm, number: int) -> Aggregated:
@@ -107,3 +74,24 @@ def aggregate_in_run(run: Run, grads: Grads, state: State, comm: Comm, number: i
     refuse_other_update(out.update, shaped)
     back = {k: out.update[k].view(1, *grads[k].shape[1:]) for k in odd}
     return out._replace(update=out.update | back)
+
+
+def _is_whole(run: Run, grads: Grads) -> bool:
+    return len(grads) == len(run.replica.grads)
+
+
+def state_of(run: Run, progress: Progress, grads: Grads) -> State:
+    """Return the compressor's state of the parameters of these gradients."""
+    return progress.state if _is_whole(run, grads) else progress.state.select(grads.keys())
+
+
+def finish(
+    run: Run, progress: Progress, step: int, grads: Grads, out: Aggregated
+) -> ExchangeResult:
+    """Keep the state that an exchange of step `step` has left, and return its result."""
+    whole = _is_whole(run, grads)
+    progress.state = out.state if whole else progress.state.replace(out.state)
+    progress.first_bad.note_exchange(step, out)
+    exchanged = ExchangeResult.of(out, grads)
+    # A part of the gradient has no bound that would be comparable with those of other steps.
+    return exchanged if whole else exchanged._replace(shannon_bits=None)

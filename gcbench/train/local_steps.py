@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -9,15 +10,15 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from gcbench.compressors import Compressor, Grads, offsets_of, parts_of, sizes_of
+from gcbench.compressors import Compressor, Grads, parts_of, sizes_of
 from gcbench.compressors.base import Sizes
 from gcbench.compressors.onebit_adam import MomentumCoding
 from gcbench.compressors.wrappers import NormClipping
 from gcbench.data import Data
 from gcbench.settings.config import RunConfig
-from gcbench.settings.fields import Checked, Count, Positive, Share
-from gcbench.settings.trainer import TrainerSettings
+from gcbench.settings.fields import Checked, Count, Natural, Positive, Share
 from gcbench.train.estimators import batch_of
+from gcbench.train.fragments import Pattern, cut_fragments, layer_of
 from gcbench.train.replica import Replica
 from gcbench.train.run import Estimator, InnerModel, MakeOptimizer, Optimizers, Progress, Run
 from gcbench.train.schedules import CONSTANT, steps_of_run
@@ -92,19 +93,32 @@ class LocalSteps(InnerSteps, Checked):
     a difference of parameters. With H = 1, eta = 1, mu = 0 and plain SGD of rate a as f, this is
     SGD: x - mean of (x - (x - a g_i)), which rounds differently from x - a (mean of g_i).
 
-    With P fragments, which are groups of consecutive tensors with about equally many values,
-    fragment k (from 0) is exchanged if H divides t - floor(k H / P), by the same three lines for
-    its part of x: as many bits in H steps, but only 1/P of them at a time.
+    Streaming DiLoCo has P fragments. Fragment k (from 0) is sent if H divides t - floor(k H / P):
+    as many bits in H steps, but only 1/P of them at a time. Fragments are groups of consecutive
+    tensors with about equally many values (`pattern=sequential`), or layers dealt out in turn
+    (`strided`). What was sent after step t arrives `delay` = tau steps later; until then workers
+    go on. With alpha = `mixing`, for the fragment's part of all parameters, after step t + tau:
+
+        m <- mu m + d;   x <- x - eta (d + mu m);   x_i <- alpha x_i + (1 - alpha) x
+
+    where d is of the x and x_i of step t. With alpha = 0 the steps of worker i from t to t + tau
+    are lost to it. The paper has tau from 1 on, alpha = 0.5 and strided layers. MuLoCo (Therien,
+    Huang, Defazio, Rish and Belilovsky, "MuLoCo: Muon is a practical inner optimizer for DiLoCo",
+    arXiv:2505.23725) is DiLoCo with Muon as f (`optimizer=muon`).
 
     Sends what the compressor sends for a gradient, once every H steps.
 
-    Differences from the papers: steps after a run's last exchange do not reach x. A fragment is
-    exchanged between two steps, not overlapped with the next ones, and replaces x_i, whereas the
-    streaming paper mixes the two; that paper deals layers out to fragments in turn.
+    Differences from the papers: exchanges that arrive after a run's last step do not reach x, nor
+    do steps after the last exchange. All workers send a fragment in the same step. A layer is the
+    tensors of one module, or of all that have the same first number in their names (`blocks.0`);
+    embedding and output layer count as layers.
     """
 
     every: Count
     fragments: Count = 1
+    pattern: Pattern = "sequential"
+    delay: Natural = 0
+    mixing: Share = 0.0
     outer_lr: Positive = 0.7
     outer_momentum: Share = 0.9
     outer_nesterov: bool = True
@@ -124,11 +138,22 @@ class LocalSteps(InnerSteps, Checked):
         """Raise ValueError where parameters would not be exchanged, or where keys conflict."""
         trainer = config.trainer
         steps = steps_of_run(trainer, data)
-        if steps < self.every:
+        if steps < self.every + self.delay:
             raise ValueError(
                 f"estimator.every={self.every}: the run has {steps} steps, in which not every "
-                f"parameter would be exchanged; type estimator.every={steps} or fewer"
+                f"parameter would be exchanged; type estimator.every={max(1, steps - self.delay)} "
+                "or fewer"
             )
+        self.refuse_method(model, compressor)
+        if self.fragments > 1 and trainer.record_gradients:
+            raise ValueError(
+                f"trainer.record_gradients={trainer.record_gradients}: with "
+                f"estimator.fragments={self.fragments} no step exchanges all tensors; type "
+                "trainer.record_gradients=null, or estimator.fragments=1"
+            )
+
+    def refuse_method(self, model: nn.Module, compressor: Compressor) -> None:
+        """Raise ValueError where the steps contradict one another, the model or the method."""
         refuse_momentum(compressor)
         for part in parts_of(compressor):
             if isinstance(part, NormClipping):
@@ -143,22 +168,26 @@ class LocalSteps(InnerSteps, Checked):
                 f"estimator.outer_momentum={self.outer_momentum:g}: estimator.outer_nesterov=true "
                 "looks ahead along the momentum; type estimator.outer_nesterov=false, too"
             )
-        if self.fragments > 1:
-            self._refuse_fragments(model, compressor, trainer)
-
-    def _refuse_fragments(
-        self, model: nn.Module, compressor: Compressor, trainer: TrainerSettings
-    ) -> None:
         if self.fragments > self.every:
             raise ValueError(
                 f"estimator.fragments={self.fragments}: fragments are exchanged in different steps "
                 f"of estimator.every={self.every}; type estimator.fragments={self.every} or fewer"
             )
-        tensors = sum(p.requires_grad for p in model.parameters())
-        if self.fragments > tensors:
+        if self.delay >= (apart := self.every // self.fragments):
             raise ValueError(
-                f"estimator.fragments={self.fragments}: the model has {tensors} tensors; type "
-                f"estimator.fragments={tensors} or fewer"
+                f"estimator.delay={self.delay}: the next exchange begins {apart} steps later; type "
+                f"estimator.delay={apart - 1} or less"
+            )
+        if self.fragments == 1:
+            return
+        names = [name for name, p in model.named_parameters() if p.requires_grad]
+        strided = self.pattern == "strided"
+        count = len(set(map(layer_of, names))) if strided else len(names)
+        if self.fragments > count:
+            raise ValueError(
+                f"estimator.fragments={self.fragments}: the model has {count} "
+                f"{'layers to deal out' if strided else 'tensors'}; type "
+                f"estimator.fragments={count} or fewer"
             )
         if compressor.properties.scope == "global":
             raise ValueError(
@@ -166,47 +195,40 @@ class LocalSteps(InnerSteps, Checked):
                 "must see all of them at once (its scope is global, see gcbench methods NAME); "
                 "type estimator.fragments=1"
             )
-        if trainer.record_gradients:
-            raise ValueError(
-                f"trainer.record_gradients={trainer.record_gradients}: with "
-                f"estimator.fragments={self.fragments} no step exchanges all tensors; type "
-                "trainer.record_gradients=null, or estimator.fragments=1"
-            )
 
     def build_optimizers(self, replica: Replica, make_optimizer: MakeOptimizer) -> Optimizers:
         """Return the outer optimizer, which applies pseudo-gradients, and the inner ones."""
-        outer = torch.optim.SGD(
-            [{"params": list(replica.parameters.values()), "initial_lr": self.outer_lr}],
+        outer = self.make_outer(replica.parameters)
+        return Optimizers(outer, CONSTANT, self.build_inner(replica, make_optimizer))
+
+    def make_outer(self, shared: Mapping[str, nn.Parameter]) -> torch.optim.Optimizer:
+        """Return the optimizer that applies pseudo-gradients to the shared parameters."""
+        return torch.optim.SGD(
+            [{"params": list(shared.values()), "initial_lr": self.outer_lr}],
             lr=self.outer_lr,
             momentum=self.outer_momentum,
             nesterov=self.outer_nesterov,
             foreach=True,
         )
-        return Optimizers(outer, CONSTANT, self.build_inner(replica, make_optimizer))
 
     def gradients(self, run: Run, progress: Progress) -> Tensor:
         losses = self.backward(run, progress)
         self.step_inner(run, progress, run.replica.grads, self.clip_norm)
         return losses
 
-    @torch.no_grad()
     def due_gradients(self, run: Run, progress: Progress) -> Grads:
         """Return the pseudo-gradients that are due, which overwrite the gradients in their rows."""
         rows = run.replica.grads
-        due = self._due(sizes_of(rows), progress.step + 1)
-        for name in due:
-            for row, inner in zip(rows[name], run.inner, strict=True):
-                row.copy_(run.replica.parameters[name]).sub_(inner.parameters[name])
-        return {name: rows[name] for name in due}
+        due = {name: rows[name] for name in self.due(sizes_of(rows), progress.step + 1)}
+        return subtract_own(due, run.replica.parameters, [own.parameters for own in run.inner])
 
     def messages(self, run: Run) -> list[list[str]]:
-        return cut_fragments(sizes_of(run.replica.grads), self.fragments)
+        return cut_fragments(sizes_of(run.replica.grads), self.fragments, self.pattern)
 
-    @torch.no_grad()
     def end_step(self, run: Run, progress: Progress) -> None:
-        for name in self._due(sizes_of(run.replica.grads), progress.step):
-            for inner in run.inner:
-                inner.parameters[name].copy_(run.replica.parameters[name])
+        arrived = self.due(sizes_of(run.replica.grads), progress.step - self.delay)
+        for inner in run.inner:
+            adopt_shared(arrived, run.replica.parameters, inner.parameters, self.mixing)
 
     def facts(
         self, run: Run, progress: Progress, sent_bits_per_step: float
@@ -220,17 +242,43 @@ class LocalSteps(InnerSteps, Checked):
             "bits_per_exchange": sent / exchanges if exchanges else None,
         }
 
-    def _due(self, sizes: Sizes, step: int) -> list[str]:
+    def due(self, sizes: Sizes, step: int) -> list[str]:
         """Return the names of the parameters that are exchanged at the end of step `step`."""
-        fragment = self._fragment(step)
-        return [] if fragment is None else cut_fragments(sizes, self.fragments)[fragment]
+        fragment = self.due_fragment(step)
+        if fragment is None:
+            return []
+        return cut_fragments(sizes, self.fragments, self.pattern)[fragment]
 
-    def _fragment(self, step: int) -> int | None:
+    def due_fragment(self, step: int) -> int | None:
         """Return the fragment that is exchanged at the end of step `step`, counted from 1."""
-        offsets = (k * self.every // self.fragments for k in range(self.fragments))
-        return next(
-            (k for k, offset in enumerate(offsets) if not (step - offset) % self.every), None
-        )
+        offsets = [k * self.every // self.fragments for k in range(self.fragments)]
+        due = (k for k, offset in enumerate(offsets) if not (step - offset) % self.every)
+        return next(due, None) if step > 0 else None
+
+
+@torch.no_grad()
+def subtract_own(
+    rows: Grads,
+    shared: Mapping[str, nn.Parameter],
+    own: Sequence[Mapping[str, nn.Parameter]],
+) -> Grads:
+    """Return `rows`, which now hold the pseudo-gradients of workers with these parameters."""
+    for name, of_workers in rows.items():
+        for row, parameters in zip(of_workers, own, strict=True):
+            row.copy_(shared[name]).sub_(parameters[name])
+    return rows
+
+
+@torch.no_grad()
+def adopt_shared(
+    names: Sequence[str],
+    shared: Mapping[str, nn.Parameter],
+    own: Mapping[str, nn.Parameter],
+    mixing: float,
+) -> None:
+    """Let a worker go on from the shared values of these parameters, and `mixing` of its own."""
+    for name in names:
+        own[name].copy_(shared[name].lerp(own[name], mixing) if mixing else shared[name])
 
 
 def refuse_momentum(compressor: Compressor) -> None:
@@ -240,16 +288,3 @@ def refuse_momentum(compressor: Compressor) -> None:
             "compressor=onebit_adam codes the optimizer's momentum, which workers have already "
             "applied in their local steps; type compressor=scaled_sign error_feedback=true"
         )
-
-
-def cut_fragments(sizes: Sizes, count: int) -> list[list[str]]:
-    """Return the names, in order, in `count` groups of about equally many values.
-
-    No group is empty.
-    """
-    names, offsets, values = list(sizes), offsets_of(sizes), sum(sizes.values())
-    starts = [0]
-    for k in range(1, count):
-        possible = range(starts[-1] + 1, len(names) - (count - k) + 1)
-        starts.append(min(possible, key=lambda i: abs(count * offsets[names[i]] - k * values)))
-    return [names[i:j] for i, j in zip(starts, [*starts[1:], len(names)], strict=True)]

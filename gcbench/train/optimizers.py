@@ -27,12 +27,11 @@ and AdamW, v keeps changing after the `dense_steps` without compression.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 
 class PowerSGDMomentum(torch.optim.Optimizer):
@@ -221,53 +220,3 @@ class DionOptimizer(torch.optim.Optimizer):
                 m = state["exp_avg"]
                 p.sub_(torch.lerp(p.grad, m, b1).sign_(), alpha=group["lr"])
                 m.lerp_(p.grad, 1 - b2)
-
-
-def options_by_group(optimizer: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the optimizer's options, followed by those of each group, merged over them."""
-    return [dict(optimizer), *({**optimizer, **group} for group in optimizer.get("groups", []))]
-
-
-def _compile(match: str) -> re.Pattern[str]:
-    try:
-        return re.compile(match)
-    except re.error as error:
-        raise ValueError(
-            f"optimizer.groups: match={match} is not a regular expression ({error}); type a part "
-            "of parameters' names, as in match=bias"
-        ) from error
-
-
-def parameter_groups(
-    model: nn.Module, lr: float, groups: Sequence[Mapping[str, Any]]
-) -> list[dict[str, Any]]:
-    """Return the parameters of a model in groups, in the form that torch's optimizers take.
-
-    A parameter has the options of the first of `groups` whose regular expression `match` is found
-    in its name. Its rate is the group's `lr`, or else `lr`, times the group's `lr_scale`.
-    Parameters in no group come first. Batch normalization has no weight decay unless its group sets
-    one. Raises ValueError for an invalid `match` and for a group without parameters.
-    """
-    norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
-    undecayed = {id(p) for m in norms for p in m.parameters()}
-    names = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    patterns = [_compile(group["match"]) for group in groups]
-    parts: dict[tuple[int, bool], list[nn.Parameter]] = {}
-    for name, p in names.items():
-        fitting = (i for i, pattern in enumerate(patterns) if pattern.search(name))
-        parts.setdefault((next(fitting, len(groups)), id(p) in undecayed), []).append(p)
-    for i, group in enumerate(groups):
-        if not {(i, False), (i, True)} & parts.keys():
-            raise ValueError(
-                f"optimizer.groups: match={group['match']} is in no parameter's name that an "
-                f"earlier group has left; type a part of such names as {', '.join([*names][:4])}"
-            )
-    torch_groups = []
-    ungrouped_first = sorted(parts.items(), key=lambda part: part[0][0] < len(groups))
-    for (i, is_undecayed), params in ungrouped_first:
-        options = dict(groups[i]) if i < len(groups) else {}
-        rate = options.pop("lr", lr) * options.pop("lr_scale", 1)
-        options.pop("match", None)
-        decay = {"weight_decay": 0.0} if is_undecayed else {}
-        torch_groups.append({"params": params, "lr": rate, "initial_lr": rate, **decay, **options})
-    return torch_groups

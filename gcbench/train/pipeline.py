@@ -1,4 +1,4 @@
-"""Pipelines, which exchange gradients after a backward pass, during it, or during the next step."""
+"""Pipelines, which exchange gradients after a backward pass or during it, and the choice of one."""
 
 from __future__ import annotations
 
@@ -12,9 +12,18 @@ from torch import Tensor
 from gcbench.comm.collectives import Comm
 from gcbench.compressors import Compressor, Grads, MethodError, merge
 from gcbench.records.clock import Clock
+from gcbench.settings.config import RunConfig
 from gcbench.settings.trainer import TrainerSettings
 from gcbench.train.estimators import SGD
-from gcbench.train.exchange_queue import ExchangeQueue, FinishedExchange, aggregate_in_run
+from gcbench.train.exchange_queue import (
+    ExchangeQueue,
+    FinishedExchange,
+    aggregate_in_run,
+    finish,
+    state_of,
+)
+from gcbench.train.late import UnderLocalSteps, UnderNextStep
+from gcbench.train.local_steps import LocalSteps
 from gcbench.train.replica import Replica
 from gcbench.train.run import Estimator, ExchangeResult, Pipeline, Progress, Run
 
@@ -33,16 +42,10 @@ class AfterBackward(Pipeline):
         if not grads:
             return None
         run.clock.lap("compress")
-        whole = len(grads) == len(run.replica.grads)
-        state = progress.state if whole else progress.state.select(grads.keys())
         number = progress.exchanges // len(run.estimator.messages(run))
-        out = aggregate_in_run(run, grads, state, run.comm, number)
+        out = aggregate_in_run(run, grads, state_of(run, progress, grads), run.comm, number)
         progress.exchanges += 1
-        progress.state = out.state if whole else progress.state.replace(out.state)
-        progress.first_bad.note_exchange(progress.step, out)
-        exchanged = ExchangeResult.of(out, grads)
-        # A part of the gradient has no bound that would be comparable with those of other steps.
-        return exchanged if whole else exchanged._replace(shannon_bits=None)
+        return finish(run, progress, progress.step, grads, out)
 
     def messages(self, run: Run) -> list[list[str]]:
         return run.estimator.messages(run)
@@ -161,52 +164,10 @@ class ByTrial(Pipeline):
         self._began = now
 
 
-class UnderNextStep(Pipeline):
-    """The pipeline of `trainer.double_buffering`: a step's exchange runs during the next step.
-
-        x_{t+1} = x_t - lr_t update(g_{t-1}),   x_1 = x_0
-
-    Every update comes one step late (the delay of Zinkevich, Smola, Langford, "Slow Learners are
-    Fast", NIPS 2009), whatever the method; the last gradient is exchanged, but comes too late to be
-    applied.
-    """
-
-    def __init__(self, queue: ExchangeQueue) -> None:
-        self._queue = queue
-        self._under_way: tuple[Future[FinishedExchange], Grads] | None = None
-
-    def gradients(self, run: Run, progress: Progress) -> Tensor:
-        run.replica.swap_rows()
-        return run.estimator.gradients(run, progress)
-
-    def exchange(self, run: Run, progress: Progress) -> ExchangeResult | None:
-        run.clock.lap("await")
-        self.settle(run, progress)
-        late, progress.late = progress.late, None
-        self._queue.catch_up(run)
-        self._under_way = (
-            self._queue.submit(run, run.replica.grads, progress.state, progress.exchanges),
-            run.replica.grads,
-        )
-        progress.exchanges += 1
-        return late
-
-    def settle(self, run: Run, progress: Progress) -> None:
-        if self._under_way is None:
-            return
-        future, grads = self._under_way
-        out = self._queue.result(future, run)
-        self._under_way, progress.state = None, out.state
-        progress.first_bad.note_exchange(progress.step - 1, out)  # exchange of the step before
-        progress.late = ExchangeResult.of(out, grads)
-
-    def messages(self, run: Run) -> list[list[str]]:
-        return [list(run.replica.grads)]
-
-
-def exchanges_in_background(trainer: TrainerSettings) -> bool:
+def exchanges_in_background(config: RunConfig) -> bool:
     """Return whether exchanges run in the background, and so need their own `Comm`."""
-    return bool(trainer.overlap or trainer.double_buffering)
+    trainer = config.trainer
+    return bool(trainer.overlap or trainer.double_buffering or config.estimator.get("delay"))
 
 
 def make_pipeline(
@@ -214,6 +175,7 @@ def make_pipeline(
     replica: Replica,
     clock: Clock,
     side_comm: Comm | None,
+    estimator: Estimator,
     may_overlap: bool,
 ) -> Pipeline:
     """Return the pipeline that the settings ask for.
@@ -224,6 +186,8 @@ def make_pipeline(
     if side_comm is None:
         return AfterBackward()
     queue = ExchangeQueue(side_comm, clock, replica.device)
+    if isinstance(estimator, LocalSteps) and estimator.delay:
+        return UnderLocalSteps(queue, estimator)
     if settings.double_buffering:
         return UnderNextStep(queue)
     if not may_overlap:

@@ -14,7 +14,7 @@ from gcbench.data import Data
 from gcbench.settings.config import RunConfig
 from gcbench.settings.fields import Checked, Count, NonNegative
 from gcbench.train.estimators import EveryStep, batch_of
-from gcbench.train.optimizers import options_by_group
+from gcbench.train.groups import options_by_group
 from gcbench.train.replica import is_recurrent
 from gcbench.train.run import Progress, Run
 

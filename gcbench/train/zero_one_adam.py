@@ -14,6 +14,7 @@ from gcbench.compressors.wrappers import NormClipping
 from gcbench.data import Data
 from gcbench.settings.config import RunConfig
 from gcbench.settings.fields import Checked, Count
+from gcbench.train.groups import options_by_group
 from gcbench.train.local_steps import InnerSteps, refuse_momentum
 from gcbench.train.optimizers import FrozenAdam
 from gcbench.train.replica import Replica
@@ -79,13 +80,13 @@ class ZeroOneAdam(InnerSteps, Checked):
         self, model: nn.Module, data: Data, compressor: Compressor, config: RunConfig
     ) -> None:
         """Raise ValueError for another optimizer, a coded momentum, or norm clipping."""
-        optimizer = config.optimizer
-        if optimizer.get("kind") != "frozen_adam":
-            raise ValueError(
-                f"optimizer={optimizer.get('kind') or optimizer['_target_']}: estimator="
-                "zero_one_adam needs an optimizer with a frozen variance; type "
-                "optimizer=frozen_adam"
-            )
+        for options in options_by_group(config.optimizer):
+            if options.get("kind") != "frozen_adam":
+                raise ValueError(
+                    f"optimizer={options.get('kind') or options['_target_']}: estimator="
+                    "zero_one_adam needs an optimizer with a frozen variance; type "
+                    "optimizer=frozen_adam"
+                )
         refuse_momentum(compressor)
         for part in parts_of(compressor):
             if isinstance(part, NormClipping):

@@ -133,7 +133,7 @@ def observe_step(compressor: Compressor, shapes: Mapping[str, tuple[int, ...]]) 
             watch = _Watch()
             try:
                 with watch, run_kernels_by(watch.run_kernel):
-                    hook._exchange(arrived, None)
+                    hook.finish([hook.take(arrived)], None, None)
             except (DataDependentOutputException, DynamicOutputShapeException, RuntimeError):
                 if not watch.step.host_reads:
                     raise
@@ -156,6 +156,7 @@ class _Ddp(nn.Module):
 
     parameters_to_ignore: Collection[str] = ()
     _has_rebuilt_buckets = True
+    find_unused_parameters = static_graph = False
 
     def __init__(self, module: nn.Module, process_group: dist.ProcessGroup) -> None:
         super().__init__()

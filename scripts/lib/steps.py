@@ -161,10 +161,11 @@ def fp16_hook(ddp: DistributedDataParallel) -> None:
 def compressed() -> dict[str, dict[str, Any]]:
     """Return contenders whose gradients are exchanged by gcbench.compress."""
     return {
-        " ".join([f"compress {name}", *(f"{key}={value}" for key, value in knobs.items())]): {
-            "hook": partial(gcbench.compress, compressor=name, **knobs)
+        " ".join([f"compress {name}", *(f"{key}={value}" for key, value in typed.items())]): {
+            "hook": partial(gcbench.compress, compressor=name, **typed)
         }
         for name, knobs in COMPRESSED.items()
+        for typed in (knobs, {**knobs, "overlap": True})
     }
 
 

@@ -178,6 +178,7 @@ def test_what_a_worker_receives_is_what_was_counted_by_hand() -> None:
             "gather": others * (4 * n + 32),
             "scatter": others * (shard + 32 * n // workers),
             "scatter_coded": others * (shard + shard),
+            "ring": others * shard + others * shard,  # a hop at a time, and the last code to all
             "sum": ring * (lanes + 32),
         }
         codec = QSGD(7, bucket_size=n)

@@ -32,6 +32,11 @@ ELSEWHERE = {
     "atomo": "atomo::test_drawing_until_two_are_kept_is_biased_and_drawing_once_is_not",
     "dgc": "dgc::test_updates_and_memories_are_those_of_the_algorithm",
     "dion": "dion::test_updates_and_momenta_are_those_of_the_algorithm",
+    "exponents": "exponents::test_every_float_arrives_as_it_was_sent",
+    **dict.fromkeys(
+        ("fp8", "mxfp8", "mxfp6", "mxfp4", "nvfp4"),
+        "block_formats::test_every_value_is_the_nearest_of_its_format",
+    ),
     "eden": "eden::test_messages_and_values_are_those_of_the_equations",
     "global_randk": "global_randk::test_drawn_values_are_quantized_as_they_are_alone",
     "global_randk_multiscale": "global_randk::test_drawn_values_are_quantized_as_they_are_alone",

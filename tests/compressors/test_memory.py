@@ -24,6 +24,8 @@ MORE = {
     **dict.fromkeys(("qsgd", "qsgd_by_kind", "loco", "ecqsgd"), 1.7),  # five messages of 4 bits
     "natural": 1.9,  # three messages of 9 bits
     **dict.fromkeys(("fp16", "bf16"), 2.1),
+    **dict.fromkeys(("fp8", "mxfp8", "mxfp4", "nvfp4"), 2.1),  # a byte a value before packing
+    "mxfp6": 2.8,
     **dict.fromkeys(("acpsgd", "powersgd", "orq"), 2.1),
     **dict.fromkeys(("terngrad", "global_randk", "global_randk_multiscale"), 2.3),
     "eden": 2.7,  # rotated values of a message, the update, and five messages of 4 bits

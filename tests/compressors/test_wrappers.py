@@ -19,13 +19,12 @@ from gcbench.comm.collectives import Comm
 from gcbench.compressors import Aggregated, Compressor, Grads, State, build, flatten
 from gcbench.compressors.bingrad import BinGradB
 from gcbench.compressors.by_kind import ByKind
-from gcbench.compressors.dense import Dense
+from gcbench.compressors.dense import Cast, Dense
 from gcbench.compressors.ef21 import EF21
 from gcbench.compressors.exchange import GatherExchange
 from gcbench.compressors.loco import LoCo
 from gcbench.compressors.matrices import SmallTensorsWhole, StacksOfMatrices
 from gcbench.compressors.onebit_adam import MomentumCoding
-from gcbench.compressors.other_exchanges import Cast
 from gcbench.compressors.powersgd import PowerSGD
 from gcbench.compressors.qsgd import QSGD
 from gcbench.compressors.wrappers import (
@@ -398,7 +397,7 @@ def test_what_is_coded_without_loss_has_no_error_in_any_wrapper() -> None:
 
 def test_an_exchange_between_nodes_and_methods_by_kind_have_no_error_of_their_own() -> None:
     grads = gradients(range(4), 0)
-    nodes = build(Cast(torch.float32), exchange="hierarchical", workers_per_node=2)
+    nodes = build(Cast("float32"), exchange="hierarchical", workers_per_node=2)
     kinds = ByKind(build(Dense(), clip_sigma=1.0), build(Dense(), clip_sigma=2.0))
     for compressor in (nodes, kinds):
         assert error_of(aggregate(compressor, grads), grads) < 1e-6

@@ -22,7 +22,8 @@ from gcbench.data.vision import cifar10, cifar100, mnist
 
 @pytest.fixture
 def offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(self: object) -> NoReturn:
+    def fail(self: datasets.CIFAR10 | datasets.MNIST) -> NoReturn:
+        Path(getattr(self, "raw_folder", self.root)).mkdir(parents=True, exist_ok=True)
         raise URLError("no route\nto host")
 
     monkeypatch.setattr(datasets.CIFAR10, "download", fail)
@@ -44,7 +45,8 @@ def test_missing_files_are_explained(
 ) -> None:
     says = rf"no files under .*no route to host.*put {folder}/ there.*data\.root"
     with pytest.raises(ValueError, match=says):
-        factory(str(tmp_path))
+        factory(str(tmp_path / "new" / "data"))
+    assert list(tmp_path.iterdir()) == []  # the folders of a failed download are gone
 
 
 def test_nothing_is_fetched_unless_allowed(tmp_path: Path) -> None:

@@ -293,6 +293,28 @@ def test_a_run_whose_terminal_is_closed_leaves_a_checkpoint(tmp_path: Path, laun
     assert any(tmp_path.glob("outputs/*/checkpoints/step-*/manifest.json"))
 
 
+def test_a_terminal_shows_what_a_run_waits_for(tmp_path: Path) -> None:
+    """And the output that a pipe gets too, to its last line, as the process ends at once."""
+    seen, terminal = os.openpty()
+    typed = ["trainer.workers=2", "trainer.max_steps=2", "logger=none"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "gcbench", QUICK[0], *typed],
+        cwd=tmp_path,
+        env=ENVIRONMENT,
+        stdout=terminal,
+        stderr=terminal,
+    ) as run:
+        os.close(terminal)
+        screen = b""
+        with suppress(OSError):  # how a terminal says that nobody writes there any more
+            while block := os.read(seen, 1 << 16):
+                screen += block
+    os.close(seen)
+    assert run.returncode == 0, screen
+    places = [screen.index(text) for text in (b"importing PyTorch", b"starting 2 processes")]
+    assert places == sorted(places) and b"files in" in screen[places[-1] :]
+
+
 def test_a_finished_run_is_found_again_and_rerun_loses_nothing(tmp_path: Path) -> None:
     overrides = [*QUICK, "trainer.max_steps=2", "trainer.launcher=virtual"]
     assert run_copy(tmp_path, *overrides).returncode == 0

@@ -32,6 +32,8 @@ def test_help_is_a_screen_and_names_every_subcommand(
     assert status == 0 and screen == typed("-h")[1]
     lines = screen.splitlines()
     assert len(lines) < 40 and max(map(len, lines)) <= 80
+    for name in {*cli.SUBCOMMANDS} - {"bench"}:  # whose screen is Hydra's keys
+        assert max(map(len, typed(name, "--help")[1].splitlines())) <= 80, name
     monkeypatch.setenv("COLUMNS", "200")
     whole = typed("--help", "all")[1]
     for text in (typed("--help")[1], whole):

@@ -24,6 +24,16 @@ def test_size() -> None:
     assert sizes == [5_752_320, 5_752_320 + 12 * 256**2 + 13 * 256]
 
 
+def test_initial_weights_of_every_width_make_outputs_of_one_size() -> None:
+    """Without a given deviation, models of all widths begin alike; GPT-2's fits its own width."""
+    for width in (16, 64, 256):
+        spread = {
+            std: small(width=width, std=std).blocks[0].qkv.weight.std() for std in (None, 0.02)
+        }
+        assert spread[None].item() == pytest.approx(0.5 / width**0.5, rel=0.05)
+        assert spread[0.02].item() == pytest.approx(0.02, rel=0.05)
+
+
 def test_later_words_change_nothing_before_them() -> None:
     model, tokens = small().eval(), torch.randint(50, (3, 8))
     changed = tokens.clone()

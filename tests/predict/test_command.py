@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import outside
 import pytest
 import yaml
 from results import CONFIG, plain_result
@@ -65,6 +66,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["measure", "."], "measure: type folders"),
         (["measure", ".", "device=mine"], "read from a yaml file; type device=mine.yaml"),
         (["every=0"], "every=0: type a whole number of at least 1, as in every=1"),
+        (["every=1,8", "delay=1"], "delay=1: the next exchange begins every=1 steps later"),
         (["every=1,8", "overlap=true"], "backward pass; type overlap=false, or every=1"),
         (["pays", "workers=1"], "workers=1: one worker exchanges nothing; type workers=2,4,8,16"),
         (["pays", "workers=1,2"], "workers=1,2: one worker exchanges nothing; type workers=2"),
@@ -222,7 +224,7 @@ def test_all_methods_on_several_networks(
     node["codecs"] = {k: node["codecs"][k] for k in ("none", "powersgd", "top_k")}
     Path("few.yaml").write_text(yaml.safe_dump(node))
     known = ["none", "powersgd", "qsgd", "top_k"]
-    monkeypatch.setattr("gcbench.predict.scenario.method_names", lambda: known)
+    monkeypatch.setattr("gcbench.predict.scenario.method_files", lambda _: known)
     typed = ["shapes=mine.yaml", "device=few.yaml", "network=100mbit,10gbit", "workers=2,8"]
     predict_steps(["pays", *typed, "compressor=all", "every=1,8"])
     text = capsys.readouterr().out
@@ -240,7 +242,8 @@ def test_all_methods_on_several_networks(
 def test_a_method_that_cannot_run_so_is_left_out_with_its_reason(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("gcbench.predict.scenario.method_names", lambda: ["none", "qsgd", "top_k"])
+    known = ["none", "qsgd", "top_k"]
+    monkeypatch.setattr("gcbench.predict.scenario.method_files", lambda _: known)
     typed = ["pays", "shapes=mine.yaml", "device=cpu", "network=1gbit", "workers=2", "code=elias"]
     predict_steps([*typed, "compressor=all"])
     text = " ".join(capsys.readouterr().out.split())
@@ -286,6 +289,21 @@ def test_a_device_without_codecs_has_none_to_type(here: Path) -> None:
 def test_a_model_of_ones_own_is_predicted_by_its_shapes(typed: str) -> None:
     with pytest.raises(ConfigError, match="or shapes=FILE for a model of your own"):
         predict_steps([typed])
+
+
+def test_a_method_of_ones_own_is_predicted(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = Path(outside.__file__).parent / "outside_conf"
+    typed = ["shapes=mine.yaml", "workers=4", "compressor=powers,none", "format=csv"]
+    with pytest.raises(ConfigError, match="compressor=powers: there is no such method; type pow"):
+        predict_steps(typed)
+    predict_steps([*typed, f"--config-dir={folder}", "min_size=0"])
+    rows = {row["method"]: row for row in csv.DictReader(capsys.readouterr().out.splitlines())}
+    dense, powers = (float(rows[name]["MB sent"]) for name in ("none", "powers min_size=0"))
+    assert powers == pytest.approx(dense * 9 / 32, rel=0.02)
+    with pytest.raises(ConfigError, match="bits=4: no such key with compressor=powers,none"):
+        predict_steps([*typed, f"--config-dir={folder}", "bits=4"])
 
 
 def test_a_device_file_is_not_written_over(here: Path) -> None:

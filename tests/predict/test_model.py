@@ -88,6 +88,10 @@ def test_a_step_has_a_part_of_an_exchange() -> None:
     assert seldom.codec_seconds == once.codec_seconds / 8
     assert seldom.sent_bits == once.sent_bits / 8
     assert seldom.compute_seconds == once.compute_seconds
+    late = predict(method.at_every(8, delay=1), 4, CLUSTER, COMPUTE._replace(seconds=1e-3))
+    assert late.method == "quick every=8 delay=1"
+    assert late.exposed_seconds == pytest.approx(seldom.exposed_seconds - 1e-3 / 8)
+    assert predict(method.at_every(8, delay=1), 4, CLUSTER, COMPUTE).exposed_seconds == 0
 
 
 def test_overlap_needs_several_buckets_and_a_method_that_takes_them() -> None:

@@ -59,6 +59,8 @@ def sent(overrides: list[str], workers: int) -> dict[tuple[str, str], float]:
         (["compressor=maxnorm"], 8, 0),
         (["compressor=qsgd", "exchange=scatter"], 4, SCATTERED),
         (["compressor=qsgd", "exchange=scatter_coded"], 32, SCATTERED),
+        (["compressor=nvfp4", "exchange=ring"], 32, SCATTERED),
+        (["compressor=bf16", "accumulate=fp32"], 32, SCATTERED),
         (["compressor=qsgd", "exchange=hierarchical", "workers_per_node=2"], 8, 1e-4),
     ],
 )

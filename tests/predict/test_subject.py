@@ -22,6 +22,8 @@ REAL = [
     ("wikitext2", ["model=lstm", "model.vocabulary=28869"]),
     ("wikitext2", ["model=gpt_tiny", "model.vocabulary=28869"]),
     ("an4", ["model=an4_lstm"]),
+    ("wikitext2_bytes", ["model=gpt_bytes"]),
+    ("linux_doc", ["model=gpt_bytes"]),
 ]
 
 

@@ -389,9 +389,7 @@ def test_a_table_gives_files_and_says_which_rows_are_missing(here: Path) -> None
         for y in ("accuracy", "relative_error")
         for x in ("epoch", "seconds")
     ]
-    assert lines == [
-        str(here / "figures" / f"{name}.{kind}") for name in names for kind in ("svg", "png")
-    ]
+    assert lines == [f"{here / 'figures' / name}.svg .png" for name in names]
     first = {path: path.read_bytes() for path in (here / "figures").rglob("*.*")}
     draw("small/figure", runs, here / "figures")
     assert all(path.read_bytes() == content for path, content in first.items())
@@ -434,7 +432,7 @@ def test_which_method_compares_only_what_was_given_the_same(here: Path) -> None:
     assert [len(part.series) for part in workloads.values()] == [1, 1]
     (whole,) = [part for workload, part in workloads.items() if workload.length != "1 epoch"]
     assert whole.notes == ["Not drawn: powersgd (diverged, seed 1)."]
-    assert draw("which_method", runs[:3], here)[0] == str(here / "which_method.svg")
+    assert draw("which_method", runs[:3], here)[0] == f"{here / 'which_method.svg'} .png"
 
 
 def test_scores_of_validation_are_called_so_and_share_no_panel_with_those_of_the_test() -> None:

@@ -11,13 +11,13 @@ import pytest
 from gcbench.config import ConfigError
 from gcbench.papers.figures import figures_of_table
 from gcbench.papers.study_figures import (
-    draw_decode_scaling,
     draw_ecq_stability,
     draw_histograms,
     draw_layers,
     draw_predicted_throughput,
     draw_quantizer_bounds,
 )
+from gcbench.papers.study_lines import draw_decode_scaling, draw_wire_error
 from gcbench.papers.tables import Table, TableFigure, TableRow
 
 SETTINGS = {"model": "resnet20", "dataset": "cifar10", "clip_sigma": 2.5}
@@ -153,3 +153,19 @@ def test_layers_have_bits_a_value_and_errors() -> None:
         figure.axes[1].get_xticklabels()[1].get_text() == "bias"
         and figure.axes[0].get_ylabel() == "Sent (bits per value)"
     )
+
+
+def test_wires_are_drawn_over_workers_by_what_is_on_them() -> None:
+    methods = ("bf16", "bf16 accumulate=fp32", "mxfp8 exchange=ring")
+    rows = [
+        {"row": f"{m}, W={w}", "method": m, "workers": w, "vnmse": w * 1e-6}
+        for m in methods
+        for w in (2, 4)
+    ]
+    figure = draw_wire_error({"settings": {}, "rows": rows})
+    assert figure is not None
+    halves, coded = figure.axes
+    assert [line.get_label() for line in halves.lines] == ["bf16", "bf16 accumulate=fp32"]
+    assert [list(line.get_ydata()) for line in coded.lines] == [[2e-6, 4e-6]]
+    assert len({line.get_linestyle() for line in halves.lines}) == 2
+    assert len(figure.legends[0].get_texts()) == 3

@@ -23,6 +23,7 @@ from gcbench.papers.studies.quantizers import (
     ZeroCodes,
 )
 from gcbench.papers.studies.study import Study
+from gcbench.papers.studies.wires import WireError
 
 Rows = Mapping[str, dict[str, Any]]
 
@@ -41,6 +42,22 @@ def test_communication_times_of_the_papers_networks() -> None:
         assert round(row["parameters"], 1) == row["printed_parameters"]
         for found in (row["communication_milliseconds"], row["milliseconds_of_printed_parameters"]):
             assert (abs(found - printed[name]) < 1) == (name != "GoogLeNet")
+
+
+def test_sums_on_a_wire_lose_more_with_workers_and_those_in_fp32_do_not() -> None:
+    methods = (
+        "bf16",
+        "bf16 accumulate=fp32",
+        "mxfp8 exchange=ring",
+        "mxfp8 exchange=scatter_coded",
+    )
+    found = rows(WireError(methods=methods, workers=(4, 64), values=2**12))
+    errors = {method: [found[f"{method}, W={w}"]["vnmse"] for w in (4, 64)] for method in methods}
+    assert errors["bf16"][1] > 5 * errors["bf16"][0]
+    assert errors["mxfp8 exchange=ring"][1] > 5 * errors["mxfp8 exchange=ring"][0]
+    for method in ("bf16 accumulate=fp32", "mxfp8 exchange=scatter_coded"):
+        assert errors[method][1] < errors[method][0]
+    assert {round(row["bits"], 2) for row in found.values()} == {8.25, 16}
 
 
 def test_bounds_hold_and_are_nearly_met() -> None:
@@ -197,7 +214,9 @@ def test_rotated_levels_err_the_same_for_all_laws_and_gradients(recorded: str) -
     laws = ["normal", "Laplace", "Student t(3)", "recorded gradients"]
     eden = [found[f"eden bits=2, {law}"] for law in laws]
     assert [row["vnmse"] for row in eden[:3]] == pytest.approx([0.133] * 3, rel=0.05)
-    assert 0.1 < eden[3]["vnmse"] < 0.14, "zeros that fill up short tensors take a part of the error"
+    assert 0.1 < eden[3]["vnmse"] < 0.14, (
+        "zeros that fill up short tensors take a part of the error"
+    )
     assert all(2 < row["bits_per_value"] < 2.2 for row in eden)
     qsgd = [found[f"qsgd min_size=0 bits=2 bucket_size=64, {law}"]["vnmse"] for law in laws]
     assert 0.9 < qsgd[0] < qsgd[1] < qsgd[2]

@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 import gcbench
-from gcbench.comm.ddp import Arrived
+from gcbench.library.ddp import DdpCompression
 
 
 def add_up_micro_batches(
@@ -111,13 +111,14 @@ def copies_of_updates(process: Process) -> list[tuple[int, int]]:
     """
     ddp = DistributedDataParallel(Net())
     compression = gcbench.compress(ddp, "powersgd")
-    exchange, copies = compression._hook.on_gradients, []  # type: ignore[attr-defined]
+    assert isinstance(compression, DdpCompression)
+    finish, copies = compression.finish, []
 
-    def count(new: Arrived, earlier: Sequence[Tensor]) -> None:
-        copies.append((len(earlier), len(compression._hook._watching)))  # type: ignore[attr-defined]
-        exchange(new, earlier)
+    def count(taken: Sequence[Any], earlier: Sequence[Tensor], used: Any) -> None:
+        copies.append((len(earlier), len(compression._hook._watching)))
+        finish(taken, earlier, used)
 
-    compression._hook.on_gradients = count  # type: ignore[attr-defined]
+    compression.finish = count  # type: ignore[method-assign]
     for set_to_none in (True, True, True, True, False, None):
         if set_to_none is not None:
             ddp.zero_grad(set_to_none)

@@ -124,32 +124,25 @@ def train_beside_plain(
     return whole(ours.model), whole(plain)
 
 
-def update_and_that_of_exchange(
-    process: Process, between: bool, seed: int
-) -> list[tuple[Tensor, Tensor]]:
+def update_and_that_of_exchange(process: Process, seed: int) -> list[tuple[Tensor, Tensor]]:
     """Return for every layer this shard's update, and the update of gcbench's own exchange.
 
     Shards are multiples of eight values, so that exchange=scatter pads none.
     """
-    plain, ours = Sharded(between), Sharded(between)
+    plain, ours = Sharded(), Sharded()
     ours.compress(build(QSGD(3, bucket_size=64)), seed=seed)
     flat: list[Tensor] = []
     for part in (plain.model[0], plain.model[2]):
-        if between:
-            part.set_all_reduce_hook(lambda gradient: flat.append(gradient.clone()))
-        else:
-            part.set_custom_reduce_scatter(Recorder(flat))
+        part.set_custom_reduce_scatter(Recorder(flat))
     plain.backward(process.rank, 0)
     flat.reverse()  # the last layer's gradient came first
-    exchange = build(QSGD(3, bucket_size=64), exchange="gather" if between else "scatter")
+    exchange = build(QSGD(3, bucket_size=64), exchange="scatter")
     pairs = []
-    shard_index = ours.mesh["gpu"].get_local_rank()
     for i, update in enumerate(ours.backward(process.rank, 0)):
-        rows = gather(flat[i], ours.replicas)
-        unit = mix(seed, 1 + i, shard_index if between else 0)
+        rows = gather(flat[i])
+        unit = mix(seed, 1 + i, 0)
         out = aggregate(exchange, {"gradient": rows}, seed=unit, comm=Comm(len(rows)))
-        expected = out.update["gradient"][0]
-        pairs.append((update, expected if between else expected.chunk(len(rows))[shard_index]))
+        pairs.append((update, out.update["gradient"][0].chunk(len(rows))[process.rank]))
     return pairs
 
 
@@ -228,7 +221,8 @@ def add_up(
     residuals = []
     for layer in GROUPS[1:]:
         (state, *_) = compression.state_dict()["states"][layer]
-        mean = gather(state[1][layer][0], ours.replicas).mean(0)
+        flat = torch.cat([x.flatten() for x in state[1].values()])  # of a group or its parameters
+        mean = gather(flat, ours.replicas).mean(0)
         at = ours.mesh["gpu"].get_local_rank()
         residuals.append(mean if between else mean.chunk(dist.get_world_size())[at])
     return list(zip(updates, means, residuals, strict=True))
@@ -351,13 +345,12 @@ def warnings_of_groups(process: Process) -> list[list[str]]:
 
 def refusal(process: Process, case: str) -> str:
     """Return the error message of `compress`, or of a backward pass after it."""
-    between = case in ("low rank between", "overlap", "hierarchical", "drawn")
+    between = case in ("overlap", "hierarchical", "clipped")
     half = MixedPrecisionPolicy(reduce_dtype=torch.float16)
     ours = Sharded(between, half if case == "fp16" else None)
     replicas = ours.replicas
     name, knobs = {
         "low rank": ("powersgd", {"rank": 2}),
-        "low rank between": ("powersgd", {}),
         "drawn": ("global_randk", {}),
         "summed": ("maxnorm", {}),
         "ragged": ("qsgd", {"code": "elias_dense"}),

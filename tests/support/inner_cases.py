@@ -15,6 +15,7 @@ from gcbench.launch.meeting import Connections
 from gcbench.launch.plan import Machine, make_plan
 from gcbench.launch.worker import build_run
 from gcbench.train.loop import train_step
+from gcbench.train.pipeline import exchanges_in_background
 from gcbench.train.run import Progress, Run
 
 W = 4
@@ -26,7 +27,9 @@ N = 64 * 16 + 16 + 16 * 10 + 10  # number of that model's parameters
 def virtual_run(folder: Path, *overrides: str) -> tuple[Run, Progress]:
     """Return a run of virtual workers that has not begun."""
     config = config_of(*SMALL, "trainer.launcher=virtual", *overrides)
-    joined = Connections(Comm(config.trainer.gpus), None, LocalControl(), torch.device("cpu"))
+    workers = config.trainer.gpus
+    beside = Comm(workers) if exchanges_in_background(config) else None
+    joined = Connections(Comm(workers), beside, LocalControl(), torch.device("cpu"))
     plan, data = make_plan(config, Machine.detect()), make_data(config)
     built = build_run(config, plan, joined, data, folder)
     return built, Progress.start(built)

@@ -34,6 +34,20 @@ def wire_bits_over_gloo(
     return seen
 
 
+def means_of_halves(process: Process, workers: int, sizes: list[int]) -> list[torch.Tensor]:
+    """Return the means of half-precision gradients, of one tensor of each size and type."""
+    comm = process.comm(workers)
+    return half_means(comm, sizes)
+
+
+def half_means(comm: Comm, sizes: list[int]) -> list[torch.Tensor]:
+    return [
+        comm.mean([one_tensor(comm.local, n)["w"].to(dtype)])[0]
+        for dtype in (torch.float16, torch.bfloat16)
+        for n in sizes
+    ]
+
+
 def one_tensor(workers: range, values: int = 960) -> Grads:
     """Return gradients of one tensor, each worker's own."""
     rows = [torch.randn(values, generator=torch.Generator().manual_seed(k)) for k in workers]

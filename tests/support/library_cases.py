@@ -7,7 +7,7 @@ import copy
 import io
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -259,13 +259,15 @@ def skip_infinite(
     return seen[1], seen[2], tensors_of_state(compression)
 
 
-def skip_scaled(process: Process) -> tuple[list[float], list[bool], list[bool]]:
+def skip_scaled(
+    process: Process, overlap: bool = False
+) -> tuple[list[float], list[bool], list[bool]]:
     """Return GradScaler's scales, and whether weights and residual moved in each of three steps.
 
     Worker 1 overflows in the second.
     """
     ddp = DistributedDataParallel(Net())
-    compression = gcbench.compress(ddp, "powersgd", rank=1, min_size=0)
+    compression = gcbench.compress(ddp, "powersgd", rank=1, min_size=0, overlap=overlap)
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
     scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
     scales, moved, state_moved = [scaler.get_scale()], [], []
@@ -373,21 +375,6 @@ def late_parameters(process: Process) -> list[str]:
     return sentences
 
 
-def refused_for_unused_parameters(process: Process, names: Sequence[str]) -> list[str]:
-    """Return which of these methods do not work with find_unused_parameters=True."""
-    ddps = {name: DistributedDataParallel(Net(), find_unused_parameters=True) for name in names}
-    return [name for name in names if message_of(lambda n=name: gcbench.compress(ddps[n], n))]
-
-
-def unfrozen_parameter(process: Process) -> str:
-    """Return the error message for a parameter that was frozen when `compress` was called."""
-    ddp = DistributedDataParallel(Net())
-    ddp.module.layers[2].weight.requires_grad_(False)
-    gcbench.compress(ddp, "none")
-    ddp.module.layers[2].weight.requires_grad_(True)
-    return refusal_of_backward(ddp, process.rank)
-
-
 class Half(nn.Module):
     """A model in float16 whose gradient is its input."""
 
@@ -462,7 +449,8 @@ def refusal(process: Process, case: str) -> str:
         model.layers[2].to(torch.bfloat16)
     ddp = DistributedDataParallel(
         model,
-        find_unused_parameters=case == "unused",
+        find_unused_parameters=case in ("unused", "skipped"),
+        skip_all_reduce_unused_params=case == "skipped",
         static_graph=case == "static",
         process_group=dist.new_subgroups(1)[0] if case == "nodes" else None,
     )
@@ -481,6 +469,10 @@ def refusal(process: Process, case: str) -> str:
         "seed": {"seed": "one"},
         "seeds": {"seed": process.rank},
         "knobs": {"rank": 1 + process.rank},
+        "unused": {"compressor": "scaled_sign", "exchange": "scatter_coded"},
+        "overlap": {"overlap": "yes"},
+        "global": {"overlap": True, "compressor": "maxnorm"},
+        "overlaps": {"overlap": process.rank == 1},
         "nodes": {**hierarchical, "workers_per_node": 1},
         "node": {**hierarchical, "workers_per_node": 2},
         "compiled": {"module": torch.compile(ddp)},
@@ -512,16 +504,14 @@ def refused_states(process: Process) -> list[str]:
     return [message_of(lambda s=state: first.load_state_dict(s)) for state in states]
 
 
-def join(process: Process, name: str | None, knobs: dict[str, Any]) -> dict[str, Any]:
-    """Train with three batches on one worker and five on the other, with method `name` if any."""
+def join(process: Process, name: str, knobs: dict[str, Any]) -> dict[str, int]:
+    """Return the exchanges after three batches on one worker and five on the other."""
     ddp = DistributedDataParallel(Net(), bucket_cap_mb=0.001)
-    compression = gcbench.compress(ddp, name, **knobs) if name else None
-    optimizer = torch.optim.SGD(ddp.parameters(), lr=LR)
+    compression = gcbench.compress(ddp, name, **knobs)
     with ddp.join():
         for step in range(3 + 2 * process.rank):
-            optimizer.zero_grad()
             inputs, targets = batch(process.rank, step)
             cross_entropy(ddp(inputs), targets).backward()
-            optimizer.step()
-    state = compression.state_dict() if compression else {}
-    return {"parameters": parameters(ddp.module), "steps": state.get("steps")}
+            ddp.zero_grad()
+    steps: dict[str, int] = compression.state_dict()["steps"]
+    return steps

@@ -38,7 +38,7 @@ class Trained(NamedTuple):
 def make_run(process: Process, config: RunConfig) -> Run:
     workers = config.trainer.gpus
     beside = None
-    if exchanges_in_background(config.trainer):
+    if exchanges_in_background(config):
         group = dist.new_group()
         assert isinstance(group, dist.ProcessGroup)
         beside = Comm(workers, GlooTransport(group))

@@ -69,6 +69,8 @@ def damages(state: dict[str, Any]) -> dict[str, Any]:
         "states": put("states", {"gradient": 7}),
         "traffic": put("traffic", [[("all", "all_reduce", 2)]]),
         "negative bits": put("traffic", [[(("all", "all_reduce", 2), (1, -8, 8))]]),
+        "buckets": put("buckets", 7),
+        "other names": put("buckets", [["layers.0.weight"]]),
         "layer": damaged(lambda whole, residuals: residuals.pop(name)),
         "foreign layer": damaged(lambda whole, residuals: residuals.update(other=residual)),
         "shape": put_tensor(residual[:, :1]),
@@ -175,7 +177,7 @@ def load_shards(process: Process, between: bool, case: str) -> str:
     if case == "steps" and odd:
         state = states[0]
     if case == "nan" and odd:
-        residuals["0"][0, 0] = torch.nan
+        next(iter(residuals.values()))[0, 0] = torch.nan  # between nodes, that of a parameter
     if case == "shape":
         residuals["0"] = residuals["0"][:, 1:]
     if case == "resting":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from copy import deepcopy
 from dataclasses import replace
 from itertools import pairwise
@@ -19,12 +20,13 @@ from gcbench.comm.collectives import Comm
 from gcbench.compressors import Aggregated, Compressor, Grads, State, Step
 from gcbench.config import ConfigError, RunFailed
 from gcbench.train.estimators import batch_of
-from gcbench.train.local_steps import cut_fragments
+from gcbench.train.fragments import cut_fragments
 from gcbench.train.loop import train_step
 from gcbench.train.run import Run
 from gcbench.train.tasks import loss_of
 
 LOCAL = ("estimator=local_steps", "estimator.every=4")
+STREAMING = ("estimator.delay=1", "estimator.mixing=0.5", "estimator.pattern=strided")
 FAMILIES = {
     "none": [],
     "qsgd": [],
@@ -74,42 +76,90 @@ def test_an_exchange_every_step_is_sgd(tmp_path: Path) -> None:
     assert local[0].comm.meter.sent_bits == plain[0].comm.meter.sent_bits
 
 
-def diloco(run: Run, steps: int, every: int, momentum: float, clip: float) -> dict[str, Tensor]:
-    """Return the shared parameters after DiLoCo's algorithm 1 on the batches of `run`."""
+def diloco(
+    run: Run, steps: int, every: int, parts: list[list[int]], delay: int, mixing: float
+) -> dict[str, Tensor]:
+    """Return the shared parameters after (Streaming) DiLoCo on the batches of `run`.
+
+    Of `parts`, which number the parameters, part k is sent in the steps t with t - floor(k H / P)
+    divisible by H, arrives `delay` steps later, and is then mixed with what workers have there.
+    """
     model = deepcopy(run.replica.model)
     models = [deepcopy(model) for _ in range(W)]
     inner = [torch.optim.AdamW(m.parameters(), lr=0.01, weight_decay=0.1) for m in models]
-    velocities = [torch.zeros_like(p) for p in model.parameters()]
+    xs = [p.detach() for p in model.parameters()]
+    own = [[p.detach() for p in m.parameters()] for m in models]
+    velocities = [torch.zeros_like(x) for x in xs]
+    arrivals: dict[int, list[tuple[int, Tensor]]] = {}
     for step in range(steps):
         for worker, (m, optimizer) in enumerate(zip(models, inner, strict=True)):
             inputs, targets = batch_of(run, step, worker)
             optimizer.zero_grad()
             loss_of("classification", m(inputs), targets).backward()
-            nn.utils.clip_grad_norm_(m.parameters(), clip)
+            nn.utils.clip_grad_norm_(m.parameters(), 1.0)
             optimizer.step()
-        if (step + 1) % every:
-            continue
-        with torch.no_grad():
-            of_all = zip(*(m.parameters() for m in models), strict=True)
-            for x, xs, v in zip(model.parameters(), of_all, velocities, strict=True):
-                pseudo_gradient = torch.stack([x - xi for xi in xs]).mean(0)
-                v.mul_(momentum).add_(pseudo_gradient)
-                x -= 0.7 * (pseudo_gradient + momentum * v)
-                for xi in xs:
-                    xi.copy_(x)
+        for k, part in enumerate(parts):
+            if (step + 1 - k * every // len(parts)) % every == 0:
+                sent = [(i, torch.stack([xs[i] - of[i] for of in own]).mean(0)) for i in part]
+                arrivals[step + delay] = sent
+        for i, pseudo_gradient in arrivals.pop(step, []):
+            velocities[i].mul_(0.9).add_(pseudo_gradient)
+            xs[i] -= 0.7 * (pseudo_gradient + 0.9 * velocities[i])
+            for of in own:
+                of[i].copy_(mixing * of[i] + (1 - mixing) * xs[i])
     return {k: p.detach() for k, p in model.named_parameters()}
 
 
-def test_it_is_the_papers_algorithm(tmp_path: Path) -> None:
+@each(
+    ("parts", "delay", "mixing", "typed"),
+    [
+        ([[0, 1, 2, 3]], 0, 0.0, ()),
+        ([[0, 1, 2, 3]], 3, 0.0, ("estimator.delay=3",)),
+        (
+            [[0, 1], [2, 3]],
+            1,
+            0.5,
+            ("estimator.fragments=2", *STREAMING),
+        ),
+    ],
+)
+def test_it_is_the_papers_algorithm(
+    parts: list[list[int]],
+    delay: int,
+    mixing: float,
+    typed: tuple[str, ...],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
     adamw = ("optimizer=adamw", "optimizer.lr=0.01", "optimizer.weight_decay=0.1")
     overrides = ("compressor=none", "schedule=constant", *adamw, *LOCAL, "estimator.clip_norm=1")
-    built = build(tmp_path, *overrides)
-    expected = diloco(built[0], 14, every=4, momentum=0.9, clip=1.0)
+    built = build(tmp_path_factory.mktemp("run"), *overrides, *typed)
+    expected = diloco(built[0], 14, 4, parts, delay, mixing)
     before = shared(built[0])
     take_steps(built, 14)
     for name, value in shared(built[0]).items():
         torch.testing.assert_close(value, expected[name], rtol=1e-5, atol=1e-6)
         assert not torch.equal(value, before[name])
+
+
+def test_a_delayed_exchange_runs_while_workers_take_steps(tmp_path: Path) -> None:
+    """It has a thread of its own, so that the steps after it need not wait for its collectives."""
+    run, progress = build(tmp_path, "compressor=none", *LOCAL, "estimator.delay=2")
+    threads, go = [], threading.Event()
+
+    class Waiting(Numbered):
+        def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
+            threads.append(threading.current_thread().name)
+            assert go.wait(60)
+            return super().aggregate(grads, state, comm, step)
+
+    built = replace(run, compressor=Waiting(run.compressor)), progress
+    before = shared(run)
+    take_steps(built, 5)
+    go.set()
+    assert all(torch.equal(x, before[k]) for k, x in shared(run).items())
+    take_steps(built, 1)
+    assert not any(torch.equal(x, before[k]) for k, x in shared(run).items())
+    assert threads == ["exchange"]
 
 
 @pytest.mark.parametrize(
@@ -204,13 +254,25 @@ def test_fragments_are_all_tensors_in_order_and_none_is_empty(sizes: list[int]) 
     assert cut_fragments(dict.fromkeys("abcdef", 2), 3) == [["a", "b"], ["c", "d"], ["e", "f"]]
 
 
+def test_layers_are_dealt_out_in_turn() -> None:
+    """A layer is what has one number in its name, as a block of a GPT, or else one module."""
+    block = ("norm.weight", "qkv.weight")
+    names = ["words.weight", *(f"blocks.{i}.{k}" for i in range(3) for k in block), "head.weight"]
+    sizes = dict.fromkeys([*names, "head.bias"], 1)
+    assert cut_fragments(sizes, 2, "strided") == [
+        ["words.weight", *(f"blocks.1.{k}" for k in block), "head.weight", "head.bias"],
+        [f"blocks.{i}.{k}" for i in (0, 2) for k in block],
+    ]
+
+
 @pytest.mark.usefixtures("copied_workers")
 @pytest.mark.parametrize(
     "overrides",
     [
-        ("compressor=qsgd", "error_feedback=true", "alpha=0.2"),
+        ("compressor=qsgd", "error_feedback=true", "alpha=0.2", "optimizer=muon"),
         pytest.param(
-            ("compressor=top_k", "model=resnet8", "trainer.batch_size=4"), marks=pytest.mark.slow
+            ("compressor=top_k", "model=resnet8", "trainer.batch_size=4", "optimizer=adamw"),
+            marks=pytest.mark.slow,
         ),
     ],
 )
@@ -218,7 +280,7 @@ def test_virtual_and_real_workers_are_equal_to_the_bit(
     tmp_path: Path, overrides: tuple[str, ...]
 ) -> None:
     length = ("trainer.max_steps=13", "trainer.log_every=1", "trainer.error_every=3")
-    local = (*LOCAL, "estimator.fragments=2", "estimator.clip_norm=0.5", "optimizer=adamw")
+    local = (*LOCAL, "estimator.fragments=2", "estimator.clip_norm=0.5", *STREAMING)
     typed = (*overrides, "min_size=0", *length, *local, f"trainer.gpus={W}", "trainer.accumulate=2")
     results = {
         processes: run(tmp_path / str(processes), *typed, *where)

@@ -10,11 +10,11 @@ import pytest
 import torch
 from nightly import each
 from sentence import config_of, run
-from torch import nn
+from torch import Tensor, nn
 
 from gcbench.config import Config
-from gcbench.launch.optimization import make_optimizer, try_step
-from gcbench.train.optimizers import parameter_groups
+from gcbench.launch.optimization import make_optimizer, make_schedule, try_step
+from gcbench.train.groups import parameter_groups
 
 ADAM = {"kind": "adam", "lr": 0.01, "betas": [0.8, 0.9], "eps": 1e-6, "weight_decay": 0.5}
 
@@ -128,8 +128,16 @@ def test_groups_have_rates_and_options_of_their_own() -> None:
             {"match": "head"},
             "match=head is in no parameter's name .*such names as 0.weight, 0.bias",
         ),
-        ({"lr_scale": 2}, r"groups=\[\{lr_scale:2\}\]: a group has no `match`"),
-        ({"match": "0", "momentum": 0.9}, "momentum=0.9: a group of Adam has match, lr_scale, lr"),
+        ({"lr_scale": 2}, r"groups=\[\{lr_scale:2\}\]: a group has no `match` and no `hidden`"),
+        (
+            {"match": "0", "kind": "sgd", "betas": [0.9, 0.99]},
+            r"groups.betas=\[0.9,0.99\]: torch.optim.SGD has no such argument; it has lr",
+        ),
+        ({"hidden": True}, "hidden=true fits no parameter that an earlier group has left"),
+        (
+            {"match": "0", "momentum": 0.9},
+            "momentum=0.9: a group of Adam has match, hidden, lr_scale, lr",
+        ),
     ],
 )
 def test_a_group_that_means_nothing_is_refused(group: Config, says: str) -> None:
@@ -140,6 +148,111 @@ def test_a_group_that_means_nothing_is_refused(group: Config, says: str) -> None
 def test_a_group_is_not_hidden_by_those_before_it() -> None:
     with pytest.raises(ValueError, match="match=bias is in no parameter's name that an earlier"):
         parameter_groups(nn.Linear(3, 2), 0.1, [{"match": "i"}, {"match": "bias"}])
+
+
+class Language(nn.Module):
+    """An embedding, hidden matrices of both forms with a bias, a norm and an output layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.wide = nn.Embedding(5, 4), nn.Linear(4, 6)
+        self.narrow, self.norm, self.head = nn.Linear(6, 4), nn.LayerNorm(4), nn.Linear(4, 5)
+
+
+ADAMW = {"hidden": False, "kind": "adamw", "betas": [0.8, 0.9], "eps": 1e-6, "weight_decay": 0.5}
+MUON: Config = {
+    "kind": "muon",
+    "lr": 0.1,
+    "momentum": 0.9,
+    "nesterov": True,
+    "weight_decay": 0.2,
+    "adjust_lr_fn": "original",
+    "ns_steps": 5,
+    "groups": [ADAMW],
+}
+
+
+def orthogonalized(g: Tensor, steps: int) -> Tensor:
+    """Return what Newton-Schulz makes of a matrix in `steps` steps: singular values s become p(s).
+
+    p is Jordan's polynomial 3.4445 s - 4.7750 s^3 + 2.0315 s^5, after s was divided by |g|.
+    """
+    u, s, v = torch.linalg.svd(g.double(), full_matrices=False)
+    s = s / g.double().norm()
+    for _ in range(steps):
+        s = 3.4445 * s - 4.7750 * s**3 + 2.0315 * s**5
+    return u @ s.diag() @ v
+
+
+@each(
+    ("options", "factor"),
+    [
+        ({}, lambda n, m: max(1, n / m) ** 0.5),
+        ({"adjust_lr_fn": "match_rms_adamw"}, lambda n, m: 0.2 * max(n, m) ** 0.5),
+        ({"nesterov": False, "ns_steps": 2}, lambda n, m: max(1, n / m) ** 0.5),
+    ],
+)
+def test_muon_steps_hidden_matrices_and_adamw_all_others(options: Config, factor: Any) -> None:
+    """With m <- mu m + (1 - mu) d, a step is lr factor Orthogonalize(mu m + (1 - mu) d)."""
+    model, twin, node = Language(), Language(), {**MUON, **options}
+    twin.load_state_dict(model.state_dict())
+    optimizer = make_optimizer(node, model)
+    hidden = {k: p for k, p in model.named_parameters() if k in ("wide.weight", "narrow.weight")}
+    others = {k: p for k, p in twin.named_parameters() if k not in hidden}
+    reference = torch.optim.AdamW(
+        others.values(), lr=0.1, betas=(0.8, 0.9), eps=1e-6, weight_decay=0.5
+    )
+    x = {k: p.detach().double() for k, p in hidden.items()}
+    m = {k: torch.zeros_like(v) for k, v in x.items()}
+    for _ in range(3):
+        for (k, p), q in zip(model.named_parameters(), twin.parameters(), strict=True):
+            d = torch.randn_like(p)
+            p.grad = q.grad = d
+            if k in hidden:
+                m[k] = 0.9 * m[k] + 0.1 * d
+                ahead = 0.9 * m[k] + 0.1 * d if node["nesterov"] else m[k]
+                along = factor(*d.shape) * orthogonalized(ahead, node["ns_steps"])
+                x[k] = x[k] * (1 - 0.1 * 0.2) - 0.1 * along
+        optimizer.step()
+        reference.step()
+    for k, p in model.named_parameters():
+        if k in hidden:  # torch iterates in bfloat16
+            torch.testing.assert_close(p.double(), x[k], rtol=0.02, atol=0.01)
+        else:
+            assert torch.equal(p, others[k])
+
+
+def test_optimizers_of_several_classes_are_saved_as_one(tmp_path: Path) -> None:
+    """Each goes on from its own state, and a schedule sets the rates of all groups."""
+    rate: Config = {"kind": "linear", "end_factor": 0.1}
+
+    def steps(made: torch.optim.Optimizer, model: nn.Module, count: int, seed: int) -> None:
+        schedule = make_schedule(rate, made, workers=1, steps_per_epoch=4, steps=8)
+        for step in range(count):
+            torch.manual_seed(seed + step)
+            for p in model.parameters():
+                p.grad = torch.randn_like(p)
+            schedule.set_rates(made, seed + step)
+            made.step()
+
+    whole, twin = Language(), Language()
+    twin.load_state_dict(whole.state_dict())
+    norm = {"match": "norm", "_target_": "torch.optim.SGD", "lr_scale": 0.5, "momentum": 0.9}
+    node = {**MUON, "groups": [norm, ADAMW]}
+    one = make_optimizer(node, whole)
+    steps(one, whole, 3, 0)
+    torch.save([twin.state_dict(), one.state_dict(), whole.state_dict()], tmp_path / "saved.pt")
+    steps(one, whole, 3, 3)
+    _, saved, parameters = torch.load(tmp_path / "saved.pt", weights_only=True)
+    twin.load_state_dict(parameters)
+    other = make_optimizer(node, twin)
+    other.load_state_dict(saved)
+    steps(other, twin, 3, 3)
+    for p, q in zip(whole.parameters(), twin.parameters(), strict=True):
+        assert torch.equal(p, q)
+    kinds = [sorted(one.state[p]) for p in (whole.wide.weight, whole.norm.weight, whole.head.bias)]
+    assert kinds == [["momentum_buffer"], ["momentum_buffer"], ["exp_avg", "exp_avg_sq", "step"]]
+    assert sorted(g["lr"] / one.param_groups[0]["lr"] for g in one.param_groups) == [0.5, 1, 1]
 
 
 ONE_CYCLE = ("schedule._target_=torch.optim.lr_scheduler.OneCycleLR", "schedule.max_lr=0.1")

@@ -47,11 +47,14 @@ ANY_CLASS = [
 ]
 # One half of the tensors is exchanged after 3 + 7 k steps, the other after 7 k steps.
 IN_HALVES = ["estimator=local_steps", "estimator.every=7", "estimator.fragments=2"]
+STREAMING = ["estimator.delay=2", "estimator.mixing=0.25", "estimator.pattern=strided"]
 PLAIN_SVRG = ["estimator=svrg", "estimator.epoch_steps=7", "optimizer.momentum=0"]
 METHODS |= {
     "svrg": [*METHODS["qsgd"], *PLAIN_SVRG],
     "adamw": [*METHODS["qsgd"], "optimizer=adamw", "schedule.interval=epoch"],
     "local_steps": [*METHODS["qsgd"], *IN_HALVES, *ANY_CLASS],
+    # The checkpoint of step 10 comes while an exchange is under way.
+    "muloco": [*METHODS["qsgd"], *IN_HALVES, *STREAMING, "optimizer=muon"],
     "buffers": [*METHODS["qsgd"], "model._target_=own_models.Centered"],
     "any_class": [*METHODS["powersgd"][:1], *ANY_CLASS],
 }

@@ -11,9 +11,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from gcbench.codecs.packing import shannon_bits
 from gcbench.comm.collectives import Comm
 from gcbench.compressors import Compressor, State, Step, flatten, offsets_of
 from gcbench.compressors.bucketed import Bucketed
+from gcbench.compressors.exponents import Exponents
 from gcbench.compressors.virtual import aggregate
 from gcbench.config import ConfigError, compose_overrides, resolve, run_directory
 from gcbench.launch.same import find_same_run
@@ -216,3 +218,51 @@ def _layer(method: Compressor, window: Sequence[Recorded], name: str) -> dict[st
         "bits_a_step": bits / len(window),
         "relative": (sum(errors) / len(errors)) ** 0.5,
     }
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExponentBits(OnRealGradients):
+    """What lossless compression of real gradients saves, by tensor and over training: ZipCCL, 2026.
+
+    Sends the gradients of all recorded windows by `exponents` in float32 and in bfloat16: exponents
+    in an entropy code, signs and mantissas as they are. `bits` is what a worker sends per value, a
+    mean over the windows' first steps, and `saved` the share of 32 or 16 bits that this is less;
+    `entropy` is that of an exponent in one tensor, of which `least` and `most` are the lowest and
+    the highest. `bits_by_step` and the tensors' `entropy_by_step` have every step. Takes some
+    seconds, and three minutes if no gradients are recorded yet.
+    """
+
+    def rows(self) -> Iterator[Row]:
+        moments = self.moments()
+        for dtype, width in (("float32", 32), ("bfloat16", 16)):
+            method = compressor("exponents", f"dtype={dtype}")
+            by_step = [_bits_a_value(method, moment) for moment in moments]
+            yield {
+                "row": f"{dtype}, whole gradient",
+                "bits": sum(by_step) / len(by_step),
+                "saved": 1 - sum(by_step) / len(by_step) / width,
+                "step": [moment.step for moment in moments],
+                "bits_by_step": by_step,
+            }
+        for name, values in moments[0].tensors().items():
+            entropies = [_entropy_of_exponents(moment.tensors()[name]) for moment in moments]
+            yield {
+                "row": name,
+                "values": values[0].numel(),
+                "entropy": sum(entropies) / len(entropies),
+                "least": min(entropies),
+                "most": max(entropies),
+                "entropy_by_step": entropies,
+            }
+
+
+def _bits_a_value(method: Compressor, moment: Recorded) -> float:
+    comm = Comm(len(moment.gradients))
+    aggregate(method, moment.tensors(), number=moment.step, comm=comm)
+    return sum(comm.meter.sent_bits) / moment.gradients.numel()
+
+
+def _entropy_of_exponents(gradients: Tensor) -> float:
+    """Return the bits of an exponent, of all workers' values of a tensor."""
+    exponents, _ = Exponents().split(gradients.reshape(1, -1))
+    return float(shannon_bits(exponents, 256)) / gradients.numel()

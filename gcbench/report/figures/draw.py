@@ -18,6 +18,7 @@ from gcbench.drawing import (
     RC,
     finish,
     logarithmic,
+    name_files,
     panels,
     save,
     style_of_method,
@@ -58,7 +59,7 @@ def write_pictures(
             path.write_text(figure, encoding="utf-8")
             lines.append(str(path))
         else:
-            lines += [str(path) for path in save(figure, folder / f"{name}{suffix}", kinds)]
+            lines.append(name_files(save(figure, folder / f"{name}{suffix}", kinds)))
     return lines
 
 
@@ -215,18 +216,18 @@ def _alone(groups: dict[str, list[Series]], bases: dict[str, float]) -> list[str
 
 
 @rc_context(RC)
-def draw_points(runs: Sequence[RecordedRun], folder: Path, suffix: str) -> list[Path]:
-    """Draw the score over the compression ratio, and return the files.
+def draw_points(runs: Sequence[RecordedRun], folder: Path, suffix: str) -> list[str]:
+    """Draw the score over the compression ratio, and name the files.
 
     There is one picture per workload that has several points. If all of them have the same ratio,
     the score is drawn over epochs.
     """
-    files: list[Path] = []
+    files: list[str] = []
     for workload, plain in series_by_workload(runs, EXECUTED).items():
         drawn = add_caption(workload, plain)
         score = score_of(drawn.series)
         if score and len(drawn.series) > 1:
             by_ratio = draw_accuracy_ratio({"": drawn})
             if figure := by_ratio or draw_curves(drawn, score, "epoch"):
-                files += save(figure, folder / f"{workload.name}-{suffix}")
+                files.append(name_files(save(figure, folder / f"{workload.name}-{suffix}")))
     return files

@@ -1,0 +1,335 @@
+"""Floats of 8, 6 and 4 bits in blocks that share a scale: FP8, MXFP8, MXFP6, MXFP4 and NVFP4."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from ctypes import c_int64
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from gcbench.codecs.blocks import count_blocks, in_blocks, of_blocks
+from gcbench.codecs.floats import FORMATS, FloatFormat, of_float_codes, to_float_codes
+from gcbench.codecs.kernels import block_slices, kernel
+from gcbench.codecs.native import address, addresses, is_native, load_native
+from gcbench.codecs.noise import Noise
+from gcbench.codecs.packing import pack, unpack
+from gcbench.compressors.base import Properties
+from gcbench.compressors.codec import Codec, Message
+from gcbench.settings.compressor import Format6, Format8, Rounding
+from gcbench.settings.fields import Checked, Count
+
+_SCALE = FORMATS["e4m3"]  # of a block in NVFP4
+_KINDS = torch.float32, torch.float8_e8m0fnu, torch.float8_e4m3fn  # as in blocks.cpp
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockFormat(Checked, Codec, ABC):
+    """A codec of floats of few bits, with one scale per block.
+
+    For a block v of a tensor with scale X, sends element codes c_i of v_i / X, so that C(v_i) = X
+    value(c_i), and X. Elements are rounded to the nearest, ties to even, or with
+    `rounding=stochastic` up or down by chance. Those above the largest become the largest.
+
+    A NaN or an infinity makes its block not finite, and in NVFP4 its tensor.
+    """
+
+    rounding: Rounding = "nearest"
+    scale: ClassVar[torch.dtype]  # of a block
+
+    @property
+    @abstractmethod
+    def element(self) -> FloatFormat: ...
+
+    @property
+    @abstractmethod
+    def block_size(self) -> int:
+        """The number of values that share a scale."""
+
+    @property
+    def properties(self) -> Properties:
+        return Properties(unbiased=self.rounding == "stochastic", contractive=True)
+
+    @abstractmethod
+    def fit(self, blocks: Tensor, segments: tuple[int, ...]) -> Message:
+        """Return what is sent of the scales: first that of every block `[w, blocks]`."""
+
+    @abstractmethod
+    def scales_of(self, fitted: Message, segments: tuple[int, ...]) -> Tensor:
+        """Return the scales `[r, blocks]`, float32, that were sent."""
+
+    def encode(self, x: Tensor, segments: tuple[int, ...], noise: Noise) -> Message:
+        return self.encode_each(x.split(segments, dim=1), segments, noise)
+
+    def encode_each(
+        self, tensors: Sequence[Tensor], segments: tuple[int, ...], noise: Noise
+    ) -> Message:
+        if is_native(tensors[0]):
+            return self._encode_native(tensors, segments, noise)
+        blocks, words = in_blocks(tensors, self.block_size), None
+        if self.rounding == "stochastic":
+            of_values = noise.of().words(sum(segments))
+            words = in_blocks(of_values.split(segments, dim=1), self.block_size)
+        fitted = self.fit(blocks, segments)
+        scales = self.scales_of(fitted, segments)
+        codes = torch.empty(blocks.shape, dtype=torch.uint8, device=blocks.device)
+        for part in self._slices(blocks):
+            drawn = None if words is None else words[:, part]
+            codes[:, part] = _element_codes(blocks[:, part], scales[:, part], self.element, drawn)
+        parts = of_blocks(codes, segments)
+        flat = torch.cat(parts, dim=1) if len(parts) > 1 else parts[0].contiguous()
+        return [pack(flat, self.element.bits), *fitted]
+
+    def decode_add(self, message: Message, segments: tuple[int, ...], out: Tensor) -> None:
+        packed, *fitted = message
+        codes = unpack(packed, out.shape[1], self.element.bits)
+        if is_native(out):
+            return self._decode_native(codes, fitted, segments, out)
+        blocks = in_blocks(codes.split(segments, dim=1), self.block_size)
+        values = torch.empty(blocks.shape, device=blocks.device)
+        scales = self.scales_of(fitted, segments)
+        for part in self._slices(blocks):
+            values[:, part] = _values(blocks[:, part], scales[:, part], self.element)
+        parts = of_blocks(values, segments)
+        torch._foreach_add_(list(out.split(segments, dim=1)), parts)
+
+    def _slices(self, blocks: Tensor) -> Iterator[slice]:
+        return block_slices(blocks.shape[1], len(blocks) * self.block_size, blocks.device)
+
+    def _encode_native(
+        self, tensors: Sequence[Tensor], segments: tuple[int, ...], noise: Noise
+    ) -> Message:
+        rows, blocks = len(tensors[0]), sum(count_blocks(segments, self.block_size))
+        codes = torch.empty(rows, sum(segments), dtype=torch.uint8)
+        dtype = torch.float32 if self.scale == torch.float32 else torch.uint8
+        fitted = [torch.empty(rows, blocks, dtype=dtype)]
+        if self.scale == torch.float8_e4m3fn:
+            fitted.append(torch.empty(rows, len(segments)))
+        starts = torch.tensor(noise.starts(segments)).to(torch.int32).view(rows, -1)
+        is_random = self.rounding == "stochastic"
+        for k in range(rows):
+            load_native().blocks_encode(
+                *(addresses([x[k : k + 1] for x in tensors]), *self._layout(segments)),
+                *(self.element.last, address(starts[k])),
+                *(address(noise.keys[k]) if is_random else None, address(codes[k])),
+                *(address(fitted[0][k]), address(fitted[1][k]) if fitted[1:] else None),
+                torch.get_num_threads(),
+            )
+        return [pack(codes, self.element.bits), *fitted]
+
+    def _decode_native(
+        self, codes: Tensor, fitted: Message, segments: tuple[int, ...], out: Tensor
+    ) -> None:
+        codes, fitted = codes.contiguous(), [part.contiguous() for part in fitted]
+        for k, row in enumerate(out):
+            load_native().blocks_decode(
+                *(address(codes[k]), *self._layout(segments), address(fitted[0][k])),
+                *(address(fitted[1][k]) if fitted[1:] else None, address(row)),
+                torch.get_num_threads(),
+            )
+
+    def _layout(self, segments: tuple[int, ...]) -> tuple[Any, ...]:
+        """Return the tensors, the blocks and the format, as native code takes them."""
+        form = self.element
+        sizes = (c_int64 * len(segments))(*segments)
+        kind = _KINDS.index(self.scale)
+        return len(segments), sizes, self.block_size, kind, form.exponent_bits, form.mantissa_bits
+
+
+@dataclass(frozen=True, kw_only=True)
+class FP8(BlockFormat):
+    """FP8 with a float32 scale per bucket, as the rows of torchft's quantized collectives have.
+
+    Micikevicius et al., "FP8 Formats for Deep Learning", 2022 (arXiv 2209.05433): e4m3, up to 448
+    without infinities, or e5m2, up to 57344.
+
+        X = max|v_i| / largest
+
+    so that E[C(v)] = v with stochastic rounding. Sends 8 bits per value and 32 per bucket.
+
+    Differences from torchft's: a bucket lies in one tensor, whatever its shape.
+    """
+
+    format: Format8 = "e4m3"
+    bucket_size: Count = 4096
+    scale: ClassVar[torch.dtype] = torch.float32
+
+    @property
+    def element(self) -> FloatFormat:
+        return FORMATS[self.format]
+
+    @property
+    def block_size(self) -> int:
+        return self.bucket_size
+
+    def fit(self, blocks: Tensor, segments: tuple[int, ...]) -> Message:
+        return [_largest(blocks) / self.element.largest]
+
+    def scales_of(self, fitted: Message, segments: tuple[int, ...]) -> Tensor:
+        return fitted[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Microscaling(BlockFormat, ABC):
+    """An MX format: blocks of 32 elements with a power of two, e8m0, as their scale.
+
+    Rouhani et al., "OCP Microscaling Formats (MX) Specification", version 1.0, 2023, section 5, and
+    "Microscaling Data Formats for Deep Learning", 2023 (arXiv 2310.10537), section 3:
+
+        X = 2^ceil(log2(max|v_i| / largest)), between 2^-127 and 2^127
+
+    so that no element exceeds the largest, and E[C(v)] = v with stochastic rounding.
+
+    Differences from the papers: their conversion (algorithm 1) rounds X down, to max|v_i| / 2^emax,
+    and cuts off what is then above the largest, which makes e4m3's error 1.2 (normal values) to 2.4
+    times (Student's) as large. Rounding up is that of Mishra et al., "Recipes for Pre-training LLMs
+    with MXFP8", 2025 (arXiv 2506.08027), section 3.
+    """
+
+    block_size: ClassVar[int] = 32
+    scale: ClassVar[torch.dtype] = torch.float8_e8m0fnu
+
+    def fit(self, blocks: Tensor, segments: tuple[int, ...]) -> Message:
+        return [_shared_exponents(blocks, self.element)]
+
+    def scales_of(self, fitted: Message, segments: tuple[int, ...]) -> Tensor:
+        return _powers_of_two(fitted[0])
+
+
+@dataclass(frozen=True, kw_only=True)
+class MXFP8(Microscaling):
+    """MXFP8 (see `Microscaling`): elements in e4m3 or e5m2.
+
+    Sends 8 bits per value, and 8 per 32 values.
+    """
+
+    format: Format8 = "e4m3"
+
+    @property
+    def element(self) -> FloatFormat:
+        return FORMATS[self.format]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MXFP6(Microscaling):
+    """MXFP6 (see `Microscaling`): elements in e2m3, up to 7.5, or in e3m2, up to 28.
+
+    Sends 6 bits per value, and 8 per 32 values.
+    """
+
+    format: Format6 = "e2m3"
+
+    @property
+    def element(self) -> FloatFormat:
+        return FORMATS[self.format]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MXFP4(Microscaling):
+    """MXFP4 (see `Microscaling`): elements in e2m1, which are 0, 0.5, 1, 1.5, 2, 3, 4 and 6.
+
+    Sends 4 bits per value, and 8 per 32 values.
+    """
+
+    element: ClassVar[FloatFormat] = FORMATS["e2m1"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NVFP4(BlockFormat):
+    """NVFP4: elements in e2m1, blocks of 16 with a scale in e4m3, and one more scale per tensor.
+
+    Alvarez et al., "Introducing NVFP4 for Efficient and Accurate Low-Precision Inference", NVIDIA,
+    2025, and NVIDIA, "Pretraining Large Language Models with NVFP4", 2025 (arXiv 2509.25149),
+    appendix B. For a block v of the tensor t:
+
+        S = max|t_j| / (6 * 448), float32;   s = e4m3(max|v_i| / 6 / S);   X = s S
+
+    Where s is rounded down, by up to a 16th, the largest elements are cut off to 6; so the mean of
+    stochastic rounding is not quite right.
+
+    Sends 4 bits per value, 8 per 16 values and 32 per tensor. Differences from the paper's recipe:
+    weights have blocks of 16 x 16 there, and gradients of weights a Hadamard transform before.
+    """
+
+    element: ClassVar[FloatFormat] = FORMATS["e2m1"]
+    block_size: ClassVar[int] = 16
+    scale: ClassVar[torch.dtype] = torch.float8_e4m3fn
+
+    def fit(self, blocks: Tensor, segments: tuple[int, ...]) -> Message:
+        largest = _largest(blocks)
+        owners = self._owners(segments, blocks.device).expand(len(blocks), -1)
+        of_tensors = largest.new_zeros(len(blocks), len(segments))
+        of_tensors.scatter_reduce_(1, owners, largest, "amax")
+        of_tensors /= self.element.largest * _SCALE.largest
+        of_blocks_ = of_tensors.gather(1, owners)
+        return [_block_scales(largest / self.element.largest, of_blocks_), of_tensors]
+
+    @property
+    def properties(self) -> Properties:
+        return super().properties._replace(unbiased=False)
+
+    def scales_of(self, fitted: Message, segments: tuple[int, ...]) -> Tensor:
+        codes, of_tensors = fitted
+        owners = self._owners(segments, codes.device).expand(len(codes), -1)
+        return of_float_codes(codes.to(torch.int32), _SCALE) * of_tensors.gather(1, owners)
+
+    def _owners(self, segments: tuple[int, ...], device: torch.device) -> Tensor:
+        """Return the tensor of every block, `[1, blocks]`."""
+        return _owners(segments, self.block_size, device)
+
+
+@lru_cache(maxsize=8)
+def _owners(segments: tuple[int, ...], size: int, device: torch.device) -> Tensor:
+    counts = torch.tensor(count_blocks(segments, size))
+    return torch.arange(len(segments)).repeat_interleave(counts).unsqueeze(0).to(device)
+
+
+@kernel
+def _largest(blocks: Tensor) -> Tensor:
+    return blocks.abs().amax(-1)
+
+
+@kernel
+def _shared_exponents(blocks: Tensor, element: FloatFormat) -> Tensor:
+    """Return the scales of MX blocks in e8m0, at which no element exceeds the largest."""
+    bits = blocks.abs().amax(-1).view(torch.int32)
+    exponents, mantissas = bits >> 23, bits & 0x7FFFFF
+    emax = (element.last >> element.mantissa_bits) - element.bias
+    last = (element.last & ((1 << element.mantissa_bits) - 1)) << (23 - element.mantissa_bits)
+    codes = exponents - emax + (mantissas > last)
+    # With a larger scale, the largest element would be infinite.
+    codes = codes.clamp(0, 254 - emax)
+    return torch.where(exponents == 255, 255, codes).to(torch.uint8)
+
+
+@kernel
+def _powers_of_two(codes: Tensor) -> Tensor:
+    """Return the float32 values of codes in e8m0: 2^(code - 127), and NaN for 255."""
+    bits = codes.to(torch.int32) << 23
+    bits = torch.where(codes == 0, 0x400000, torch.where(codes == 255, 0x7FC00000, bits))
+    return bits.view(torch.float32)
+
+
+@kernel
+def _block_scales(wanted: Tensor, of_tensors: Tensor) -> Tensor:
+    """Return the scales of NVFP4 blocks in e4m3, in units of their tensors'."""
+    shares = wanted / torch.where(of_tensors == 0, 1, of_tensors)
+    return to_float_codes(shares, _SCALE).to(torch.uint8)
+
+
+@kernel
+def _element_codes(
+    blocks: Tensor, scales: Tensor, element: FloatFormat, words: Tensor | None
+) -> Tensor:
+    """Return the codes, uint8, of values in blocks with these scales."""
+    scaled = blocks / torch.where(scales == 0, 1, scales).unsqueeze(-1)
+    return to_float_codes(scaled, element, words).to(torch.uint8)
+
+
+@kernel
+def _values(codes: Tensor, scales: Tensor, element: FloatFormat) -> Tensor:
+    return of_float_codes(codes.to(torch.int32), element) * scales.unsqueeze(-1)

@@ -1,0 +1,56 @@
+"""The model of a worker that trains alone between exchanges."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from gcbench.config import ConfigError
+from gcbench.launch.checks import refuse_complex
+from gcbench.library.states import name_without_wrappers
+
+
+def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Return the parameters that require a gradient, by their names in the user's model."""
+    return {
+        name_without_wrappers(name): p for name, p in model.named_parameters() if p.requires_grad
+    }
+
+
+@torch.no_grad()
+def take_from_first(model: nn.Module, group: dist.ProcessGroup) -> None:
+    """Give the model the parameters and buffers of worker 0."""
+    for x in (*model.parameters(), *model.buffers()):
+        message = x.detach().contiguous()
+        dist.broadcast(message, group=group, group_src=0)
+        x.copy_(message)
+
+
+def refuse_local_steps(model: nn.Module, optimizer: Optimizer) -> None:
+    """Raise ConfigError for what cannot take local steps."""
+    if isinstance(model, (DistributedDataParallel, FSDPModule)):
+        raise ConfigError(
+            f"{type(model).__name__} averages gradients in every step; type local_steps(model, "
+            "optimizer, ...) with a model that is not wrapped"
+        )
+    if not isinstance(optimizer, Optimizer):
+        raise ConfigError(
+            f"{type(optimizer).__name__} is not a torch.optim.Optimizer; type the one that steps "
+            "the model, as in local_steps(model, optimizer)"
+        )
+    refuse_complex(dict(model.named_parameters()))
+    stepped = {p for group in optimizer.param_groups for p in group["params"]}
+    if stepped.isdisjoint(trained_parameters(model).values()):
+        raise ConfigError(
+            "the optimizer has none of this model's parameters; type local_steps(model, optimizer) "
+            "with the optimizer that was made from model.parameters()"
+        )
+    if not dist.is_initialized():
+        raise ConfigError(
+            "there is no process group; type local_steps inside of gcbench.join(), or after "
+            "init_process_group"
+        )

@@ -1,0 +1,265 @@
+"""Fits to a ladder: L(N) of dense training, and what a method loses beside it.
+
+A method's loss is L(N) + penalty, where L(N) = L0 (N / N0)^-a, and the penalty is linear in log N
+and log K (K: workers), with either sign. Penalties are differences between runs of the same seed.
+Intervals are for 90 %: the seeds of each size are drawn anew, for all its runs together, with
+deviations scaled to be right for so few, and times Student's t.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from scipy.stats import t as student
+
+from gcbench.drawing import finish, logarithmic, panels, style_of_method
+from gcbench.papers.ladder import Ladder
+from gcbench.papers.rows import Row
+from gcbench.report.document import EMPTY, Cell, Document, Heading, Line, Section, Summary
+from gcbench.report.document import format_summary as format_losses
+
+DRAWS = 2000
+SHARE = 0.9
+Place = tuple[int, int]  # parameters and workers
+BySeed = Mapping[int, float]
+LOSS = Heading("loss", "Loss", digits=4, deviation=True)
+
+
+class Estimate(NamedTuple):
+    """A number, and half the width of its interval; None if it is not known."""
+
+    value: float
+    half: float | None
+
+    def text(self, form: str = "+.4f") -> str:
+        if self.half is None:
+            return f"{self.value:{form}}"
+        return f"{self.value:{form}} [{self.low:{form}}, {self.high:{form}}]"
+
+    @property
+    def low(self) -> float:
+        return self.value - (self.half or 0.0)
+
+    @property
+    def high(self) -> float:
+        return self.value + (self.half or 0.0)
+
+    @property
+    def as_slope(self) -> str:
+        """Return its text, and whether what it is the slope of surely grows or shrinks."""
+        sure = {self.low > 0: ", grows", self.high < 0: ", shrinks"}.get(True, "")
+        return self.text() + (sure if self.half is not None else "")
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What a method loses, and how that changes; slopes are None for one size, or one K."""
+
+    penalties: Mapping[Place, BySeed]
+    origin: Place
+    penalty: Estimate  # at the origin
+    per_decade: Estimate | None  # of parameters
+    per_doubling: Estimate | None  # of workers
+    predicted: Estimate | None  # the loss at the place that is held out
+
+    def at(self, place: Place) -> float:
+        slopes = [slope.value if slope else 0.0 for slope in (self.per_decade, self.per_doubling)]
+        return self.penalty.value + float(np.dot(slopes, _logs(place, self.origin)))
+
+
+def _logs(place: Place, origin: Place) -> list[float]:
+    return [float(np.log10(place[0] / origin[0])), float(np.log2(place[1] / origin[1]))]
+
+
+def fit(
+    dense: Mapping[int, BySeed], losses: Mapping[Place, BySeed], origin: Place, held: Place
+) -> Fit | None:
+    """Return the fit to a method's losses beside the dense ones, by parameters; None without any.
+
+    `held` takes no part in it. Of each size, the seeds count that all its runs have.
+    """
+    places = [
+        place
+        for place in losses
+        if place != held and losses[place].keys() & dense.get(place[0], {}).keys()
+    ]
+    if not places:
+        return None
+    seeds: dict[int, list[int]] = {}
+    for n, k in places:
+        shared = seeds.get(n, dense[n].keys()) & losses[n, k].keys()
+        seeds[n] = sorted(shared)
+    paired = {p: {s: losses[p][s] - dense[p[0]][s] for s in seeds[p[0]]} for p in places}
+    if not all(paired.values()):
+        return None
+    freedom = sum(len(of_size) - 1 for of_size in seeds.values())
+    wide = float(student.ppf((1 + SHARE) / 2, freedom)) if freedom else None
+    draws = _Draws(seeds)
+    known = [len({p[0] for p in places}) > 1, len({p[1] for p in places}) > 1]
+    used = [i for i in range(2) if known[i]]
+    x = np.array([[1.0, *(_logs(p, origin)[i] for i in used)] for p in places])
+    y = np.array([draws.means(p[0], [*paired[p].values()]) for p in places])  # [places, 1 + draws]
+    coefficients = np.linalg.pinv(x) @ y
+    made = [_estimate(one, wide) for one in coefficients]
+    slopes = [made[1 + used.index(i)] if known[i] else None for i in range(2)]
+    predicted = None
+    if all(known):
+        beyond = np.array([1.0, *_logs(held, origin)]) @ coefficients
+        law, law_rest = _law(
+            {n: draws.means(n, [dense[n][s] for s in seeds[n]]) for n in seeds}, held[0]
+        )
+        rest = _rest(x, y[:, 0]) + law_rest
+        predicted = _estimate(beyond + law, wide, rest)
+    return Fit(paired, origin, made[0], slopes[0], slopes[1], predicted)
+
+
+class _Draws:
+    """Draws of the seeds of each size, the same for all that is computed from its runs."""
+
+    def __init__(self, seeds: Mapping[int, Sequence[int]]) -> None:
+        source = np.random.default_rng(0)
+        self.shares = {
+            n: source.multinomial(len(some), [1 / len(some)] * len(some), DRAWS) / len(some)
+            for n, some in seeds.items()
+        }
+
+    def means(self, n: int, values: Sequence[float]) -> np.ndarray:
+        """Return the mean of values by seed, and then that of every draw, [1 + DRAWS]."""
+        mean, count = fmean(values), len(values)
+        scale = (count / max(1, count - 1)) ** 0.5
+        drawn = mean + scale * (self.shares[n] @ np.array(values) - mean)
+        return np.concatenate([[mean], drawn])
+
+
+def _estimate(drawn: np.ndarray, wide: float | None, rest: float = 0.0) -> Estimate:
+    """Return the first value, with an interval from the others and from a variance `rest`."""
+    if wide is None:
+        return Estimate(float(drawn[0]), None)
+    variance = float(np.mean((drawn[1:] - drawn[0]) ** 2))
+    return Estimate(float(drawn[0]), wide * (variance + rest) ** 0.5)
+
+
+def _rest(x: np.ndarray, y: np.ndarray) -> float:
+    """Return the variance of what a fit leaves, which another place has, too."""
+    freedom = len(x) - x.shape[1]
+    rest = y - x @ (np.linalg.pinv(x) @ y)
+    return float(rest @ rest) / freedom if freedom > 0 else 0.0
+
+
+def _law(dense: Mapping[int, np.ndarray], n: int) -> tuple[np.ndarray, float]:
+    """Return L(n) by the power law through dense losses, and the variance of what it leaves."""
+    x = np.array([[1.0, np.log10(each / n)] for each in dense])
+    y = np.log10(np.array([*dense.values()]))
+    loss = 10 ** (np.linalg.pinv(x) @ y)[0]
+    return loss, _rest(x, y[:, 0]) * float(loss[0] * np.log(10)) ** 2
+
+
+class Fits(NamedTuple):
+    """A ladder's losses by the title of a method, and the fits to them."""
+
+    losses: dict[str, dict[Place, BySeed]]
+    families: dict[str, str]
+    dense: dict[int, BySeed]
+    fits: dict[str, Fit]
+    held: Place
+
+
+def fits_of(ladder: Ladder, rows: Sequence[Row]) -> Fits | None:
+    """Return the fits to the rows of a ladder; None before any method ran beside dense training."""
+    losses: dict[str, dict[Place, BySeed]] = {}
+    families = {}
+    for row in rows:
+        if by_seed := row.values_by_seed("loss"):
+            size, workers = str(row.spec.name).rsplit("_", 2)[1:]
+            place = ladder.sizes[size].parameters, int(workers)
+            losses.setdefault(row.spec.title, {})[place] = by_seed
+            families[row.spec.title] = row.done[0].result.choices["compressor"]
+    first = rows[0].spec.title
+    dense = {n: by_seed for (n, _), by_seed in losses.get(first, {}).items()}
+    origin, held = (
+        ladder.place(*ladder.tuned),
+        ladder.place(ladder.held_out.size, ladder.held_out.workers),
+    )
+    known = {n: by_seed for n, by_seed in dense.items() if n != held[0]}
+    made = {
+        title: fit(known, of_method, origin, held)
+        for title, of_method in losses.items()
+        if title != first
+    }
+    fits = {title: one for title, one in made.items() if one}
+    return Fits(losses, families, dense, fits, held) if fits else None
+
+
+def with_fits(document: Document, ladder: Ladder, fits: Fits) -> Document:
+    """Return a table's page with the fits in place of its cells, whose losses stand below."""
+    size, workers = ladder.tuned
+    held = f"{ladder.held_out.size}, K = {ladder.held_out.workers}"
+    headings = [
+        Heading("penalty", f"Penalty at {size}, K = {workers}"),
+        Heading("per_decade", "With ten times the parameters"),
+        Heading("per_doubling", "With twice the workers"),
+        Heading("predicted", f"Loss at {held}, predicted"),
+        Heading("measured", "Measured", digits=4, deviation=True),
+    ]
+    lines = [
+        _line(title, one, fits.losses[title].get(fits.held)) for title, one in fits.fits.items()
+    ]
+    names = {one.parameters: name for name, one in ladder.sizes.items()}
+    below = [
+        f"{title}, {names[n]}: "
+        + ", ".join(f"K = {k} {_losses(of[n, k])}" for m, k in sorted(of) if m == n)
+        for title, of in fits.losses.items()
+        for n in dict.fromkeys(n for n, _ in of)
+    ]
+    sections = [Section("Test losses, in nats", below), *document.sections]
+    return replace(document, headings=headings, lines=lines, sections=sections)
+
+
+def _losses(by_seed: BySeed) -> str:
+    return format_losses(Summary.of([*by_seed.values()]), LOSS)
+
+
+def _line(title: str, one: Fit, measured: BySeed | None) -> Line:
+    slopes = [e.as_slope if e else EMPTY for e in (one.per_decade, one.per_doubling)]
+    predicted = one.predicted.text(".4f") if one.predicted else EMPTY
+    texts = [one.penalty.text(), *slopes, predicted]
+    summary = Summary.of([*measured.values()]) if measured else None
+    seeds = ", ".join(map(str, sorted({s for by_seed in one.penalties.values() for s in by_seed})))
+    return Line(
+        title, None, None, [*(Cell(None, None, text) for text in texts), Cell(summary)], seeds
+    )
+
+
+def draw_penalties(fits: Fits) -> Figure:
+    """Draw what methods lose over the size, one panel per number of workers."""
+    workers = sorted({k for one in fits.fits.values() for _, k in one.penalties})
+    figure, axes = panels([f"K = {k}" for k in workers], columns=min(len(workers), 4))
+    looks: dict[str, Any] = {}
+    for title in fits.fits:
+        family = fits.families[title]
+        nth = sum(fits.families[other] == family for other in looks)
+        looks[title] = style_of_method(family, nth)
+    for ax, k in zip(axes, workers, strict=True):
+        for title, one in fits.fits.items():
+            some = {n: [*by.values()] for (n, m), by in sorted(one.penalties.items()) if m == k}
+            if not some:
+                continue
+            means = np.array([fmean(values) for values in some.values()])
+            spread = [
+                means - [min(v) for v in some.values()],
+                [max(v) for v in some.values()] - means,
+            ]
+            ax.errorbar([*some], means, yerr=spread, **{**looks[title], "linestyle": "none"})
+            ax.plot([*some], [one.at((n, k)) for n in some], **{**looks[title], "marker": ""})
+        ax.axhline(0, color="black", linewidth=0.6)
+        ax.set(xlabel="Parameters", ylabel="Loss over dense (nats)" if ax is axes[0] else "")
+        logarithmic(ax, "x")
+    handles = [Line2D([], [], label=title, **look) for title, look in looks.items()]
+    note = "Points: means of pairs of runs with the same seed, lowest to highest. Lines: the fit."
+    return finish(figure, handles, [note])

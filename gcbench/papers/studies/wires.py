@@ -1,0 +1,66 @@
+"""Errors of means that are added on the wire, by the number of workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from gcbench.codecs.kernels import keep_backend, use_backend
+from gcbench.codecs.native import find_compiler
+from gcbench.comm.collectives import Comm
+from gcbench.compressors.virtual import aggregate
+from gcbench.papers.studies.study import Row, Study, compressor
+
+METHODS = (
+    "bf16",
+    "bf16 rounding=stochastic",
+    "bf16 accumulate=fp32",
+    "bf16 accumulate=fp32 rounding=stochastic",
+    "fp16",
+    "fp16 accumulate=fp32",
+    "mxfp8 exchange=ring",
+    "mxfp8 exchange=ring rounding=stochastic",
+    "mxfp8 exchange=scatter_coded",
+    "nvfp4 exchange=ring",
+    "nvfp4 exchange=ring rounding=stochastic",
+    "nvfp4 exchange=scatter_coded",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WireError(Study):
+    """Error of the mean of W workers that a wire of few bits adds, from 2 to 1,024 workers.
+
+    Worker i has the gradient `common` z_0 + z_i with normal z of `values` values. Half-precision
+    gradients are added by an all-reduce, hop by hop, or in fp32 by the owners of shards; coded ones
+    in a ring that codes the sum again at every hop, or by the owners of shards. `vnmse` is |update
+    - g|^2 / |g|^2 with the mean g in float64, `bits` what a worker sends. Virtual workers add as
+    gloo's do, to the bit. Takes about two minutes.
+    """
+
+    methods: Sequence[str] = METHODS
+    workers: Sequence[int] = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+    values: int = 2**15
+    common: float = 0.3
+
+    def rows(self) -> Iterator[Row]:
+        with keep_backend():
+            use_backend("native" if find_compiler() else "eager")
+            for workers in self.workers:
+                generator = torch.Generator().manual_seed(workers)
+                x = torch.randn(workers, self.values, generator=generator)
+                x += self.common * torch.randn(1, self.values, generator=generator)
+                mean = x.mean(0, dtype=torch.float64)
+                for method in self.methods:
+                    comm = Comm(workers)
+                    out = aggregate(compressor(*method.split()), {"x": x}, comm=comm)
+                    error = float((out.update["x"][0] - mean).square().sum() / mean.square().sum())
+                    yield {
+                        "row": f"{method}, W={workers}",
+                        "method": method,
+                        "workers": workers,
+                        "bits": comm.meter.sent_bits[0] / self.values,
+                        "vnmse": error,
+                    }

@@ -1,0 +1,170 @@
+"""Ladders: rows for every size and number of workers, fits to known slopes, the page, a picture."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import log2, log10
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from results import result_of
+
+from gcbench.config import ConfigError, choices
+from gcbench.data import TokenData
+from gcbench.launch.instantiate import parameter_shapes
+from gcbench.papers import tables
+from gcbench.papers.build import build, groups_of
+from gcbench.papers.configs import compose, compose_row
+from gcbench.papers.ladder_fit import Fit, draw_penalties, fit, fits_of
+from gcbench.papers.tables import Table, TableRow, read_table
+from gcbench.records.schema import Result
+from gcbench.records.store import RecordedRun
+from gcbench.report.document import markdown
+
+SIZES, WORKERS, SEEDS = (100_000, 300_000, 1_000_000), (1, 4, 16), (1, 2, 3)
+ORIGIN, HELD = (300_000, 4), (3_000_000, 16)
+PENALTY, PER_DECADE, PER_DOUBLING = 0.05, -0.02, 0.01
+
+
+def loss(n: int) -> float:
+    return 2.4 * float(n / 300_000) ** -0.12
+
+
+def penalty(n: int, k: int) -> float:
+    return PENALTY + PER_DECADE * log10(n / ORIGIN[0]) + PER_DOUBLING * log2(k / ORIGIN[1])
+
+
+def fit_to(noise: float, trial: int = 0, seeds: tuple[int, ...] = SEEDS) -> tuple[Fit, float]:
+    """Return a fit to losses with such a noise, half of it common to a seed, and one held out."""
+    draw = np.random.default_rng(trial).normal
+    common = {(n, s): draw(scale=noise) for n in (*SIZES, HELD[0]) for s in seeds}
+    dense = {n: {s: loss(n) + common[n, s] + draw(scale=noise) for s in seeds} for n in SIZES}
+    places = [*((n, k) for n in SIZES for k in WORKERS), HELD]
+    of_method = {
+        (n, k): {s: loss(n) + penalty(n, k) + common[n, s] + draw(scale=noise) for s in seeds}
+        for n, k in places
+    }
+    made = fit(dense, of_method, ORIGIN, HELD)
+    assert made
+    return made, float(np.mean([*of_method[HELD].values()]))
+
+
+def test_without_noise_slopes_and_what_is_held_out_are_exact() -> None:
+    made, measured = fit_to(0.0)
+    assert made.per_decade and made.per_doubling and made.predicted
+    found = [made.penalty.value, made.per_decade.value, made.per_doubling.value]
+    assert found == pytest.approx([PENALTY, PER_DECADE, PER_DOUBLING])
+    assert made.predicted.value == pytest.approx(measured) == loss(HELD[0]) + penalty(*HELD)
+    assert made.at((1_000_000, 16)) == pytest.approx(penalty(1_000_000, 16))
+    assert made.per_decade.as_slope.endswith("shrinks") and made.per_doubling.as_slope.endswith(
+        "grows"
+    )
+    alone, _ = fit_to(0.0, seeds=(1,))
+    assert alone.per_decade and alone.per_decade.half is None
+
+
+def test_intervals_have_the_truth_nine_times_in_ten() -> None:
+    trials, hits = 120, np.zeros(4)
+    for trial in range(trials):
+        made, measured = fit_to(0.01, trial)
+        assert made.per_decade and made.per_doubling and made.predicted
+        truths = {
+            made.penalty: PENALTY,
+            made.per_decade: PER_DECADE,
+            made.per_doubling: PER_DOUBLING,
+            made.predicted: measured,
+        }
+        for i, (one, truth) in enumerate(truths.items()):
+            assert one.half is not None
+            hits[i] += abs(one.value - truth) <= one.half
+    assert all(0.82 < share < 0.96 for share in hits / trials), hits / trials
+
+
+@pytest.fixture
+def ladder_table(monkeypatch: pytest.MonkeyPatch) -> Table:
+    """Return the table in conf/, which conftest.py hides."""
+    monkeypatch.setattr(tables, "table_directory", choices.table_directory)
+    return read_table("modern/ladder")
+
+
+def test_rows_have_the_same_tokens_whatever_the_workers_and_the_rate_of_their_size(
+    ladder_table: Table,
+) -> None:
+    table, ladder = ladder_table, ladder_table.ladder
+    assert ladder
+    rows = {row.name: row for row in table.rows}
+    assert len(rows) == len(table.rows) and list(rows)[0] == "none_100k_1"
+    assert [name for name in rows if name.startswith("none")] == [
+        f"none_{size}_1" for size in ladder.sizes
+    ]
+    assert {"qsgd_1m_64", "diloco_3m_16"} < set(rows) and "powersgd_3m_16" not in rows
+    own = compose("modern/ladder/diloco")
+    tuned = compose_row(rows["diloco_300k_4"])
+    assert tuned.identity == own.identity
+    for name, size in ladder.sizes.items():
+        shapes = parameter_shapes({**tuned.config["model"], "width": size.width}, (), 256)
+        assert sum(int(np.prod(shape)) for shape in shapes.values()) == size.parameters
+        assert 19 < size.windows * size.steps * ladder.context / size.parameters < 20.5
+        assert size.steps % own.config["estimator"].get("every", 30) == 0
+        for row in table.rows:
+            if str(row.group).startswith(f"{name},"):
+                tokens = row.beside.get("dataset.size", own.config["dataset"]["size"])
+                gpus, batch_size = (row.beside[f"trainer.{k}"] for k in ("gpus", "batch_size"))
+                data = TokenData("", 256, torch.empty(tokens, device="meta"), torch.empty(0), 64)
+                assert data.steps_per_epoch(gpus, batch_size) == size.steps
+                assert gpus * batch_size == size.windows
+    small = compose_row(rows["diloco_100k_16"]).config
+    rate = own.config["optimizer"]["lr"] * 88 / 48 * (64 / 128) ** 0.5
+    assert small["optimizer"]["lr"] == pytest.approx(rate, rel=5e-3)
+
+
+def run(row: TableRow, seed: int, size: int, workers: int, more: float) -> RecordedRun:
+    result = result_of(str(row.experiment), *row.overrides, seed=seed, step_seconds=None)
+    result |= {"test": {"loss": loss(size) + more + 0.001 * seed}, "workers": workers}
+    return RecordedRun(Result.parse(result), f"{row.name}-s{seed}", list)
+
+
+def test_the_page_and_the_picture_show_the_fits(ladder_table: Table) -> None:
+    ladder = ladder_table.ladder
+    assert ladder
+    shown = [r for r in ladder_table.rows if str(r.name).split("_")[0] in ("none", "qsgd")]
+    table = replace(ladder_table, rows=[r for r in shown if "_1m_" not in str(r.name)])
+    runs = []
+    for row in table.rows:
+        method, size, workers = str(row.name).split("_")
+        n, k = ladder.place(size, int(workers))
+        more = 0.0 if method == "none" else 0.03 + 0.02 * log10(n / 310_552) + 0.01 * log2(k / 4)
+        runs += [run(row, seed, n, k, more) for seed in (1, 2)]
+    rows = groups_of(table, runs, "paper")
+    document = build(table, rows, "paper")
+    (line,) = document.lines
+    cells = [cell.instead for cell in line.cells]
+    slopes = [
+        "+0.0300 [+0.0300, +0.0300]",
+        "+0.0200 [+0.0200, +0.0200]",
+        "+0.0100 [+0.0100, +0.0100]",
+    ]
+    assert cells[:3] == [slopes[0], f"{slopes[1]}, grows", f"{slopes[2]}, grows"]
+    measured = loss(3_089_952) + 0.03 + 0.02 * log10(3_089_952 / 310_552) + 0.02 + 0.0015
+    held_out = line.cells[4].ours
+    assert held_out and held_out.mean == pytest.approx(measured)
+    assert float(cells[3].split()[0]) == pytest.approx(measured, abs=1e-3)
+    said = markdown(document)
+    assert "No compression, 100k: K = 1 " in said and "QSGD, 4 bits, 3m: K = 16 " in said
+    fits = fits_of(ladder, rows["paper"])
+    assert fits
+    figure = draw_penalties(fits)
+    assert [ax.get_title() for ax in figure.axes] == ["K = 1", "K = 4", "K = 16", "K = 64"]
+    assert fits_of(ladder, groups_of(table, runs[:2], "paper")["paper"]) is None
+
+
+def test_mistakes_in_a_ladder_are_named(ladder_table: Table) -> None:
+    ladder = ladder_table.ladder
+    assert ladder
+    node = {"name": "none", "title": "Dense", "runs": {"optimizer.lr": 0.1}, "workers": [5]}
+    with pytest.raises(ConfigError, match="5 workers cannot share 64 windows"):
+        ladder.rows([{**node, "name": "first"}, node], "modern/ladder", Path("ladder.yaml"))
+    with pytest.raises(ConfigError, match="there is no size 2m; type 100k, 300k, 1m, 3m"):
+        replace(ladder, tuned=("2m", 4)).rows([node], "modern/ladder", Path("ladder.yaml"))

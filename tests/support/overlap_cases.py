@@ -1,0 +1,69 @@
+"""Backward passes beside which buckets are exchanged."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+from accumulation_cases import backward
+from gloo_pool import Process
+from hook_cases import train
+from library_cases import Net
+from needed import patience
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+import gcbench
+
+
+class Wait(torch.autograd.Function):
+    """Wait in the backward pass until a bucket was sent, or for a second."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, handle: list[gcbench.Compression]) -> Tensor:
+        ctx.handle, ctx.before = handle[0], handle[0].bits_sent
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        end = time.monotonic() + patience(1)
+        while ctx.handle.bits_sent == ctx.before and time.monotonic() < end:
+            time.sleep(0.001)
+        Wait.seen = ctx.handle.bits_sent > ctx.before
+        return gradient, None
+
+    seen = False
+
+
+class Waiting(nn.Module):
+    """Two layers, of which the first gets its gradient after the last one's was sent."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(12, 12), nn.Linear(12, 4)
+        self.handle: list[gcbench.Compression] = []
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.last(Wait.apply(self.first(inputs), self.handle))
+        return outputs
+
+
+def exchanged_under_the_backward_pass(process: Process, overlap: bool) -> bool:
+    """Return whether the last layer's gradients were sent before the first ones were there."""
+    ddp = DistributedDataParallel(Waiting(), bucket_cap_mb=0.0001)
+    ddp.module.handle.append(gcbench.compress(ddp, "qsgd", min_size=0, overlap=overlap))
+    for step in range(2):  # the first has a single bucket
+        backward(ddp, process.rank, step)
+    return Wait.seen
+
+
+def train_with_nodes(process: Process) -> tuple[list[Tensor], list[Tensor]]:
+    """Return the parameters after steps of a method with nodes, without and with overlap."""
+    trained = []
+    for overlap in (False, True):
+        ddp = DistributedDataParallel(Net(), bucket_cap_mb=0.001)
+        knobs = {"exchange": "hierarchical", "workers_per_node": 1, "min_size": 0}
+        gcbench.compress(ddp, "qsgd", overlap=overlap, **knobs)
+        trained.append(train(ddp, process.rank, range(3)))
+    return trained[0], trained[1]
