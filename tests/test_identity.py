@@ -30,7 +30,7 @@ def config() -> dict[str, Any]:
         *"model=resnet8 dataset=cifar10 compressor=signum +compressor.bucket_scope=tensor".split(),
         *"+compressor.min_ratio=0 +compressor.method.scale=mean".split(),
         *"+compressor.method.rounding=nearest +compressor.method.accumulate=wire".split(),
-        *"+compressor.method.combine=mean optimizer=frozen_adam".split(),
+        *"+compressor.method.combine=mean optimizer=frozen_adam estimator=local_steps".split(),
     )
 
 

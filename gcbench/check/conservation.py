@@ -10,7 +10,7 @@ from torch import Tensor
 from gcbench.check.contract import demand, largest_sent
 from gcbench.check.promises import rounding_of_sums
 from gcbench.check.steps import WORKERS, flat
-from gcbench.compressors import Compressor, Grads, State, parts_of
+from gcbench.compressors import Compressor, Grads, State, is_direction, parts_of
 from gcbench.compressors.exchange import ScatterExchange
 from gcbench.compressors.matrices import SmallTensorsWhole, StacksOfMatrices
 from gcbench.compressors.virtual import aggregate
@@ -172,6 +172,7 @@ def _gradients(kinds: dict[str, Draw], scale: float) -> Grads:
 SHAPES = {"matrix": (24, 16), "vector": (40,)}
 STEPS = 100
 RATES = (0.03, 0.1, 0.25)
+NEARNESS_OF_DIRECTIONS = 0.25  # whose steps are as long near the minimum as far from it
 NEARNESS = 0.15  # without compression, 0.0014 of the distance is left at a rate of 0.1
 
 
@@ -219,9 +220,10 @@ def check_descends(compressor: Compressor) -> str:
     """Check that steps at the best rate lead near the minimum, and return how near."""
     reached = {lr: nearness(compressor, lr) for lr in RATES}
     lr = min(reached, key=lambda rate: reached[rate])
+    bound = NEARNESS_OF_DIRECTIONS if is_direction(compressor) else NEARNESS
     demand(
-        reached[lr] < NEARNESS,
+        reached[lr] < bound,
         f"{STEPS} steps on a quadratic leave {reached[lr]:.3g} of the distance to its minimum at "
-        f"the best of the rates {', '.join(map(str, RATES))}, not {NEARNESS}",
+        f"the best of the rates {', '.join(map(str, RATES))}, not {bound}",
     )
     return f"{reached[lr]:.2g} of the distance is left after {STEPS} steps of lr={lr}"

@@ -112,7 +112,7 @@ class MethodSettings(Settings):
     """what the error-feedback residual leaves out: the worker's own projection, or the aggregated
     update [PowerSGD, algorithm 2, and the authors' code]"""
     fraction: Annotated[Fraction, example(0.01)]
-    """share of the values of a tensor that is sent"""
+    """share of the values of a tensor that is sent; dion2: of rows"""
     chunk_size: Annotated[Count, example(4096)]
     """values of a chunk, of which `fraction` is sent [SparseLoCo, section 3]"""
     chunk_side: Annotated[Count, example(64)]
@@ -123,7 +123,8 @@ class MethodSettings(Settings):
     """bits of a position: 32, or as few as the tensor's size needs"""
     momentum: Annotated[Share, example(0.9)]
     """weight of the old momentum, each worker's own, before signs are taken [Signum, algorithm 1];
-    dion: share of what was sent that stays in each worker's momentum [Dion, algorithm 1]"""
+    dion and dion2: share of what was sent that stays in each worker's momentum [Dion, algorithm
+    1]"""
     momentum_start: Annotated[MomentumStart | CodedStart, Neutral("zero")]
     """signum: momentum before the first step: zero, or the first gradient; onebit_adam: the
     momentum that is coded starts from that of the uncompressed steps, or from zero [1-bit Adam,
