@@ -53,6 +53,7 @@ FAMILIES = {
     "ef21": (GREEN, "X"),
     "natural": (ORANGE, "o"),
     "eden": (BLACK, "*"),
+    "dgc": (VERMILLION, "o"),
     "loco": (VERMILLION, "D"),
     "sparseloco": (GRAY, "X"),
     "demo": (ORANGE, "v"),

@@ -53,14 +53,14 @@ def _codec_rows(codec: Codec, gradients: Input, rounds: int) -> Iterator[Row]:
     x = flatten(gradients.grads)
     noise = Step(0, 1, range(1), offsets_of(sizes)).noise("codec", sizes, x.device)
     message = codec.encode(x, segments, noise)
-    out = torch.zeros_like(x)
+    decoder, out = codec.drawing(noise), torch.zeros_like(x)
     yield _row(
         "encode", gradients, time_beside_copy(lambda: codec.encode(x, segments, noise), x, rounds)
     )
     yield _row(
         "decode-and-add",
         gradients,
-        time_beside_copy(lambda: codec.decode_add(message, segments, out), x, rounds),
+        time_beside_copy(lambda: decoder.decode_add(message, segments, out), x, rounds),
     )
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from gcbench.check.contract import demand, largest_sent
 from gcbench.check.promises import rounding_of_sums
 from gcbench.check.steps import WORKERS, flat
-from gcbench.compressors import Compressor, Grads, State, is_direction, parts_of
+from gcbench.compressors import Compressor, Grads, State, parts_of
 from gcbench.compressors.exchange import ScatterExchange
 from gcbench.compressors.matrices import SmallTensorsWhole, StacksOfMatrices
 from gcbench.compressors.virtual import aggregate
@@ -113,7 +113,9 @@ def _check_residual(compressor: Compressor, grads: Grads) -> None:
     lost = total + residuals[-1] - SAME_STEPS * mean
     # Every step rounds a residual, which may be much larger than a gradient.
     summed = SAME_STEPS * mean.abs() + all_residuals.abs().sum(0)
-    columns = _each(grads, mean, lost, summed, all_residuals)
+    columns = {"all tensors": [mean, lost, summed, all_residuals]}
+    if compressor.properties.scope == "tensor":
+        columns = _each(grads, mean, lost, summed, all_residuals)
     for name, (one, off, allowed, residual) in columns.items():
         what = f"{SAME_STEPS} equal gradients of {name}, with error feedback: "
         demand(
@@ -172,7 +174,7 @@ def _gradients(kinds: dict[str, Draw], scale: float) -> Grads:
 SHAPES = {"matrix": (24, 16), "vector": (40,)}
 STEPS = 100
 RATES = (0.03, 0.1, 0.25)
-NEARNESS_OF_DIRECTIONS = 0.25  # whose steps are as long near the minimum as far from it
+LONGER, SLOWER = 1000, (0.001, 0.003, 0.01)  # one that sends few of 384 values, or rows, in a step
 NEARNESS = 0.15  # without compression, 0.0014 of the distance is left at a rate of 0.1
 
 
@@ -204,12 +206,12 @@ class Quadratic:
         return float((flat(x) - flat(minimizer)).norm())
 
 
-def nearness(compressor: Compressor, lr: float) -> float:
+def nearness(compressor: Compressor, lr: float, steps: int = STEPS) -> float:
     """Return the distance to the minimizer after all steps, as a fraction of the initial one."""
     quadratic, state = Quadratic(), State()
     x = {k: torch.zeros(1, *shape) for k, shape in SHAPES.items()}
     start = quadratic.distance(x)
-    for number in range(STEPS):
+    for number in range(steps):
         out = aggregate(compressor, quadratic.gradients(x), number=number, state=state)
         state = out.state
         x = {k: v - lr * out.update[k] for k, v in x.items()}
@@ -218,12 +220,14 @@ def nearness(compressor: Compressor, lr: float) -> float:
 
 def check_descends(compressor: Compressor) -> str:
     """Check that steps at the best rate lead near the minimum, and return how near."""
-    reached = {lr: nearness(compressor, lr) for lr in RATES}
-    lr = min(reached, key=lambda rate: reached[rate])
-    bound = NEARNESS_OF_DIRECTIONS if is_direction(compressor) else NEARNESS
+    for steps, rates in ((STEPS, RATES), (LONGER, SLOWER)):
+        reached = {lr: nearness(compressor, lr, steps) for lr in rates}
+        lr = min(reached, key=lambda rate: reached[rate])
+        if reached[lr] < NEARNESS:
+            break
     demand(
-        reached[lr] < bound,
-        f"{STEPS} steps on a quadratic leave {reached[lr]:.3g} of the distance to its minimum at "
-        f"the best of the rates {', '.join(map(str, RATES))}, not {bound}",
+        reached[lr] < NEARNESS,
+        f"{STEPS} steps on a quadratic leave more than {NEARNESS} of the distance to its minimum "
+        f"at the rates {', '.join(map(str, RATES))}, and {LONGER} leave {reached[lr]:.3g} at {lr}",
     )
-    return f"{reached[lr]:.2g} of the distance is left after {STEPS} steps of lr={lr}"
+    return f"{reached[lr]:.2g} of the distance is left after {steps} steps of lr={lr}"

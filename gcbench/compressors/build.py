@@ -21,6 +21,7 @@ from gcbench.compressors.matrices import (
 )
 from gcbench.compressors.onebit_adam import MomentumCoding
 from gcbench.compressors.other_exchanges import Aligned, Hierarchical, build_exchange
+from gcbench.compressors.rotated import Rotated
 from gcbench.compressors.virtual import parts_of
 from gcbench.compressors.wrappers import (
     BucketsThroughGradient,
@@ -37,6 +38,7 @@ from gcbench.settings.compressor import (
     Code,
     CodedStart,
     Exchange,
+    Rotation,
     WithErrorFeedback,
 )
 from gcbench.settings.fields import Count, Natural, NonNegative, Positive, Share, checked
@@ -53,6 +55,7 @@ def build(
     bucket_scope: BucketScope = "tensor",
     code: Code = "fixed",
     exchange: Exchange = "gather",
+    rotate: Rotation = "none",
     workers_per_node: Count | None = None,
     clip_norm: Positive | None = None,
     dense_steps: Natural = 0,
@@ -78,6 +81,7 @@ def build(
             "bucket_scope": bucket_scope,
             "code": code,
             "exchange": exchange,
+            "rotate": rotate,
             "workers_per_node": workers_per_node,
             "error_feedback": error_feedback,
             "alpha": alpha,
@@ -88,7 +92,9 @@ def build(
     )
     if isinstance(method, ByKind):
         _refuse_residuals_of_shards(method)
-    compressor = _send_codes(method, align, code, exchange, workers_per_node)
+    compressor = _send_codes(method, align, code, exchange, workers_per_node, rotate)
+    if rotate == "hadamard":
+        compressor = Rotated(compressor)
     if bucket_scope == "gradient":
         compressor = BucketsThroughGradient(compressor)
     if clip_sigma is not None:
@@ -121,6 +127,7 @@ def _send_codes(
     code: Code,
     exchange: Exchange,
     workers_per_node: Count | None,
+    rotate: Rotation,
 ) -> Compressor:
     """Return a compressor that sends a codec's codes; a compressor is returned unchanged."""
     if isinstance(method, Compressor):
@@ -128,6 +135,7 @@ def _send_codes(
             ("align", align, False),
             ("code", code, "fixed"),
             ("exchange", exchange, "gather"),
+            ("rotate", rotate, "none"),
         ):
             if value != default:
                 raise ValueError(
@@ -207,6 +215,15 @@ CONFLICTS = (
     Conflict(
         {"align": _is(True), "exchange": _is_not("gather")},
         "only gathered codes are aligned; type exchange=gather or align=false",
+    ),
+    Conflict(
+        {"rotate": _is("hadamard"), "align": _is(True)},
+        "a rotation mixes receptive fields; type only one of them",
+    ),
+    Conflict(
+        {"rotate": _is("hadamard"), "exchange": _is("scatter_coded")},
+        "what a shard's owner keeps for the next step would be of another rotation; type "
+        "exchange=scatter or gather",
     ),
     Conflict(
         {"workers_per_node": _is_not(None), "exchange": _is_not("hierarchical")},

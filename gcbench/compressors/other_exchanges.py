@@ -36,6 +36,7 @@ from gcbench.compressors.exchange import (
 )
 from gcbench.compressors.matrices import is_convolution
 from gcbench.compressors.ring import RingExchange, RingShards
+from gcbench.compressors.rotated import Rotated
 from gcbench.compressors.wrappers import BucketsThroughGradient
 from gcbench.settings.compressor import Code, Exchange
 from gcbench.settings.fields import Checked, Count
@@ -212,6 +213,11 @@ def shard_exchange(compressor: Compressor) -> Compressor:
         return ShardExchange(compressor.codec)
     if isinstance(compressor, ScatterExchange) and not compressor.code_means:
         return ShardExchange(compressor.codec)
+    if isinstance(compressor, Rotated):
+        raise ValueError(
+            "rotate=hadamard turns whole tensors, and a reduction is by shards; type rotate=none, "
+            "or compressor=eden"
+        )
     if not hasattr(compressor, "inner"):
         raise ValueError(
             "a reduction by shards needs exchange=gather, scatter or ring, with messages of one "

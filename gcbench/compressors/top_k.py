@@ -32,6 +32,8 @@ class TopK(Checked, SparseCodec):
     the first in the tensor. Deterministic and biased: meant for error feedback. Workers choose
     different values, so that an all-gather is needed.
 
+    With `bucket_scope=gradient`, all tensors are one, of which the K largest values are sent.
+
     Sends K float32 values and K positions per tensor. With `index=int32`, a position takes 32 bits,
     as fraction = 0.5 / 32 and 0.5 / 136 of PowerSGD's table assume. With `index=auto`, it takes
     ceil(log2 n) bits, or all positions together take n bits (a bitmap) if that is less.

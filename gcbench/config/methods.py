@@ -21,6 +21,7 @@ BUILD = "gcbench.compressors.build"
 OF_BUILD = (
     *("align", "alpha", "beta", "bucket_scope", "clip_norm", "clip_sigma", "code", "dense_steps"),
     *("error_feedback", "exchange", "min_ratio", "min_size", "momentum_start", "reset_steps"),
+    "rotate",
     "workers_per_node",
 )
 SET_LEVELS = ("bits", "convolution_bits")  # keys that no compressor takes, only `levels`

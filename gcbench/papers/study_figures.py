@@ -22,6 +22,7 @@ from gcbench.drawing import (
     style_of_method,
     tick_counts,
 )
+from gcbench.papers.error_figure import draw_error_by_bits
 from gcbench.papers.measured import StudyResult
 from gcbench.papers.study_lines import StudyRow, distinct, draw_decode_scaling, draw_wire_error
 from gcbench.papers.tables import Table
@@ -246,6 +247,7 @@ STUDIES: dict[str, Callable[[StudyResult], Figure | None]] = {
     "gradient_levels": draw_histograms,
     "quantizer_bounds": draw_quantizer_bounds,
     "ecq_stability": draw_ecq_stability,
+    "error_by_bits": draw_error_by_bits,
     "layers": draw_layers,
     "decode_scaling": draw_decode_scaling,
     "wire_error": draw_wire_error,

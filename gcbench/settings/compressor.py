@@ -31,6 +31,7 @@ Beta = Annotated[float, Field(ge=0, le=1)]
 BucketScope = Literal["tensor", "gradient"]
 Code = Literal["fixed", "elias_dense", "elias_sparse", "ans"]
 Exchange = Literal["gather", "scatter", "scatter_coded", "ring", "sum", "hierarchical"]
+Rotation = Literal["none", "hadamard"]
 Accumulate = Literal["wire", "fp32"]
 Rounding = Literal["nearest", "stochastic"]
 Plain = Literal["fp32", "bf16"]
@@ -64,7 +65,8 @@ class MethodSettings(Settings):
     bucket_size: Annotated[Count, example(512), Needs("per_layer", (False,))]
     """values that share a scale, and for eden are rotated together [QSGD, section 4]"""
     bucket_scope: Annotated[BucketScope, Neutral("tensor")]
-    """whether buckets restart at every tensor or run through the whole gradient"""
+    """whether buckets restart at every tensor or run through the whole gradient; top_k: whether the
+    largest values are those of every tensor or of the whole gradient"""
     format: Format8 | Format6 | Plain
     """float format that is sent: how many bits are exponent and mantissa, of 8 bits (fp8, mxfp8) or
     of 6 (mxfp6); exponents: fp32, or gradients rounded to bf16 [OCP MX, section 5.3]"""
@@ -80,6 +82,10 @@ class MethodSettings(Settings):
     """how codes are sent: all to all, by shards (means in fp32, or coded too), in a ring that codes
     the sum again at every hop, summed on one grid (not bingrad_b, scaled_sign, onebit,
     onebit_adam, natural), or between nodes only"""
+    rotate: Annotated[Rotation, Neutral("none")]
+    """hadamard: gradients are rotated before they are coded, and their mean back, so that large
+    values spread over blocks of 4,096; not with align, scatter_coded [Suresh et al. (2017),
+    section 3]"""
     accumulate: Annotated[Accumulate, Neutral("wire")]
     """where half-precision gradients are added: in the type on the wire, as all-reduces do, or in
     fp32 by the owners of shards, with one more rounding for the way back"""
@@ -113,6 +119,9 @@ class MethodSettings(Settings):
     update [PowerSGD, algorithm 2, and the authors' code]"""
     fraction: Annotated[Fraction, example(0.01)]
     """share of the values of a tensor that is sent; dion2: of rows"""
+    warmup_steps: Annotated[Natural, example(1000), Neutral(0)]
+    """dgc: first steps, in which 1/4, 1/16, 1/64 and 1/256 of the values are sent [DGC, section
+    3.3]"""
     chunk_size: Annotated[Count, example(4096)]
     """values of a chunk, of which `fraction` is sent [SparseLoCo, section 3]"""
     chunk_side: Annotated[Count, example(64)]
@@ -123,8 +132,8 @@ class MethodSettings(Settings):
     """bits of a position: 32, or as few as the tensor's size needs"""
     momentum: Annotated[Share, example(0.9)]
     """weight of the old momentum, each worker's own, before signs are taken [Signum, algorithm 1];
-    dion and dion2: share of what was sent that stays in each worker's momentum [Dion, algorithm
-    1]"""
+    dion and dion2: share of what was sent that stays in each worker's momentum [Dion, algorithm 1];
+    dgc: weight of the old velocity [DGC, algorithm 4]"""
     momentum_start: Annotated[MomentumStart | CodedStart, Neutral("zero")]
     """signum: momentum before the first step: zero, or the first gradient; onebit_adam: the
     momentum that is coded starts from that of the uncompressed steps, or from zero [1-bit Adam,

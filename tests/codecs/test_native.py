@@ -151,7 +151,7 @@ def test_results_have_the_bits_of_eager_codecs(kind: str) -> None:
 
 
 def test_rotations_have_the_bits_of_eager_ones() -> None:
-    """Also of values that are not finite, and in parts of rows."""
+    """Also of values that are not finite, up to the bits of a NaN."""
     x = draw(2, 5)
     x[1, 9], x[0, 300_100] = torch.inf, torch.nan
     for size in (16, 512, 4096, 32768):
@@ -164,7 +164,8 @@ def test_rotations_have_the_bits_of_eager_ones() -> None:
                 x.split(SIZES, 1), x.flip(0).split(SIZES, 1), 0.5, SIZES, noise
             )
             mean = code.drawing(noise).decode_mean([m.unsqueeze(0) for m in message], SIZES)
-            found[backend] = [*message, mean, *left]
+            numbers = [mean, *left, message.pop()]
+            found[backend] = [*message, *(part.nan_to_num() for part in numbers)]
         assert [*map(same_bits, *found.values())] == [True] * len(found["eager"]), size
 
 

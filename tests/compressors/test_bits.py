@@ -227,6 +227,12 @@ def natural_bits(settings: Settings, shapes: Shapes, workers: int) -> tuple[int,
     return traveling_bits(settings, shapes, workers, 0, lambda n: 8 * n + 8 * math.ceil(n / 8))
 
 
+def in_blocks(n: int, block: int) -> int:
+    """Return n, filled up to whole blocks for a rotation; the last has 2^k values, at least 64."""
+    last = 2 ** math.ceil(math.log2(n % block)) if n % block else 0
+    return n // block * block + max(last, min(64, block) * (last > 0))
+
+
 def rotated_bits(settings: Settings, shapes: Shapes, workers: int) -> tuple[int, int]:
     """Return the bits of codes and of scales of blocks, the last of which have 2^k >= 64 values.
 
@@ -234,13 +240,9 @@ def rotated_bits(settings: Settings, shapes: Shapes, workers: int) -> tuple[int,
     """
     block = settings["bucket_size"]
 
-    def padded(n: int) -> int:
-        last = 2 ** math.ceil(math.log2(n % block)) if n % block else 0
-        return n // block * block + max(last, min(64, block) * (last > 0))
-
     def message(sizes: list[int]) -> int:
-        blocks = sum(math.ceil(n / block) for n in sizes)
-        return settings["bits"] * 8 * math.ceil(sum(map(padded, sizes)) / 8) + 32 * blocks
+        codes = settings["bits"] * 8 * math.ceil(sum(in_blocks(n, block) for n in sizes) / 8)
+        return codes + 32 * sum(math.ceil(n / block) for n in sizes)
 
     small = {k: s for k, s in shapes.items() if numel(s) < settings["min_size"]}
     sizes = [numel(s) for k, s in shapes.items() if k not in small]
@@ -260,8 +262,8 @@ def top_k_bits(settings: Settings, shapes: Shapes, workers: int) -> tuple[int, i
     uncompressed.
     """
     small = {k: s for k, s in shapes.items() if numel(s) < settings["min_size"]}
-    message = 0
-    for n in (numel(s) for k, s in shapes.items() if k not in small):
+    message, sizes = 0, [numel(s) for k, s in shapes.items() if k not in small]
+    for n in [sum(sizes)] if settings.get("bucket_scope") == "gradient" else sizes:
         k = max(1, math.floor(settings["fraction"] * n))
         in_eights = (n - 1).bit_length() // 8 * 8 * k + (n - 1).bit_length() % 8 * 8 * math.ceil(
             k / 8
@@ -426,6 +428,7 @@ FORMULAS: dict[str, Callable[[Settings, Shapes, int], tuple[int, int]]] = {
     "natural": natural_bits,
     "eden": rotated_bits,
     "sparseloco": chunk_bits,
+    "dgc": top_k_bits,
     "demo": block_bits,
     "acpsgd": lambda s, shapes, workers: sketch_bits(
         {**s, "variant": "alternating"}, shapes, workers
@@ -455,8 +458,11 @@ def test_bits_of_three_steps_follow_the_formula(
 ) -> None:
     settings = settings_of(choice, variant)
     formula, dense_steps = FORMULAS[choice], settings.get("dense_steps", 0)
+    shapes: Shapes = SHAPES
+    if settings.get("rotate") == "hadamard":
+        shapes = {k: (in_blocks(numel(s), 4096),) for k, s in SHAPES.items()}
     by_step = [
-        dense_bits(SHAPES) if i < dense_steps else formula({**settings, "step": i}, SHAPES, WORKERS)
+        dense_bits(shapes) if i < dense_steps else formula({**settings, "step": i}, shapes, WORKERS)
         for i in range(STEPS)
     ]
     seen = virtual_traces[choice, variant]

@@ -30,6 +30,7 @@ ROOT = Path(__file__).parents[2]
 ELSEWHERE = {
     "acpsgd": "acpsgd::test_updates_and_residuals_are_those_of_the_algorithm",
     "atomo": "atomo::test_drawing_until_two_are_kept_is_biased_and_drawing_once_is_not",
+    "dgc": "dgc::test_updates_and_memories_are_those_of_the_algorithm",
     "dion": "dion::test_updates_and_momenta_are_those_of_the_algorithm",
     "dion2": "dion2::test_updates_and_momenta_are_those_of_the_algorithm",
     "exponents": "exponents::test_every_float_arrives_as_it_was_sent",

@@ -35,10 +35,11 @@ MORE = {
     **dict.fromkeys(("random_k", "random_block", "sparseloco", "top_k"), 5.1),
     **dict.fromkeys(("ef21", "maxnorm", "signum"), 6.4),
     "maxnorm_multiscale": 8.7,
+    "dgc": 9.0,
 }
 # What they keep is new memory in each step, and the old one goes when the step has ended.
 RENEWED = {
-    *("acpsgd", "demo", "dion", "dion2", "ef21", "onebit_adam", "powersgd", "random_block"),
+    *("acpsgd", "demo", "dgc", "dion", "dion2", "ef21", "onebit_adam", "powersgd", "random_block"),
     *("random_k", "signum", "sparseloco"),
 }
 

@@ -10,8 +10,10 @@ import pytest
 import torch
 
 from gcbench.config import ConfigError
+from gcbench.papers.error_figure import draw_error_by_bits
 from gcbench.papers.studies.clusters import CommunicationTimes, DecodeScaling
 from gcbench.papers.studies.ecq_stability import EcqStability
+from gcbench.papers.studies.errors import ErrorByBits
 from gcbench.papers.studies.gradients import Layers
 from gcbench.papers.studies.low_rank import SvdCost, WarmStart, _late
 from gcbench.papers.studies.quantizers import (
@@ -202,6 +204,25 @@ def test_a_second_scale_always_errs_less(recorded: str) -> None:
         found["linf, (8, 12) bits"]["single_scale_error"]
         < found["linf, (4, 8) bits"]["single_scale_error"]
     )
+
+
+def test_rotated_levels_err_the_same_for_all_laws_and_gradients(recorded: str) -> None:
+    """Evenly spaced levels err more with heavier tails."""
+    typed = "eden bits=2; qsgd min_size=0 bits=2 bucket_size=64; top_k error_feedback=false"
+    study = ErrorByBits(recorded=recorded, methods=typed, values=16384)
+    found = rows(study)
+    laws = ["normal", "Laplace", "Student t(3)", "recorded gradients"]
+    eden = [found[f"eden bits=2, {law}"] for law in laws]
+    assert [row["vnmse"] for row in eden[:3]] == pytest.approx([0.133] * 3, rel=0.05)
+    assert 0.1 < eden[3]["vnmse"] < 0.14, (
+        "zeros that fill up short tensors take a part of the error"
+    )
+    assert all(2 < row["bits_per_value"] < 2.2 for row in eden[:3])
+    qsgd = [found[f"qsgd min_size=0 bits=2 bucket_size=64, {law}"]["vnmse"] for law in laws]
+    assert 0.9 < qsgd[0] < qsgd[1] < qsgd[2]
+    figure = draw_error_by_bits({"settings": {}, "rows": list(found.values())})
+    assert figure is not None and len(figure.axes) == 4
+    assert [line.get_ydata()[0] for line in figure.axes[2].lines][:2] == [eden[2]["vnmse"], qsgd[2]]
 
 
 def test_codes_are_zero_more_often_with_fewer_levels_and_the_longer_scale(recorded: str) -> None:
