@@ -59,6 +59,7 @@ FAMILIES = {
     "demo": (ORANGE, "v"),
     "onebit_adam": (BLUE, "P"),
     "dion": (SKY, "D"),
+    "dion2": (SKY, "P"),
     "acpsgd": (PURPLE, "D"),
     "signum": (ORANGE, "P"),
     "sign_norm": (BLUE, "v"),

@@ -14,6 +14,15 @@ EXAMPLES = {
         "your own training loop with gcbench.compress",
         "torchrun --nproc-per-node 2 own_training.py",
     ),
+    "with_accelerate.py": ("a loop of accelerate", "accelerate launch with_accelerate.py"),
+    "with_lightning.py": ("a Trainer of Lightning", "python with_lightning.py"),
+    "with_transformers.py": (
+        "a Trainer of transformers",
+        "torchrun --nproc-per-node 2 with_transformers.py",
+    ),
+    "with_fsdp2.py": ("FSDP2 as in torchtitan", "torchrun --nproc-per-node 2 with_fsdp2.py"),
+    "with_timm.py": ("a loop as timm's", "torchrun --nproc-per-node 2 with_timm.py"),
+    "with_nanogpt.py": ("a loop as nanoGPT's", "torchrun --nproc-per-node 2 with_nanogpt.py"),
     "compare.ipynb": ("a notebook: sweeps, a DataFrame, curves", "jupyter lab compare.ipynb"),
     "example.sbatch": (
         "a batch file for Slurm, which queues its job again",
@@ -43,7 +52,7 @@ def example(typed: Sequence[str]) -> None:
         print(f"{name}: type {EXAMPLES[name][1]}")
     if not named:
         for name, (about, _) in EXAMPLES.items():
-            print(f"gcbench example {name:17}{about}")
+            print(f"gcbench example {name:21}{about}")
 
 
 def _folder() -> Path:

@@ -275,6 +275,26 @@ def test_a_budget_of_few_steps_ends_with_an_exchange(typed: str, steps: int) -> 
     assert values_of(row, "budget=smoke", f"estimator.{typed}")["trainer"]["max_steps"] == steps
 
 
+@each(
+    ("row", "optimizer", "compressor", "steps"),
+    [
+        ("diloco_30", "adamw", "none", (30, 0.7, 0.9, True)),
+        ("sparseloco_15", "adamw", "sparseloco", (15, 1, 0, False)),
+        ("muloco_30", "muon", "none", (30, 0.9, 0.8, True)),
+    ],
+)
+def test_rows_of_local_steps_are_the_published_methods(
+    row: str, optimizer: str, compressor: str, steps: tuple[int | float, ...]
+) -> None:
+    config = values_of(f"+experiment/modern/gpt={row}")
+    keys = ("every", "outer_lr", "outer_momentum", "outer_nesterov")
+    assert tuple(config["estimator"][key] for key in keys) == steps
+    choices = config["choices"]
+    assert (choices["optimizer"], choices["compressor"]) == (optimizer, compressor)
+    assert config["estimator"]["clip_norm"] == 1 and config["clip_norm"] is None
+    assert config.get("beta", 0.95) == 0.95
+
+
 def test_rates_follow_the_size_of_the_whole_batch() -> None:
     paper, smoke = values_of(ROW), values_of(ROW, "budget=smoke")
     assert smoke["optimizer"]["lr"] == paper["optimizer"]["lr"] * 4 / 128, (

@@ -28,9 +28,10 @@ from gcbench.identity import (
 def config() -> dict[str, Any]:
     return values_of(
         *"model=resnet8 dataset=cifar10 compressor=signum +compressor.bucket_scope=tensor".split(),
-        *"+compressor.min_ratio=0 +compressor.method.scale=mean +compressor.rotate=none".split(),
-        "+compressor.method.warmup_steps=0",
-        *"+compressor.method.combine=mean optimizer=frozen_adam".split(),
+        *"+compressor.min_ratio=0 +compressor.method.scale=mean".split(),
+        *"+compressor.method.rounding=nearest +compressor.method.accumulate=wire".split(),
+        *"+compressor.method.combine=mean optimizer=frozen_adam estimator=local_steps".split(),
+        *"+compressor.rotate=none +compressor.method.warmup_steps=0".split(),
     )
 
 

@@ -33,6 +33,7 @@ MAY_IMPORT = {
         *"config launch bench compressors codecs comm records predict report".split(),
     },
     "library": {"config", "launch", "train", "compressors", "codecs", "comm", "records", "report"},
+    "integrations": {"config", "compressors", "library"},
     "cli": {*"config launch bench search sweep_progress".split()},
     "sweep_progress": {"config", "launch", "records", "report", "search"},
     "search": {"config", "records", "report"},
@@ -53,7 +54,7 @@ ONLY_IN = {
     "pydantic": {
         *"settings papers config compressors data models predict records report".split(),
     },
-    "torch.distributed": {"comm", "launch", "bench", "check", "library"},
+    "torch.distributed": {"comm", "launch", "bench", "check", "library", "integrations"},
     "wandb": {"records", "report", "papers"},
     "matplotlib": {"report", "papers", "predict", "drawing"},
     "pandas": {"report", "papers", "console", "library"},

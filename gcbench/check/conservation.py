@@ -174,7 +174,7 @@ def _gradients(kinds: dict[str, Draw], scale: float) -> Grads:
 SHAPES = {"matrix": (24, 16), "vector": (40,)}
 STEPS = 100
 RATES = (0.03, 0.1, 0.25)
-LONGER, SLOWER = 1000, (0.001, 0.003)  # for a method that sends one of 384 values in a step
+LONGER, SLOWER = 1000, (0.001, 0.003, 0.01)  # one that sends few of 384 values, or rows, in a step
 NEARNESS = 0.15  # without compression, 0.0014 of the distance is left at a rate of 0.1
 
 

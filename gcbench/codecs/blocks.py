@@ -1,4 +1,7 @@
-"""Tensors cut into blocks of one size, the last one of each padded with zeros."""
+"""Tensors cut into blocks of one size, and floats of few bits in blocks that share a scale.
+
+The last block of a tensor is padded with zeros.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,11 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+
+from gcbench.codecs.floats import FORMATS, FloatFormat, of_float_codes, to_float_codes
+from gcbench.codecs.kernels import kernel
+
+E4M3 = FORMATS["e4m3"]  # of the scale of a block in NVFP4
 
 
 def count_blocks(segments: Sequence[int], size: int) -> list[int]:
@@ -28,3 +36,50 @@ def of_blocks(blocks: Tensor, segments: Sequence[int]) -> list[Tensor]:
     size = blocks.shape[2]
     spans = blocks.flatten(1).split([size * count for count in count_blocks(segments, size)], dim=1)
     return [span[:, :n] for span, n in zip(spans, segments, strict=True)]
+
+
+@kernel
+def largest_of(blocks: Tensor) -> Tensor:
+    return blocks.abs().amax(-1)
+
+
+@kernel
+def shared_exponents(blocks: Tensor, element: FloatFormat) -> Tensor:
+    """Return the scales of MX blocks in e8m0, at which no element exceeds the largest."""
+    bits = blocks.abs().amax(-1).view(torch.int32)
+    exponents, mantissas = bits >> 23, bits & 0x7FFFFF
+    emax = (element.last >> element.mantissa_bits) - element.bias
+    last = (element.last & ((1 << element.mantissa_bits) - 1)) << (23 - element.mantissa_bits)
+    codes = exponents - emax + (mantissas > last)
+    # With a larger scale, the largest element would be infinite.
+    codes = codes.clamp(0, 254 - emax)
+    return torch.where(exponents == 255, 255, codes).to(torch.uint8)
+
+
+@kernel
+def powers_of_two(codes: Tensor) -> Tensor:
+    """Return the float32 values of codes in e8m0: 2^(code - 127), and NaN for 255."""
+    bits = codes.to(torch.int32) << 23
+    bits = torch.where(codes == 0, 0x400000, torch.where(codes == 255, 0x7FC00000, bits))
+    return bits.view(torch.float32)
+
+
+@kernel
+def block_scales(wanted: Tensor, of_tensors: Tensor) -> Tensor:
+    """Return the scales of NVFP4 blocks in e4m3, in units of their tensors'."""
+    shares = wanted / torch.where(of_tensors == 0, 1, of_tensors)
+    return to_float_codes(shares, E4M3).to(torch.uint8)
+
+
+@kernel
+def element_codes(
+    blocks: Tensor, scales: Tensor, element: FloatFormat, words: Tensor | None
+) -> Tensor:
+    """Return the codes, uint8, of values in blocks with these scales."""
+    scaled = blocks / torch.where(scales == 0, 1, scales).unsqueeze(-1)
+    return to_float_codes(scaled, element, words).to(torch.uint8)
+
+
+@kernel
+def element_values(codes: Tensor, scales: Tensor, element: FloatFormat) -> Tensor:
+    return of_float_codes(codes.to(torch.int32), element) * scales.unsqueeze(-1)

@@ -12,9 +12,20 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from gcbench.codecs.blocks import count_blocks, in_blocks, of_blocks
-from gcbench.codecs.floats import FORMATS, FloatFormat, of_float_codes, to_float_codes
-from gcbench.codecs.kernels import block_slices, kernel
+from gcbench.codecs.blocks import (
+    E4M3,
+    block_scales,
+    count_blocks,
+    element_codes,
+    element_values,
+    in_blocks,
+    largest_of,
+    of_blocks,
+    powers_of_two,
+    shared_exponents,
+)
+from gcbench.codecs.floats import FORMATS, FloatFormat, of_float_codes
+from gcbench.codecs.kernels import block_slices
 from gcbench.codecs.native import address, addresses, is_native, load_native
 from gcbench.codecs.noise import Noise
 from gcbench.codecs.packing import pack, unpack
@@ -23,7 +34,6 @@ from gcbench.compressors.codec import Codec, Message
 from gcbench.settings.compressor import Format6, Format8, Rounding
 from gcbench.settings.fields import Checked, Count
 
-_SCALE = FORMATS["e4m3"]  # of a block in NVFP4
 _KINDS = torch.float32, torch.float8_e8m0fnu, torch.float8_e4m3fn  # as in blocks.cpp
 
 
@@ -79,7 +89,7 @@ class BlockFormat(Checked, Codec, ABC):
         codes = torch.empty(blocks.shape, dtype=torch.uint8, device=blocks.device)
         for part in self._slices(blocks):
             drawn = None if words is None else words[:, part]
-            codes[:, part] = _element_codes(blocks[:, part], scales[:, part], self.element, drawn)
+            codes[:, part] = element_codes(blocks[:, part], scales[:, part], self.element, drawn)
         parts = of_blocks(codes, segments)
         flat = torch.cat(parts, dim=1) if len(parts) > 1 else parts[0].contiguous()
         return [pack(flat, self.element.bits), *fitted]
@@ -90,10 +100,10 @@ class BlockFormat(Checked, Codec, ABC):
         if is_native(out):
             return self._decode_native(codes, fitted, segments, out)
         blocks = in_blocks(codes.split(segments, dim=1), self.block_size)
-        values = torch.empty(blocks.shape, device=blocks.device)
+        values = torch.empty(blocks.shape, dtype=torch.float32, device=blocks.device)
         scales = self.scales_of(fitted, segments)
         for part in self._slices(blocks):
-            values[:, part] = _values(blocks[:, part], scales[:, part], self.element)
+            values[:, part] = element_values(blocks[:, part], scales[:, part], self.element)
         parts = of_blocks(values, segments)
         torch._foreach_add_(list(out.split(segments, dim=1)), parts)
 
@@ -108,7 +118,7 @@ class BlockFormat(Checked, Codec, ABC):
         dtype = torch.float32 if self.scale == torch.float32 else torch.uint8
         fitted = [torch.empty(rows, blocks, dtype=dtype)]
         if self.scale == torch.float8_e4m3fn:
-            fitted.append(torch.empty(rows, len(segments)))
+            fitted.append(torch.empty(rows, len(segments), dtype=torch.float32))
         starts = torch.tensor(noise.starts(segments)).to(torch.int32).view(rows, -1)
         is_random = self.rounding == "stochastic"
         for k in range(rows):
@@ -167,7 +177,7 @@ class FP8(BlockFormat):
         return self.bucket_size
 
     def fit(self, blocks: Tensor, segments: tuple[int, ...]) -> Message:
-        return [_largest(blocks) / self.element.largest]
+        return [largest_of(blocks) / self.element.largest]
 
     def scales_of(self, fitted: Message, segments: tuple[int, ...]) -> Tensor:
         return fitted[0]
@@ -194,10 +204,10 @@ class Microscaling(BlockFormat, ABC):
     scale: ClassVar[torch.dtype] = torch.float8_e8m0fnu
 
     def fit(self, blocks: Tensor, segments: tuple[int, ...]) -> Message:
-        return [_shared_exponents(blocks, self.element)]
+        return [shared_exponents(blocks, self.element)]
 
     def scales_of(self, fitted: Message, segments: tuple[int, ...]) -> Tensor:
-        return _powers_of_two(fitted[0])
+        return powers_of_two(fitted[0])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -260,13 +270,13 @@ class NVFP4(BlockFormat):
     scale: ClassVar[torch.dtype] = torch.float8_e4m3fn
 
     def fit(self, blocks: Tensor, segments: tuple[int, ...]) -> Message:
-        largest = _largest(blocks)
+        largest = largest_of(blocks)
         owners = self._owners(segments, blocks.device).expand(len(blocks), -1)
         of_tensors = largest.new_zeros(len(blocks), len(segments))
         of_tensors.scatter_reduce_(1, owners, largest, "amax")
-        of_tensors /= self.element.largest * _SCALE.largest
+        of_tensors /= self.element.largest * E4M3.largest
         of_blocks_ = of_tensors.gather(1, owners)
-        return [_block_scales(largest / self.element.largest, of_blocks_), of_tensors]
+        return [block_scales(largest / self.element.largest, of_blocks_), of_tensors]
 
     @property
     def properties(self) -> Properties:
@@ -275,7 +285,7 @@ class NVFP4(BlockFormat):
     def scales_of(self, fitted: Message, segments: tuple[int, ...]) -> Tensor:
         codes, of_tensors = fitted
         owners = self._owners(segments, codes.device).expand(len(codes), -1)
-        return of_float_codes(codes.to(torch.int32), _SCALE) * of_tensors.gather(1, owners)
+        return of_float_codes(codes.to(torch.int32), E4M3) * of_tensors.gather(1, owners)
 
     def _owners(self, segments: tuple[int, ...], device: torch.device) -> Tensor:
         """Return the tensor of every block, `[1, blocks]`."""
@@ -286,50 +296,3 @@ class NVFP4(BlockFormat):
 def _owners(segments: tuple[int, ...], size: int, device: torch.device) -> Tensor:
     counts = torch.tensor(count_blocks(segments, size))
     return torch.arange(len(segments)).repeat_interleave(counts).unsqueeze(0).to(device)
-
-
-@kernel
-def _largest(blocks: Tensor) -> Tensor:
-    return blocks.abs().amax(-1)
-
-
-@kernel
-def _shared_exponents(blocks: Tensor, element: FloatFormat) -> Tensor:
-    """Return the scales of MX blocks in e8m0, at which no element exceeds the largest."""
-    bits = blocks.abs().amax(-1).view(torch.int32)
-    exponents, mantissas = bits >> 23, bits & 0x7FFFFF
-    emax = (element.last >> element.mantissa_bits) - element.bias
-    last = (element.last & ((1 << element.mantissa_bits) - 1)) << (23 - element.mantissa_bits)
-    codes = exponents - emax + (mantissas > last)
-    # With a larger scale, the largest element would be infinite.
-    codes = codes.clamp(0, 254 - emax)
-    return torch.where(exponents == 255, 255, codes).to(torch.uint8)
-
-
-@kernel
-def _powers_of_two(codes: Tensor) -> Tensor:
-    """Return the float32 values of codes in e8m0: 2^(code - 127), and NaN for 255."""
-    bits = codes.to(torch.int32) << 23
-    bits = torch.where(codes == 0, 0x400000, torch.where(codes == 255, 0x7FC00000, bits))
-    return bits.view(torch.float32)
-
-
-@kernel
-def _block_scales(wanted: Tensor, of_tensors: Tensor) -> Tensor:
-    """Return the scales of NVFP4 blocks in e4m3, in units of their tensors'."""
-    shares = wanted / torch.where(of_tensors == 0, 1, of_tensors)
-    return to_float_codes(shares, _SCALE).to(torch.uint8)
-
-
-@kernel
-def _element_codes(
-    blocks: Tensor, scales: Tensor, element: FloatFormat, words: Tensor | None
-) -> Tensor:
-    """Return the codes, uint8, of values in blocks with these scales."""
-    scaled = blocks / torch.where(scales == 0, 1, scales).unsqueeze(-1)
-    return to_float_codes(scaled, element, words).to(torch.uint8)
-
-
-@kernel
-def _values(codes: Tensor, scales: Tensor, element: FloatFormat) -> Tensor:
-    return of_float_codes(codes.to(torch.int32), element) * scales.unsqueeze(-1)

@@ -29,25 +29,25 @@ class Exponents(Checked, Codec):
     Exponents of normal values have an entropy of 2.5 to 3 bits of their 8, whatever the scale.
 
     Every worker gathers all gradients, to the bit, and takes their mean in fp32. With
-    `dtype=bfloat16` they are first rounded to it, as for `bf16`.
+    `format=bf16` they are first rounded to it, as for `bf16`.
 
-    Sends 24 bits (bfloat16: 8) per value, the exponents, and a table of 512 bytes.
+    Sends 24 bits (bf16: 8) per value, the exponents, and a table of 512 bytes.
 
     Differences from these: they compress each message of a ring or an all-to-all, with a table that
     is fixed (ZipCCL) or made per block of values. Here one table serves the gradient, and messages
     are gathered, so that fewer bits than in an all-reduce are received by two workers only.
     """
 
-    dtype: Plain = "float32"
+    format: Plain = "fp32"
 
     @property
     def properties(self) -> Properties:
-        exact = self.dtype == "float32"
+        exact = self.format == "fp32"
         return Properties(exact=exact, contractive=True, mean_linear=exact)
 
     @property
     def _mantissa_bits(self) -> int:
-        return 23 if self.dtype == "float32" else 7
+        return 23 if self.format == "fp32" else 7
 
     def encode(self, x: Tensor, segments: tuple[int, ...], noise: Noise) -> Message:
         exponents, rest = self.split(x)
@@ -56,8 +56,8 @@ class Exponents(Checked, Codec):
 
     def split(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the exponents `[w, n]` and the other bits `[w, bytes]` of values, both uint8."""
-        values = x.contiguous().to(getattr(torch, self.dtype))
-        bits = values.view(torch.int32 if self.dtype == "float32" else torch.int16).to(torch.int32)
+        values = x.contiguous().to(torch.float32 if self.format == "fp32" else torch.bfloat16)
+        bits = values.view(torch.int32 if self.format == "fp32" else torch.int16).to(torch.int32)
         exponents = (bits >> self._mantissa_bits & 0xFF).to(torch.uint8)
         mask = (1 << self._mantissa_bits) - 1
         rest = bits & mask | (bits < 0).to(torch.int32) << self._mantissa_bits

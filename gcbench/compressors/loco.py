@@ -8,6 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from gcbench.codecs.blocks import count_blocks, in_blocks, of_blocks
 from gcbench.codecs.kernels import kernel
 from gcbench.codecs.one_pass import Kinds, Parameters, Residual
 from gcbench.codecs.scales import max_norm
@@ -157,16 +158,15 @@ class LoCo(Checked):
 
 def _to_bytes(values: Grads) -> tuple[Grads, Grads]:
     """Return values rounded to int8, and one scale per 512 of each tensor, `[w, blocks]`."""
-    codes, scales = _round_blocks(_in_blocks(values))
-    return _of_blocks(codes, values), dict(
-        zip(values, scales.split(_counts(values), 1), strict=True)
-    )
+    codes, scales = _round_blocks(in_blocks(flatten_each(values), _BLOCK))
+    counts = count_blocks([*sizes_of(values).values()], _BLOCK)
+    return _of_blocks(codes, values), dict(zip(values, scales.split(counts, 1), strict=True))
 
 
 def _from_bytes(codes: Grads, scales: Grads) -> Grads:
     """Return the values that `_to_bytes` rounded."""
-    of_blocks = torch.cat([scales[k] for k in codes], dim=1)
-    return _of_blocks(_in_blocks(codes) * of_blocks.unsqueeze(-1), codes)
+    of_all = torch.cat([scales[k] for k in codes], dim=1).unsqueeze(-1)
+    return _of_blocks(in_blocks(flatten_each(codes), _BLOCK) * of_all, codes)
 
 
 @kernel
@@ -176,26 +176,7 @@ def _round_blocks(blocks: Tensor) -> tuple[Tensor, Tensor]:
     return codes.clamp(-_LARGEST, _LARGEST).to(torch.int8), scales
 
 
-def _counts(tensors: Grads) -> list[int]:
-    """Return how many blocks of 512 values each tensor has; the last one may be shorter."""
-    return [-(-n // _BLOCK) for n in sizes_of(tensors).values()]
-
-
-def _in_blocks(tensors: Grads) -> Tensor:
-    """Return tensors `[w, ...]` as `[w, blocks, 512]`, each padded with zeros."""
-    first, counts = next(iter(tensors.values())), _counts(tensors)
-    blocks = first.new_zeros(len(first), sum(counts), _BLOCK)
-    torch._foreach_copy_(_parts(blocks, tensors), flatten_each(tensors))
-    return blocks
-
-
 def _of_blocks(blocks: Tensor, like: Grads) -> Grads:
     """Return the tensors in blocks, as views in the shapes of `like`."""
-    parts = zip(like.items(), _parts(blocks, like), strict=True)
-    return {k: part.view(g.shape) for (k, g), part in parts}
-
-
-def _parts(blocks: Tensor, like: Grads) -> list[Tensor]:
-    """Return each tensor's values `[w, n]` in blocks, as views."""
-    spans = blocks.flatten(1).split([_BLOCK * count for count in _counts(like)], dim=1)
-    return [x[:, :n] for x, n in zip(spans, sizes_of(like).values(), strict=True)]
+    parts = of_blocks(blocks, [*sizes_of(like).values()])
+    return {k: part.view(g.shape) for (k, g), part in zip(like.items(), parts, strict=True)}

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from gcbench.comm.ddp import sparse_refusal
 from gcbench.compressors import Compressor, compressed_share
 from gcbench.compressors.dion import Dion
+from gcbench.compressors.dion2 import Dion2
 from gcbench.compressors.matrices import shapes_of_parameters
 from gcbench.compressors.onebit_adam import MomentumCoding
 from gcbench.compressors.virtual import dense_steps_of, parts_of
@@ -260,11 +261,11 @@ def _check_directions(config: RunConfig, compressor: Compressor, estimator: Esti
     """Refuse Dion's optimizer unless a Dion compressor supplies its directions."""
     if all(options.get("kind") != "dion" for options in options_by_group(config.optimizer)):
         return
-    if not any(isinstance(part, Dion) for part in parts_of(compressor)):
+    if not any(isinstance(part, (Dion, Dion2)) for part in parts_of(compressor)):
         raise ConfigError(
             f"optimizer=dion steps along directions, and compressor="
-            f"{config.choices['compressor']} makes none; type compressor=dion, or "
-            "optimizer=adamw"
+            f"{config.choices['compressor']} makes none; type compressor=dion or "
+            "dion2, or optimizer=adamw"
         )
     if estimator.worker_copies:
         raise ConfigError(

@@ -95,7 +95,8 @@ class DdpCompression(Compression):
             self._hook.receiver = None
             if self._side:
                 self._side.close()
-                dist.destroy_process_group(self._group)
+                if dist.is_initialized():  # else the user has ended all groups
+                    dist.destroy_process_group(self._group)
 
     def _state(self) -> dict[str, Any]:
         return {**super()._state(), "buckets": self._buckets}
@@ -119,6 +120,8 @@ class DdpCompression(Compression):
 
     def begin_forward(self, ddp: DistributedDataParallel) -> None:
         """Raise ConfigError where PyTorch would end in an internal assertion."""
+        if not ddp._has_rebuilt_buckets:  # DDP is about to, and frees the old ones before
+            self._known = {}
         self._knows_graph |= ddp.require_backward_grad_sync
         if ddp.static_graph and not self._knows_graph:
             raise ConfigError(
@@ -178,7 +181,8 @@ class DdpCompression(Compression):
         ending = self._submit(partial(self._end, taken, earlier, used))
         if self._side:
             self._side.result(ending)
-        self._known = {} if self._split else {id(one.arrived): one for one in taken}
+        known = () if self._split else taken
+        self._known = {id(one.arrived): one._replace(exchanges=()) for one in known}
         self._buckets = [[*part.places] for one in taken for part in one.parts]
         self._split = None
 

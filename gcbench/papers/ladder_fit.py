@@ -68,6 +68,16 @@ class Fit:
     per_doubling: Estimate | None  # of workers
     predicted: Estimate | None  # the loss at the place that is held out
 
+    @property
+    def has_origin(self) -> bool:
+        """Return whether the fit says something there: not where all ran at another size, or K."""
+        apart = zip(
+            (self.per_decade, self.per_doubling),
+            *(_logs(p, self.origin) for p in self.penalties),
+            strict=True,
+        )
+        return all(slope or not any(logs) for slope, *logs in apart)
+
     def at(self, place: Place) -> float:
         slopes = [slope.value if slope else 0.0 for slope in (self.per_decade, self.per_doubling)]
         return self.penalty.value + float(np.dot(slopes, _logs(place, self.origin)))
@@ -228,7 +238,7 @@ def _losses(by_seed: BySeed) -> str:
 def _line(title: str, one: Fit, measured: BySeed | None) -> Line:
     slopes = [e.as_slope if e else EMPTY for e in (one.per_decade, one.per_doubling)]
     predicted = one.predicted.text(".4f") if one.predicted else EMPTY
-    texts = [one.penalty.text(), *slopes, predicted]
+    texts = [one.penalty.text() if one.has_origin else EMPTY, *slopes, predicted]
     summary = Summary.of([*measured.values()]) if measured else None
     seeds = ", ".join(map(str, sorted({s for by_seed in one.penalties.values() for s in by_seed})))
     return Line(

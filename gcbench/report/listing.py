@@ -86,8 +86,7 @@ def list_configurations(runs: Sequence[RecordedRun]) -> TextTable:
     overrides = overrides_by_run({run: run.title for run in runs})
     groups: dict[tuple[str, ...], list[RecordedRun]] = {}
     for run in runs:
-        key = run.title, run.budget, digest(run.executed)
-        groups.setdefault(key, []).append(run)
+        groups.setdefault((run.title, run.budget, digest(run.executed)), []).append(run)
     rows = []
     for same in groups.values():
         every = newest(same)[0]
@@ -105,8 +104,8 @@ def list_configurations(runs: Sequence[RecordedRun]) -> TextTable:
                 max(run.result.finished for run in every)[:10],
             ]
         )
-    headings = ["what", "n", "score", "x fp32", "x bf16", "status", "finished"]
-    return TextTable(headings, rows, left=(0, 2, 5, 6), notes=_notes(runs))
+    titles = ["what", "n", "score", "x fp32", "x bf16", "status", "finished"]
+    return TextTable(titles, rows, left=(0, 2, 5, 6), notes=_notes(runs))
 
 
 def _what(run: RecordedRun, overrides: Sequence[str]) -> str:
@@ -115,8 +114,7 @@ def _what(run: RecordedRun, overrides: Sequence[str]) -> str:
     if title == run.config.get("name"):
         title += f" {run.choices['compressor']}"
     shown = [one for one in overrides if one != method or title == run.experiment]
-    budget = "" if run.budget == PAPER else f" budget={run.budget}"
-    return add_overrides(title, shown) + budget
+    return add_overrides(title, shown) + ("" if run.budget == PAPER else f" budget={run.budget}")
 
 
 def _notes(runs: Sequence[RecordedRun]) -> list[str]:

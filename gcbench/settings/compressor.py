@@ -34,7 +34,7 @@ Exchange = Literal["gather", "scatter", "scatter_coded", "ring", "sum", "hierarc
 Rotation = Literal["none", "hadamard"]
 Accumulate = Literal["wire", "fp32"]
 Rounding = Literal["nearest", "stochastic"]
-Plain = Literal["float32", "bfloat16"]
+Plain = Literal["fp32", "bf16"]
 Format8 = Literal["e4m3", "e5m2"]
 Format6 = Literal["e2m3", "e3m2"]
 NormKind = Literal["linf", "l2"]
@@ -67,11 +67,9 @@ class MethodSettings(Settings):
     bucket_scope: Annotated[BucketScope, Neutral("tensor")]
     """whether buckets restart at every tensor or run through the whole gradient; top_k: whether the
     largest values are those of every tensor or of the whole gradient"""
-    dtype: Plain
-    """type of the values that are sent without loss; bfloat16 rounds gradients first"""
-    format: Format8 | Format6
-    """how many bits of a float are exponent and mantissa: of 8 bits (fp8, mxfp8), or of 6 (mxfp6)
-    [OCP MX, section 5.3]"""
+    format: Format8 | Format6 | Plain
+    """float format that is sent: how many bits are exponent and mantissa, of 8 bits (fp8, mxfp8) or
+    of 6 (mxfp6); exponents: fp32, or gradients rounded to bf16 [OCP MX, section 5.3]"""
     level_count: Annotated[LevelCount, example(9)]
     """levels in all; 2^K + 1 for orq [ORQ, section 3.1]"""
     per_layer: bool
@@ -120,7 +118,7 @@ class MethodSettings(Settings):
     """what the error-feedback residual leaves out: the worker's own projection, or the aggregated
     update [PowerSGD, algorithm 2, and the authors' code]"""
     fraction: Annotated[Fraction, example(0.01)]
-    """share of the values of a tensor that is sent"""
+    """share of the values of a tensor that is sent; dion2: of rows"""
     warmup_steps: Annotated[Natural, example(1000), Neutral(0)]
     """dgc: first steps, in which 1/4, 1/16, 1/64 and 1/256 of the values are sent [DGC, section
     3.3]"""
@@ -134,8 +132,8 @@ class MethodSettings(Settings):
     """bits of a position: 32, or as few as the tensor's size needs"""
     momentum: Annotated[Share, example(0.9)]
     """weight of the old momentum, each worker's own, before signs are taken [Signum, algorithm 1];
-    dion: share of what was sent that stays in each worker's momentum [Dion, algorithm 1]; dgc:
-    weight of the old velocity [DGC, algorithm 4]"""
+    dion and dion2: share of what was sent that stays in each worker's momentum [Dion, algorithm 1];
+    dgc: weight of the old velocity [DGC, algorithm 4]"""
     momentum_start: Annotated[MomentumStart | CodedStart, Neutral("zero")]
     """signum: momentum before the first step: zero, or the first gradient; onebit_adam: the
     momentum that is coded starts from that of the uncompressed steps, or from zero [1-bit Adam,

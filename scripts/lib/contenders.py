@@ -69,7 +69,7 @@ class GcbenchSteps:
             if mirrored
             else _comm(workers, virtual)
         )
-        hidden = exchanges_in_background(config.trainer)
+        hidden = exchanges_in_background(config)
         side_comm = _comm(workers, virtual) if hidden else None
         own_control = LocalControl() if mirrored or virtual else control
         connections = Connections(comm, side_comm, own_control, CPU)

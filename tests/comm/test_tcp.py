@@ -33,7 +33,7 @@ MESSAGES: dict[Collective, int] = {  # to each other worker
 }
 EXCHANGES = ("gather", "scatter", "scatter_coded", "sum")
 SETTINGS = [
-    *("none", "fp16", "bf16", "powersgd", "acpsgd", "unbiased_lowrank", "atomo", "dion"),
+    *("none", "fp16", "bf16", "powersgd", "acpsgd", "unbiased_lowrank", "atomo", "dion", "dion2"),
     *("random_k", "random_block", "top_k", "top_k index=auto", "natural", "ef21", "demo", "loco"),
     *("maxnorm", "maxnorm_multiscale", "global_randk", "global_randk_multiscale", "sparseloco"),
     *("signum", "sign_norm", "scaled_sign", "scaled_sign exchange=scatter_coded", "bingrad_b"),

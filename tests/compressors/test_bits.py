@@ -162,6 +162,24 @@ def powersgd_bits(settings: Settings, shapes: Shapes, workers: int) -> tuple[int
     return 32 * floats, 32 * floats
 
 
+def dion2_bits(settings: Settings, shapes: Shapes, workers: int) -> tuple[int, int]:
+    """Return the bits of a share of a matrix's rows (of its shorter side), and of all rows' norms.
+
+    Vectors are sent uncompressed, and a stack `[k, n, m]` is k matrices.
+    """
+    floats = 0
+    for shape in shapes.values():
+        whole = numel(shape)
+        if len(shape) < 2:
+            floats += whole
+            continue
+        stack, n = shape[:2] if len(shape) == 3 else (1, shape[0])
+        short, long = sorted((n, whole // stack // n))
+        rows = math.ceil(settings["fraction"] * short)
+        floats += stack * (rows * long + short * (rows < short))
+    return 32 * floats, 32 * floats
+
+
 def traveling_bits(
     settings: Settings,
     shapes: Shapes,
@@ -394,6 +412,7 @@ FORMULAS: dict[str, Callable[[Settings, Shapes, int], tuple[int, int]]] = {
     **dict.fromkeys(("qsgd", "ecqsgd", "loco"), qsgd_bits),
     "qsgd_by_kind": by_kind_bits,
     "powersgd": powersgd_bits,
+    "dion2": dion2_bits,
     "dion": lambda s, shapes, workers: powersgd_bits({**s, "min_size": 0}, shapes, workers),
     **dict.fromkeys(("orq", "linear"), table_bits),
     "qsgd_levels": lambda s, shapes, workers: level_bits(s, shapes, workers, s["level_count"], 1),

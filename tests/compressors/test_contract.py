@@ -191,7 +191,9 @@ def test_exact_means_the_mean_of_the_gradients(choice: str) -> None:
 def test_sums_round_as_the_type_that_travels() -> None:
     """The checks of "exact" and "mean-linear" allow no larger error than this."""
     halves = {choice: torch.finfo(dtype).eps for choice, dtype in HALF.items()}
-    roundings = {choice: rounding_of_sums(bare(choice)) for choice in EXACT | MEAN_LINEAR}
+    roundings = {
+        choice: rounding_of_sums(bare(choice)) for choice in (EXACT | MEAN_LINEAR) - {"exponents"}
+    }
     assert roundings == dict.fromkeys(roundings, torch.finfo(torch.float32).eps) | halves
 
 
@@ -294,7 +296,7 @@ def test_mean_linear_is_promised_by_the_right_choices(choice: str, variant: str)
 @few_variants
 def test_only_signs_and_orthonormal_matrices_have_no_scale(choice: str, variant: str) -> None:
     compressor = compressor_of(choice, variant)
-    assert is_direction(compressor) == (choice in ("signum", "demo", "dion"))
+    assert is_direction(compressor) == (choice in ("signum", "demo", "dion", "dion2"))
     check_direction(compressor)
 
 

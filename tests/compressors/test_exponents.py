@@ -27,7 +27,7 @@ def test_every_float_arrives_as_it_was_sent() -> None:
         for backend in backends:
             use_backend(backend)
             for dtype, mask in ((torch.float32, -1), (torch.bfloat16, -(2**16))):
-                codec = Exponents("float32" if dtype == torch.float32 else "bfloat16")
+                codec = Exponents("fp32" if dtype == torch.float32 else "bf16")
                 sent = x if dtype == torch.float32 else (x.view(torch.int32) & mask).view(x.dtype)
                 sent = torch.where(sent.isnan(), 1.5, sent)  # a cast may change the bits of a NaN
                 out = torch.full_like(sent, -0.0)  # which any zero, added to it, replaces
@@ -38,7 +38,7 @@ def test_every_float_arrives_as_it_was_sent() -> None:
 def test_the_mean_is_that_of_an_fp32_all_reduce_or_of_rounded_gradients() -> None:
     grads = gradients(range(4), 0)
     exact = aggregate(build_method("exponents"), grads).update
-    rounded = aggregate(build_method("exponents", dtype="bfloat16"), grads).update
+    rounded = aggregate(build_method("exponents", format="bf16"), grads).update
     for name, g in grads.items():
         total = torch.zeros_like(g[:1])
         for row in g:
@@ -55,9 +55,9 @@ def test_a_value_takes_its_sign_its_mantissa_and_the_entropy_of_exponents() -> N
     shares = np.unique(exponents, return_counts=True)[1] / n
     entropy = float(-(shares * np.log2(shares)).sum())
     assert entropy == pytest.approx(2.6, abs=0.1)
-    for dtype, plain in (("float32", 24), ("bfloat16", 8)):
+    for form, plain in (("fp32", 24), ("bf16", 8)):
         for scale in (1.0, 2.0**-60):
             comm = Comm(1)
-            aggregate(build_method("exponents", dtype=dtype), {"x": scale * x}, comm=comm)
+            aggregate(build_method("exponents", format=form), {"x": scale * x}, comm=comm)
             bits = comm.meter.sent_bits[0] / n
             assert plain + entropy < bits < plain + 1.002 * entropy + 0.05

@@ -32,6 +32,7 @@ ELSEWHERE = {
     "atomo": "atomo::test_drawing_until_two_are_kept_is_biased_and_drawing_once_is_not",
     "dgc": "dgc::test_updates_and_memories_are_those_of_the_algorithm",
     "dion": "dion::test_updates_and_momenta_are_those_of_the_algorithm",
+    "dion2": "dion2::test_updates_and_momenta_are_those_of_the_algorithm",
     "exponents": "exponents::test_every_float_arrives_as_it_was_sent",
     **dict.fromkeys(
         ("fp8", "mxfp8", "mxfp6", "mxfp4", "nvfp4"),

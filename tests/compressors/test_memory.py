@@ -30,6 +30,7 @@ MORE = {
     **dict.fromkeys(("terngrad", "global_randk", "global_randk_multiscale"), 2.3),
     "eden": 2.7,  # rotated values of a message, the update, and five messages of 4 bits
     **dict.fromkeys(("demo", "dion"), 2.8),
+    "dion2": 3.9,  # the rows that are sent, in one message, and their mean
     **dict.fromkeys(("atomo", "bingrad_pb", "onebit_adam"), 3.8),
     **dict.fromkeys(("random_k", "random_block", "sparseloco", "top_k"), 5.1),
     **dict.fromkeys(("ef21", "maxnorm", "signum"), 6.4),
@@ -38,8 +39,8 @@ MORE = {
 }
 # What they keep is new memory in each step, and the old one goes when the step has ended.
 RENEWED = {
-    *("acpsgd", "demo", "dion", "ef21", "onebit_adam", "powersgd", "random_block", "random_k"),
-    *("signum", "sparseloco", "dgc"),
+    *("acpsgd", "demo", "dgc", "dion", "dion2", "ef21", "onebit_adam", "powersgd", "random_block"),
+    *("random_k", "signum", "sparseloco"),
 }
 
 

@@ -61,8 +61,9 @@ def test_documents_are_held_out_whole_in_an_order_of_their_names(tmp_path: Path)
     assert [len(part) // 100 for part in parts] == [96, 2, 2]
     lines = b"".join(parts).splitlines()
     assert sorted(lines) == sorted(one[:-1] for one in documents.values())
-    assert lines != sorted(lines), "neighbors are not held out together"
-    again = tmp_path / "other" / "linux-doc-6.1/Documentation"  # elsewhere, written backwards
+    held_out = [int(line[:3]) % 3 for line in lines[96:]]
+    assert len({*held_out}) > 1, "neighbors in a folder are not held out together"
+    again = tmp_path / "other/linux-doc-6.1/Documentation"  # elsewhere, written backwards
     for name in reversed(documents):
         (again / name).parent.mkdir(parents=True, exist_ok=True)
         (again / name).write_bytes((folder / name).read_bytes())

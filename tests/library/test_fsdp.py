@@ -29,9 +29,9 @@ from torch import Tensor
 either_way = pytest.mark.parametrize("between", [False, True], ids=["by shards", "between nodes"])
 
 BY_SHARDS = {
-    "bf16", "bingrad_b", "bingrad_pb", "ecqsgd", "ef21", "fp16", "linear", "loco", "natural",
-    "none", "onebit", "orq", "qsgd", "qsgd_levels", "scaled_sign", "sign_norm", "sparseloco",
-    "terngrad", "top_k",
+    "bf16", "bingrad_b", "bingrad_pb", "ecqsgd", "eden", "ef21", "fp16", "fp8", "linear", "loco",
+    "mxfp4", "mxfp6", "mxfp8", "natural", "none", "nvfp4", "onebit", "orq", "qsgd", "qsgd_levels",
+    "scaled_sign", "sign_norm", "sparseloco", "terngrad", "top_k",
 }  # fmt: skip
 FEW = {"none", "qsgd", "maxnorm"}
 BETWEEN_NODES = {*CHOICES} - {"onebit_adam"}  # which needs knobs

@@ -48,10 +48,12 @@ def test_a_method_sees_the_rows_of_each_matrix_that_a_process_has(names: list[st
 
 
 def test_residuals_are_those_of_shards_by_the_names_of_parameters() -> None:
-    """Only the first shard has a row of `scale`; biases are sent uncompressed."""
+    """Only the first shard has a row of `scale.weight`; biases are sent uncompressed."""
     names = ["experts", "first.weight", "last.weight", "wide.weight"]
     ranks = pool(4).run(names_in_states)
-    assert ranks[0] == ranks[2] == [*names[:1], "filter.weight", *names[1:3], "scale", names[3]]
+    assert (
+        ranks[0] == ranks[2] == [*names[:1], "filter.weight", *names[1:3], "scale.weight", names[3]]
+    )
     assert ranks[1] == ranks[3] == [*names[:1], "filter.weight", *names[1:]]
 
 

@@ -23,7 +23,8 @@ RESULT: dict[str, Any] = {
     "steps": 10,
     "steps_per_epoch": 10,
     "test": {"accuracy": 91.25, "loss": None, "best_accuracy": 92.0, "best_loss": 0.5},
-    "bits_sent": {**BITS, "per_worker": 2**23 * 1500.0, "per_step": 1234567.0, "ratio": 64.2},
+    "bits_sent": {**BITS, "per_worker": 2**23 * 1500.0, "per_step": 1234567.0, "ratio": 64.2}
+    | {"bf16_ratio": 32.1},
     "bits_wire": {**BITS, "per_worker": 0.0, "per_step": 3703701.0, "ratio": 32.1},
     "bits_between_nodes": {"per_node": 0.0, "per_step": 7654321.0, "ratio": 12.5},
     "analytic_ratio": 66.7,

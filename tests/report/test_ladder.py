@@ -158,6 +158,10 @@ def test_the_page_and_the_picture_show_the_fits(ladder_table: Table) -> None:
     figure = draw_penalties(fits)
     assert [ax.get_title() for ax in figure.axes] == ["K = 1", "K = 4", "K = 16", "K = 64"]
     assert fits_of(ladder, groups_of(table, runs[:2], "paper")["paper"]) is None
+    small = [run for run in runs if run.config["model"]["width"] == 48]
+    (line,) = build(table, groups_of(table, small, "paper"), "paper").lines
+    known = [cell.instead for cell in line.cells[:4]]
+    assert [known[0], *known[2:]] == ["-", f"{slopes[2]}, grows", "-"], "nothing ran at 300k"
 
 
 def test_mistakes_in_a_ladder_are_named(ladder_table: Table) -> None:

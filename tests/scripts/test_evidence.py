@@ -80,6 +80,16 @@ def test_a_queue_runs_all_rows_but_those_that_fail_and_is_typed_again(
     assert "1 run of 1 row" in listed and "claims" not in listed
 
 
+def test_chosen_rows_are_listed_alone(
+    evidence: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    typed(evidence, monkeypatch, *KEYS, "rows=q*")
+    said = capsys.readouterr().out
+    assert "levels=4" in said and "1 run of 1 row" in said
+    with pytest.raises(ConfigError, match=r"rows=q,r\*: no row of the tables has such a name"):
+        typed(evidence, monkeypatch, *KEYS, "rows=q,r*")
+
+
 def test_changes_that_no_commit_has_are_refused(
     evidence: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:

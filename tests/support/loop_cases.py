@@ -238,11 +238,6 @@ def look_up(make: Make, rank: int) -> list[Tensor]:
     return parameters(ddp)
 
 
-def leave_out_buckets(make: Make, rank: int) -> list[Tensor]:
-    settings = {"find_unused_parameters": True, "skip_all_reduce_unused_params": True}
-    return plainly(make, rank, Net(), **settings)
-
-
 class OfComplex(Complex):
     def forward(self, inputs: Tensor) -> Tensor:
         return self.factor.abs() * inputs[:, :3]
@@ -303,7 +298,6 @@ LOOPS: dict[str, Callable[[Make, int], list[Tensor]]] = {
     "a gradient that is None": lambda make, rank: plainly(make, rank, Stopped()),
     "sparse gradients": look_up,
     "complex parameters": of_complex,
-    "`skip_all_reduce_unused_params=True`": leave_out_buckets,
 }
 
 

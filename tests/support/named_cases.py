@@ -24,16 +24,32 @@ from gcbench.launch.instantiate import make_compressor
 from gcbench.seeds import mix
 
 LR, STEPS, SHARDS = 0.05, 4, 2
-GROUPS = ("", "first", "last")  # in the order of modules; the outermost has what is in no other
+GROUPS = (
+    "",
+    "scale",
+    "first",
+    "last",
+)  # in the order of modules; the outermost has what is in no other
+
+
+class Scale(nn.Module):
+    """Factors in one row, which only the first shard has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1, 16))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs * self.weight
 
 
 class Net(nn.Module):
-    """Layers with odd numbers of rows, and parameters of one row, in groups that trade places."""
+    """Layers with odd numbers of rows, in groups that trade places; one has a single row."""
 
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.scale = nn.Parameter(torch.ones(1, 16))  # on the first shard only
+        self.scale = Scale()
         self.experts = nn.Parameter(torch.randn(3, 13, 13) / 4)  # a stack: two matrices and one
         self.filter = nn.Conv1d(1, 5, 4, bias=False)
         self.first = nn.Linear(16, 13)
@@ -41,7 +57,7 @@ class Net(nn.Module):
         self.wide = nn.Linear(13, 16, bias=False)
 
     def forward(self, inputs: Tensor, swapped: bool) -> Tensor:
-        x = inputs * self.scale
+        x = self.scale(inputs)
         if swapped:
             x = self.last(x[:, :13]).relu()[:, :16]
         x = self.wide(self.first(x).relu())
@@ -64,7 +80,7 @@ def group_of(name: str) -> str:
 
 def sharded() -> Any:
     model: Any = Net()
-    for part in (model.first, model.last, model):
+    for part in (model.scale, model.first, model.last, model):
         fully_shard(part, mesh=mesh(between=True)["gpu"])
     return model
 

@@ -21,6 +21,7 @@ KINDS = {
     "triton": "PyTorch built for CUDA, with Triton and ptxas, which compile without a GPU",
     "root": "root",
     "submitit": "the packages of gcbench[slurm]",
+    "integrations": "the packages of gcbench[integrations]",
     "datasets": "the package datasets of Hugging Face",
     "joblib": "Hydra's launcher for joblib, of gcbench[test]",
     "chromium": "Debian's chromium",

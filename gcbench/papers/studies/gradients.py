@@ -224,7 +224,7 @@ def _layer(method: Compressor, window: Sequence[Recorded], name: str) -> dict[st
 class ExponentBits(OnRealGradients):
     """What lossless compression of real gradients saves, by tensor and over training: ZipCCL, 2026.
 
-    Sends the gradients of all recorded windows by `exponents` in float32 and in bfloat16: exponents
+    Sends the gradients of all recorded windows by `exponents` in fp32 and in bf16: exponents
     in an entropy code, signs and mantissas as they are. `bits` is what a worker sends per value, a
     mean over the windows' first steps, and `saved` the share of 32 or 16 bits that this is less;
     `entropy` is that of an exponent in one tensor, of which `least` and `most` are the lowest and
@@ -234,11 +234,11 @@ class ExponentBits(OnRealGradients):
 
     def rows(self) -> Iterator[Row]:
         moments = self.moments()
-        for dtype, width in (("float32", 32), ("bfloat16", 16)):
-            method = compressor("exponents", f"dtype={dtype}")
+        for form, width in (("fp32", 32), ("bf16", 16)):
+            method = compressor("exponents", f"format={form}")
             by_step = [_bits_a_value(method, moment) for moment in moments]
             yield {
-                "row": f"{dtype}, whole gradient",
+                "row": f"{form}, whole gradient",
                 "bits": sum(by_step) / len(by_step),
                 "saved": 1 - sum(by_step) / len(by_step) / width,
                 "step": [moment.step for moment in moments],
