@@ -118,8 +118,8 @@ def _facts(result: Result) -> list[tuple[str, str]]:
         amount = f"{mib:,.3f} MiB per worker, {sent.per_step:,.0f} bits per step"
         analytic = result.analytic_ratio
         by_paper = f" ({analytic:.2f}x by its paper's count)" if analytic else ""
-        of_bf16 = f", {sent.bf16_ratio:.4g}x of bf16" if sent.bf16_ratio else ""
-        fewer = amount + _fewer(sent.ratio, "fp32 gradients") + of_bf16 + by_paper
+        than = _fewer(sent.ratio, "fp32 gradients") + _fewer(sent.bf16_ratio, "bf16")
+        fewer = amount + than + by_paper
         facts.append(("sent", fewer + _advice_on_more(result, sent)))
     if wire := result.bits_wire:
         # Nobody is there to receive what a single worker sends.

@@ -33,6 +33,7 @@ EVERY: dict[str, dict[str, Any]] = {
     "powersgd svd": {"error_feedback": False, "svd": True},
     "acpsgd": {"error_feedback": True},
     "dion": {},
+    "dion2": {},
     "atomo": {},
     "unbiased_lowrank": {},
     "unbiased_lowrank alternating": {"variant": "alternating"},
@@ -40,7 +41,9 @@ EVERY: dict[str, dict[str, Any]] = {
 
 
 def every(name: str) -> Compressor:
-    return build_unchecked(name.split()[0], {"rank": 2, **EVERY[name]})
+    method = name.split()[0]
+    size = {"rank": 2} if "rank" in keys_of(method) else {}
+    return build_unchecked(method, {**size, **EVERY[name]})
 
 
 def draw(number: int, shape: tuple[int, ...]) -> Tensor:

@@ -36,6 +36,7 @@ MORE = {
     **dict.fromkeys(("ef21", "maxnorm", "signum"), 6.4),
     "maxnorm_multiscale": 8.7,
     "dgc": 9.0,
+    "exponents": 10.2,  # symbols of the entropy code as 32-bit numbers of NumPy
 }
 # What they keep is new memory in each step, and the old one goes when the step has ended.
 RENEWED = {

@@ -27,6 +27,7 @@ from gcbench.compressors.matrices import SmallTensorsWhole, StacksOfMatrices
 from gcbench.compressors.onebit_adam import MomentumCoding
 from gcbench.compressors.powersgd import PowerSGD
 from gcbench.compressors.qsgd import QSGD
+from gcbench.compressors.rotated import Rotated
 from gcbench.compressors.wrappers import (
     BucketsThroughGradient,
     CheckedGradients,
@@ -392,7 +393,8 @@ def test_what_is_coded_without_loss_has_no_error_in_any_wrapper() -> None:
         exact = build(PowerSGD(rank=5), **knobs)  # of all ranks that the four matrices can have
         assert StacksOfMatrices in layers(exact)
         assert error_of(aggregate(exact, stacks), stacks) < 1e-5
-    assert {CheckedGradients, StacksOfMatrices, *EVERY_WRAPPER} == wrapper_classes()
+    # test_rotated.py has rotations, which are around codecs only.
+    assert {CheckedGradients, StacksOfMatrices, Rotated, *EVERY_WRAPPER} == wrapper_classes()
 
 
 def test_an_exchange_between_nodes_and_methods_by_kind_have_no_error_of_their_own() -> None:

@@ -194,7 +194,8 @@ def test_a_run_says_that_it_sends_more_than_fp32(tmp_path: Path) -> None:
     assert larger["compressed"].startswith("97.9 % of")
     floats = 16 * (64 + 16) + 10 * (16 + 10) + 26
     assert larger["sent"].endswith(
-        f", {floats / 1210:.4g}x as many as fp32 gradients; type min_ratio=1"
+        f", {floats / 1210:.4g}x as many as fp32 gradients, {2 * floats / 1210:.4g}x as many as "
+        "bf16; type min_ratio=1"
     )
 
 

@@ -360,7 +360,7 @@ def test_trackio_has_the_lines_of_a_run_and_of_its_continuation(
     assert [one["bits/ratio"] for one in lines if "bits/ratio" in one] == [
         pytest.approx(result["bits_sent"]["ratio"])
     ]
-    assert "qsgd bits=3" in record["name"] and record["name"].endswith(begun.run_id)
+    assert " bits=3 " in record["name"] and record["name"].endswith(begun.run_id)
 
 
 def test_a_logger_without_its_package_is_refused_before_anything_starts(

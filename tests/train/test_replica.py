@@ -18,7 +18,7 @@ from gcbench.models.lstm import LSTM
 from gcbench.records.clock import Clock
 from gcbench.settings.trainer import TrainerSettings
 from gcbench.train.evaluation import evaluate
-from gcbench.train.optimizers import parameter_groups
+from gcbench.train.groups import parameter_groups
 from gcbench.train.replica import Replica
 
 CPU = torch.device("cpu")
