@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import random
 import re
 import socket
 from importlib.util import find_spec
@@ -35,6 +36,16 @@ def needs(package: str) -> None:
         skip("integrations", f"there is no {package}")
 
 
+def free_ports(count: int) -> list[str]:
+    """Return ports that are free, and that Linux gives to no connection until they are used."""
+    found: list[str] = []
+    while len(found) < count:
+        port = random.SystemRandom().randrange(20_000, 32_000)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            found.append(str(port))
+    return found
+
+
 @pytest.mark.parametrize("name", LOOPS)
 def test_a_loop_of_others_compresses_and_resumes(name: str, tmp_path: Path) -> None:
     """Replicas are equal, bits are those of the method, and each residual comes back."""
@@ -42,10 +53,7 @@ def test_a_loop_of_others_compresses_and_resumes(name: str, tmp_path: Path) -> N
     for package in re.findall(r"^from (accelerate|lightning|transformers|timm)\b", text, re.M):
         needs(package)
     assert 2 <= text.count("  # gcbench\n") <= 3
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
-        ports = [str(free.getsockname()[1]) for free in sockets]
-    args = [str(EXAMPLES / name), LOOPS[name], *ports]
+    args = [str(EXAMPLES / name), LOOPS[name], *free_ports(3)]
     ended = under_torchrun(run_loop, args, args, folder=tmp_path, timeout=patience(100))
     assert [done.returncode for done in ended] == [0, 0], ended[0].stderr
     ranks = [json.loads(done.stdout.splitlines()[-1]) for done in ended]
