@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -27,8 +28,9 @@ def normal_levels(bits: int) -> tuple[float, ...]:
     density is proportional to phi^(1/3) as that of many levels is (Panter and Dite 1951).
     """
     count = 1 << (bits - 1)
-    places = torch.arange(count, dtype=torch.float64) + count + 0.5
-    q = (torch.special.ndtri(places / (2 * count)) * math.sqrt(3)).numpy()
+    from scipy.special import ndtri  # of NumPy, as a step that is only observed has no values
+
+    q = ndtri((np.arange(count) + count + 0.5) / (2 * count)) * math.sqrt(3)
     for _ in range(100):
         error, slopes = _off_means(q)
         change = np.linalg.solve(slopes, error)
@@ -42,10 +44,12 @@ def normal_levels(bits: int) -> tuple[float, ...]:
 
 def _off_means(q: Floats) -> tuple[Floats, Floats]:
     """Return levels above 0 minus the means of their cells, and the derivatives by all levels."""
+    from scipy.special import erfc
+
     ends = np.concatenate([[0], (q[1:] + q[:-1]) / 2, [np.inf]])
     below, above = ends[:-1], ends[1:]
     density = np.exp(-(ends**2) / 2) / math.sqrt(2 * math.pi)
-    tails = torch.special.erfc(torch.from_numpy(ends) / math.sqrt(2)).numpy() / 2
+    tails = erfc(ends / math.sqrt(2)) / 2
     share = tails[:-1] - tails[1:]
     mean = (density[:-1] - density[1:]) / share
     by_below = density[:-1] * (mean - below) / share
@@ -57,8 +61,15 @@ def _off_means(q: Floats) -> tuple[Floats, Floats]:
 
 
 @cache
+def rounded_levels(bits: int) -> list[list[float]]:
+    """Return the levels, and the places halfway between them, as float32 has them."""
+    levels = normal_levels(bits)
+    halfway = [(low + high) / 2 for low, high in pairwise(levels)]
+    return [np.asarray(x, np.float32).tolist() for x in (levels, halfway)]
+
+
+@cache
 def level_table(bits: int) -> Tensor:
-    """Return the levels, and then the places halfway between them, float32."""
-    levels = np.array(normal_levels(bits))
-    halfway = (levels[1:] + levels[:-1]) / 2
-    return torch.from_numpy(np.concatenate([levels, halfway])).float()
+    """Return these levels, and then these places, as one tensor on the CPU."""
+    levels, halfway = rounded_levels(bits)
+    return torch.tensor([*levels, *halfway])

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from gcbench.codecs.hadamard import add_rotated_back, padded, rotate
-from gcbench.codecs.lloyd_max import level_table
+from gcbench.codecs.lloyd_max import level_table, rounded_levels
 from gcbench.codecs.noise import Noise
 from gcbench.codecs.one_pass import Kinds, Parameters
 from gcbench.codecs.scales import fixed_sum, inside, root_mean_square, sum_of_squares
@@ -63,11 +63,14 @@ class NormalLevels(Bucketed):
     def code(self, v: Tensor, parameters: Parameters, words: Tensor | None) -> Tensor:
         rms = parameters[1]
         unit = torch.where(rms < torch.inf, rms, 1)
-        halfway = self._table(v.device)[self.base :]
+        if not v.is_cpu:  # without a table, which would have to be copied there
+            reached = [v >= place * unit for place in rounded_levels(self.bits)[1]]
+            return reduce(torch.add, reached, torch.zeros_like(v, dtype=torch.int32))
+        halfway = level_table(self.bits)[self.base :]
         codes, half = torch.zeros_like(v, dtype=torch.int32), self.base // 2
         while half:  # bisection; a NaN reaches nothing
-            reached = v >= halfway[(codes + (half - 1)).long()] * unit
-            codes = torch.where(reached, codes + half, codes)
+            above = v >= halfway[(codes + (half - 1)).long()] * unit
+            codes = torch.where(above, codes + half, codes)
             half //= 2
         return codes
 
@@ -78,12 +81,13 @@ class NormalLevels(Bucketed):
         return fitted[..., :1]
 
     def _level(self, codes: Tensor) -> Tensor:
-        return self._table(codes.device)[codes.long()]
-
-    def _table(self, device: torch.device) -> Tensor:
-        if device.type == "cpu":
-            return level_table(self.bits)
-        return torch.tensor(level_table(self.bits).tolist(), dtype=torch.float32, device=device)
+        if codes.is_cpu:
+            return level_table(self.bits)[codes.long()]
+        first, *others = rounded_levels(self.bits)[0]
+        level = torch.full_like(codes, first, dtype=torch.float32)
+        for code, other in enumerate(others, start=1):
+            level = torch.where(codes >= code, other, level)
+        return level
 
 
 @dataclass(frozen=True)
