@@ -294,5 +294,8 @@ class NVFP4(BlockFormat):
 
 @lru_cache(maxsize=8)
 def _owners(segments: tuple[int, ...], size: int, device: torch.device) -> Tensor:
-    counts = torch.tensor(count_blocks(segments, size))
-    return torch.arange(len(segments)).repeat_interleave(counts).unsqueeze(0).to(device)
+    counts = count_blocks(segments, size)
+    each = torch.arange(len(segments)).repeat_interleave(
+        torch.tensor(counts), output_size=sum(counts)
+    )
+    return each.unsqueeze(0).to(device)

@@ -53,6 +53,15 @@ NEED_MORE = {
         "sign_norm": (60, 6.0),
         "terngrad": (60, 8.7),
     },
+    "blocks are coded by several kernels, and each worker's in turn": {
+        "fp8": (110, 20.8),
+        "mxfp4": (160, 33.0),
+        "mxfp6": (175, 28.6),
+        "mxfp8": (125, 20.5),
+        "nvfp4": (390, 39.6),
+    },
+    "each worker's message is rotated back, block length by block length": {"eden": (1740, 133.5)},
+    "the entropy code is made on the host": {"exponents": (60, 14.2)},
     "it has eager passes": {
         "maxnorm": (60, 7.4),
         "maxnorm_multiscale": (75, 15.4),
@@ -63,11 +72,13 @@ NEED_MORE = {
     "a product of matrices for each shape, and steps that make factors orthonormal": {
         "acpsgd": (100, 3.8),
         "dion": (200, 8.0),
+        "dion2": (730, 10.1),
         "powersgd": (120, 5.8),
         "unbiased_lowrank": (140, 4.4),
     },
     "positions have 64 bits, and each worker's values are added in turn": {
         "demo": (130, 25.4),
+        "dgc": (440, 16.9),
         "ef21": (65, 15.1),
         "global_randk": (75, 34.1),
         "global_randk_multiscale": (105, 34.1),
