@@ -43,7 +43,8 @@ def mark_literals(
     app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]
 ) -> None:
     """Mark the indented equations and programs of a docstring, which are plain text there."""
-    marked, before = [], ""
+    marked: list[str] = []
+    before = ""
     for line in lines:
         if line.startswith("    ") and before[:1].strip() and not marked[-1]:
             marked += ["::", ""]
