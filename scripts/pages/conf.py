@@ -39,9 +39,7 @@ def list_methods(app: Any, page: str, source: list[str]) -> None:
     source[0] = source[0].replace("METHODS\n", "\n".join(names))
 
 
-def mark_literals(
-    app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]
-) -> None:
+def mark_literals(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
     """Mark the indented equations and programs of a docstring, which are plain text there."""
     marked: list[str] = []
     before = ""
