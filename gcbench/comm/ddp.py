@@ -32,7 +32,7 @@ class Arrived(NamedTuple):
 
 
 class Receiver(Protocol):
-    """What exchanges the gradients of a user's DDP."""
+    """An object that exchanges the gradients of a user's DDP."""
 
     by_bucket: bool  # takes each bucket when it is complete, and else all of them after the last
 

@@ -38,7 +38,7 @@ class Part(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """What the hook passed on, and the exchanges of its parts: a state and a bad value of each."""
+    """The gradients that the hook passed on, and their exchanges: each gives a state and a flag."""
 
     arrived: Arrived
     parts: Sequence[Part]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -13,12 +14,12 @@ from torch import nn
 from torch.optim import Optimizer
 
 from gcbench.comm.collectives import Comm
+from gcbench.comm.side_stream import SideStream
 from gcbench.comm.transport import transport_of
 from gcbench.compressors import Compressor, Grads, offsets_of, split_rows
 from gcbench.compressors.matrices import shapes_of_parameters
 from gcbench.config import ConfigError
 from gcbench.library.agreement import blank
-from gcbench.library.background import Background
 from gcbench.library.compress import make_method, name_of, read_seed, use_codecs
 from gcbench.library.compression import Exchange
 from gcbench.library.joint import JointCompression
@@ -167,7 +168,9 @@ class LocalTraining(JointCompression):
         take_from_first(model, group)
         self._shared = {name: nn.Parameter(p.detach().clone()) for name, p in self._own.items()}
         self._outer = steps.make_outer(self._shared)
-        self._side = Background(device)
+        self._side = SideStream(device)
+        # The tensor that an exchange reads is kept until the current stream has waited for it.
+        self._under_way: tuple[Future[Grads], torch.Tensor] | None = None
         self._late: Grads = {}  # the update that has arrived, and is still to be applied
         self._hook = optimizer.register_step_post_hook(self._end_step)
 
@@ -203,6 +206,7 @@ class LocalTraining(JointCompression):
     def remove(self) -> None:
         """Let the worker train alone from now on, with the parameters that it has."""
         self._hook.remove()
+        self._side.close()
 
     @torch.no_grad()
     def _end_step(self, optimizer: Optimizer, arguments: Any, keywords: Any) -> None:
@@ -236,7 +240,7 @@ class LocalTraining(JointCompression):
             return out.update
 
         if self._local.delay:
-            self._side.begin(work)
+            self._under_way = self._side.submit(work), flat
         else:
             self._late = work()
 
@@ -247,7 +251,9 @@ class LocalTraining(JointCompression):
         return late
 
     def _settle(self) -> None:
-        self._late = self._side.result() or self._late
+        if self._under_way:
+            self._late = self._side.result(self._under_way[0])
+            self._under_way = None
 
     def _apply(self, update: Grads) -> None:
         """Step the outer optimizer with this update."""

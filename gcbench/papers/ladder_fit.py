@@ -59,7 +59,7 @@ class Estimate(NamedTuple):
 
 @dataclass(frozen=True)
 class Fit:
-    """What a method loses, and how that changes; slopes are None for one size, or one K."""
+    """The loss of a method beside dense training, and its slopes, None for one size, or one K."""
 
     penalties: Mapping[Place, BySeed]
     origin: Place

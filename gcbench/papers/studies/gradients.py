@@ -222,7 +222,7 @@ def _layer(method: Compressor, window: Sequence[Recorded], name: str) -> dict[st
 
 @dataclass(frozen=True, kw_only=True)
 class ExponentBits(OnRealGradients):
-    """What lossless compression of real gradients saves, by tensor and over training: ZipCCL, 2026.
+    """The bits that lossless compression of gradients saves, by tensor and step: ZipCCL, 2026.
 
     Sends the gradients of all recorded windows by `exponents` in fp32 and in bf16: exponents
     in an entropy code, signs and mantissas as they are. `bits` is what a worker sends per value, a
