@@ -63,7 +63,7 @@ def keep_runs(folder: Path, runs: Iterable[RecordedRun]) -> None:
                     f"{before.unreadable[0]}; move the file away, as what cannot be read there "
                     "would be lost"
                 )
-            kept = {run.copy_key: run for run in without_stopped([*before.runs, *more])}
+            kept = {run.copy_key: run for run in without_stopped([*more, *before.runs])}
             write_kept(path, kept.values())
 
 

@@ -75,7 +75,8 @@ class Ladder:
 
     def _workers(self, node: Config, size: str, dense: bool) -> Iterator[int]:
         if size != self.held_out.size:
-            yield from (1,) if dense else node.get("workers", self.workers)
+            workers = (1,) if dense else node.get("workers", self.workers)
+            yield from (each for each in workers if each <= self.sizes[size].windows)
         elif node["name"] in self.held_out.rows:
             yield 1 if dense else self.held_out.workers
 

@@ -41,12 +41,15 @@ class RecordedRun:
     result: Result
     place: str  # its directory, its line in a file of kept runs, or entity/project/id of W&B
     read_metrics: Callable[[], Metrics]
+    line: str | None = None  # what it was read from, if that is a file of kept runs
 
     @staticmethod
-    def of(result: Result, place: str, read_metrics: Callable[[], Metrics]) -> RecordedRun:
+    def of(
+        result: Result, place: str, read_metrics: Callable[[], Metrics], line: str | None = None
+    ) -> RecordedRun:
         """Return a run that was read from a file, perhaps one of an older gcbench."""
         renewed, read_renewed = renew_error(result, read_metrics)
-        return RecordedRun(renewed, place, read_renewed)
+        return RecordedRun(renewed, place, read_renewed, line)
 
     @cached_property
     def config(self) -> Config:
@@ -249,14 +252,20 @@ def _parse_line(line: bytes, path: Path) -> RecordedRun:
     if not isinstance(name, str) or not isinstance(metrics, list):
         raise ValueError("its name is not text, or its metrics are not a list")
     # Curves are most of a line, and without backslashes nothing in it is escaped.
-    if b"\\" in line or not line.decode().rstrip("\n").isprintable():
+    text = line.decode().rstrip("\n")
+    if "\\" in text or not text.isprintable():
         metrics = printable(metrics)
     place = printable(f"{path}/{name}")
-    return RecordedRun.of(Result.parse(result), place, partial(list, metrics))
+    return RecordedRun.of(Result.parse(result), place, partial(list, metrics), text)
 
 
 def _format_line(run: RecordedRun) -> str:
-    """Return the line of a run in a kept file, without folders of its machine."""
+    """Return the line of a run in a kept file, without folders of its machine.
+
+    A kept line stays as it is: what today's reader leaves out of it, tomorrow's may read.
+    """
+    if run.line is not None:
+        return run.line
     result = run.result.model_copy(update={"config": clear_folders(run.config)})
     line = {"name": run.name, "result": result.model_dump(), "metrics": run.read_metrics()}
     return json.dumps(line, allow_nan=False)

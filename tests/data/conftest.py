@@ -11,12 +11,12 @@ from needed import skip
 
 
 @pytest.fixture
-def real_root() -> Callable[[str], str]:
+def real_root() -> Callable[..., str]:
     root = Path(os.environ.get("GCBENCH_DATA", "~/gcbench-data")).expanduser()
 
-    def holding(folder: str) -> str:
+    def holding(folder: str, kind: str = "data") -> str:
         if not any((root / folder).glob("*")):
-            skip("data", f"no {folder} under {root}; set GCBENCH_DATA to where it is")
+            skip(kind, f"no {folder} under {root}; set GCBENCH_DATA to where it is")
         return str(root)
 
     return holding

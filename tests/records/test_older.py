@@ -11,6 +11,7 @@ import pytest
 from results import CONFIG, plain_result
 
 from gcbench.config import ConfigError, conf_directory
+from gcbench.papers.keep import keep_runs
 from gcbench.records import older
 from gcbench.records.older import lost_error, read_changes
 from gcbench.records.store import RecordedRun, find_runs
@@ -64,6 +65,20 @@ def test_an_older_error_of_anything_else_is_left_out_with_its_curve(tmp_path: Pa
         assert run.result.compression_error is None and lost_error(run.result), parts
         assert [line["shannon_bits"] for line in run.read_metrics()] == [7.0, 7.0]
         assert not any({"relative", "cosine"} & line.keys() for line in run.read_metrics())
+
+
+def test_keeping_another_run_leaves_an_older_line_as_it_was_recorded(tmp_path: Path) -> None:
+    """Also keys that today's reader does not know, and errors that it leaves out."""
+    results = tmp_path / "results"
+    results.mkdir()
+    old = kept(results / "other", OLD | {"bits_received": 3}, compressor={"clip_norm": 1.0})
+    assert old.result.compression_error is None
+    (line,) = lzma.decompress((results / "other.jsonl.xz").read_bytes()).decode().splitlines()
+    new = kept(tmp_path / "new", TODAY, AFTER, seed=2)
+    for _ in range(2):
+        keep_runs(tmp_path, [old, new])
+        lines = lzma.decompress((results / "other.jsonl.xz").read_bytes()).decode().splitlines()
+        assert len(lines) == 2 and line in lines
 
 
 def test_an_error_of_today_stays_as_it_is(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ KINDS = {
     "cpu": "a machine without a GPU",
     "gpu": "a CUDA device",
     "data": "the data sets under $GCBENCH_DATA",
+    "linux_doc": "Debian's linux-doc-6.1, unpacked under $GCBENCH_DATA",
     "slurm": "Debian's slurm-wlm, slurmdbd, slurm-wlm-mysql-plugin, munge and mariadb-server",
     "netns": "root, ip and tc, for network namespaces with links between them",
     "cgroup": "root, and the cpu controller of cgroup v1, where threads are in groups",
