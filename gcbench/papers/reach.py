@@ -8,13 +8,14 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 
 from gcbench.comm.network import Link
+from gcbench.config import Config
 from gcbench.papers.configs import compose_row
 from gcbench.papers.rows import Row
 from gcbench.papers.tables import Reach, Table
 from gcbench.predict.devices import Device, ethernet_latency, format_seconds, read_device, read_link
 from gcbench.predict.model import Cluster, Compute, Method, Prediction, predict
 from gcbench.predict.recorded import INSTANT
-from gcbench.predict.subject import methods_by_exchange
+from gcbench.predict.subject import method_of, methods_by_exchange
 from gcbench.predict.target import First, epochs_to, first_of
 from gcbench.records.schema import BITS_PER_MIB
 from gcbench.records.store import RecordedRun
@@ -37,6 +38,7 @@ class Contender:
     runs: Sequence[RecordedRun]
     steps: Mapping[float, list[float]]  # by target and seed; none unless every seed reaches it
     forms: Mapping[str, Method]  # by exchange; the first is that of the runs
+    wide: Method | None = None  # the first for a model of 32 times the width, if it has one
     overlap: tuple[bool, int] = (False, 0)  # and the bytes of a bucket
 
     @property
@@ -111,8 +113,15 @@ def race_of(table: Table, rows: Sequence[Row]) -> Race | None:
         steps = {t: [each * e for e in epochs_to(row.done, score, t)] for t in targets}
         config = compose_row(row.spec, row.budget).config
         forms = methods_by_exchange(config, row.spec.title, device, max(WORKERS))
-        contenders.append(Contender(row.spec.title, row.done, steps, forms))
+        contenders.append(Contender(row.spec.title, row.done, steps, forms, _wide(config, device)))
     return Race(table.reach, score, targets, contenders, device) if contenders else None
+
+
+def _wide(config: Config, device: Device) -> Method | None:
+    if width := config["model"].get("width"):
+        wide = {**config, "model": {**config["model"], "width": 32 * width}}
+        return method_of(wide, "", device, {})
+    return None
 
 
 def with_reach(document: Document, race: Race) -> Document:

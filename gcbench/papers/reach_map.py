@@ -19,10 +19,12 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 from gcbench.comm.network import Link
+from gcbench.config import PAPER
 from gcbench.drawing import BLACK, BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILLION, finish, panels
+from gcbench.papers.ladder_fit import fits_of
 from gcbench.papers.reach import RATES, WORKERS, Contender, Race, race_of
 from gcbench.papers.rows import group_runs
-from gcbench.papers.tables import read_table, table_names
+from gcbench.papers.tables import Table, read_table, table_names
 from gcbench.predict.devices import PAYLOAD, format_rate, format_seconds, read_link
 from gcbench.predict.model import Cluster, Method, predict
 from gcbench.predict.recorded import INSTANT
@@ -169,21 +171,36 @@ def _round(value: float) -> float:
 
 def races_of(runs: Sequence[RecordedRun]) -> Iterator[dict[str, Any]]:
     """Yield what a page needs to draw the maps of all tables with such runs."""
-    for table in map(read_table, table_names()):
+    tables = [*map(read_table, table_names())]
+    slopes = dict(slope for table in tables for slope in _slopes(table, runs))
+    for table in tables:
         for budget in table.reach.targets if table.reach else ():
             race = race_of(table, group_runs(table, runs, budget))
             if race:
-                yield {"table": table.name, "budget": budget, **_profile(race)}
+                shown = _profile(race, slopes)
+                yield {"table": table.name, "budget": budget, **shown}
 
 
-def _profile(race: Race) -> dict[str, Any]:
+def _slopes(table: Table, runs: Sequence[RecordedRun]) -> Iterator[tuple[str, float]]:
+    """Yield titles of a ladder, and what a method's loss gains with ten times the parameters."""
+    fits = table.ladder and fits_of(table.ladder, group_runs(table, runs, PAPER))
+    for title, one in fits.fits.items() if fits else ():
+        if one.per_decade:
+            yield title, one.per_decade.value
+
+
+def _profile(race: Race, slopes: Mapping[str, float] | None = None) -> dict[str, Any]:
     return {
         "score": race.score,
         "targets": race.targets,
+        "parameters": race.contenders[0].runs[0].result.parameters,
         "compute_seconds": race.settings.compute_seconds,
         "backward_share": race.device.backward_share,
         "workers": WORKERS,
-        "methods": [_method(race, one) for one in (*race.contenders, *race.overlapped)],
+        "methods": [
+            {**_method(race, one), "per_decade": (slopes or {}).get(one.label)}
+            for one in (*race.contenders, *race.overlapped)
+        ],
     }
 
 
@@ -199,7 +216,16 @@ def _method(race: Race, one: Contender) -> dict[str, Any]:
             exchange: {w: [_round(c) for c in _costs(method, w, race)] for w in WORKERS}
             for exchange, method in one.forms.items()
         },
+        "power": _round(_power(one, race)),
     }
+
+
+def _power(one: Contender, race: Race) -> float:
+    """Return the power of the parameters with which messages grow, up to 32 times the width."""
+    if one.wide is None:
+        return 1.0
+    bits, wide_bits = (_costs(method, min(WORKERS), race)[1] for method in (one.own, one.wide))
+    return math.log(wide_bits / bits) / math.log(one.wide.dense_bytes / one.own.dense_bytes)
 
 
 def _costs(method: Method, workers: int, race: Race) -> tuple[float, float, float]:

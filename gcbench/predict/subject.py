@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from math import prod
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import torch
 from pydantic import Field, PositiveInt
@@ -214,16 +214,22 @@ def methods_by_exchange(
 
     A method without a choice has one form, by the name "".
     """
-    model, dataset, family = (config["choices"][group] for group in CHOICE_GROUPS)
-    shapes = shapes_of_model(config["model"], facts_of(model, dataset))
-    node, own = config["compressor"], config["compressor"].get("exchange", "")
+    own = config["compressor"].get("exchange", "")
     forms = {}
     for exchange in dict.fromkeys((own, *EXCHANGES)) if own else ("",):
         try:
-            compressor = make_compressor(node | ({"exchange": exchange} if own else {}), quiet=True)
-            method = make_method(title, family, compressor, shapes, device)
+            method = method_of(config, title, device, {"exchange": exchange} if own else {})
             method.messages(workers)
         except ValueError:  # the method has no such exchange
             continue
-        forms[exchange] = replace(method, every=config["estimator"].get("every", 1))
+        forms[exchange] = method
     return forms
+
+
+def method_of(config: Config, title: str, device: Device, knobs: Mapping[str, Any]) -> Method:
+    """Return a run's method, with other values of some keys of its compressor."""
+    model, dataset, family = (config["choices"][group] for group in CHOICE_GROUPS)
+    shapes = shapes_of_model(config["model"], facts_of(model, dataset))
+    compressor = make_compressor({**config["compressor"], **knobs}, quiet=True)
+    method = make_method(title, family, compressor, shapes, device)
+    return replace(method, every=config["estimator"].get("every", 1))

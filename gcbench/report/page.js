@@ -574,15 +574,15 @@ function latencyAt(rate) {
 }
 
 /* Methods by their mean time to a target on a link, each with its best exchange; the fastest first. */
-function rank(race, steps, workers, rate, compute) {
+function rank(race, steps, workers, rate, compute, larger) {
   const [latency, payload] = [latencyAt(rate), 0.95 * rate];
   return race.methods.map((method, i) => {
     if (!steps[i]) return null;
     const forms = Object.entries(method.costs).map(([exchange, costs]) => {
       const [messages, bits, coding] = costs[workers];
-      const whole = messages * latency + bits / payload;
+      const whole = messages * latency + larger ** method.power * bits / payload;
       const hidden = (1 - 1 / method.buckets) * race.backward_share * compute;
-      return [compute + coding + Math.max(whole - hidden, whole / method.buckets), exchange];
+      return [compute + larger * coding + Math.max(whole - hidden, whole / method.buckets), exchange];
     });
     const [step, exchange] = forms.reduce((a, b) => (b[0] < a[0] ? b : a));
     const times = steps[i].map((count) => count * step);
@@ -600,9 +600,12 @@ function renderMap() {
   const race = races.find(({ id }) => id === get("race")) ?? races[0];
   options(byId("race"), races.map(({ id }) => [id, id]), race.id);
   const [low, high] = [Math.min(...race.targets), Math.max(...race.targets)];
+  const size = typed("map-size", race.parameters);
+  const larger = size / race.parameters;
   const sliders = {
     "map-target": [typed("map-target", race.targets[1] ?? low), 0.9 * low, 1.2 * high, (value) => number(value)],
-    "map-compute": [Math.log10(typed("map-compute", race.compute_seconds * 1e3)), 0, 4, (value) => duration(10 ** value / 1e3)],
+    "map-size": [Math.log10(size), Math.log10(race.parameters), Math.log10(race.parameters) + 3, (value) => `${number(10 ** value / 1e6)} million`],
+    "map-compute": [Math.log10(typed("map-compute", race.compute_seconds * larger * 1e3)), 0, 7, (value) => duration(10 ** value / 1e3)],
     "map-link": [Math.log10(typed("map-link", 1e9)), 7.5, 11, (value) => `${number(10 ** value / 1e9)} Gbit/s`],
     "map-workers": [race.workers.indexOf(typed("map-workers", 16)), 0, race.workers.length - 1, (value) => String(race.workers[value])],
   };
@@ -614,11 +617,12 @@ function renderMap() {
   const target = sliders["map-target"][0];
   const compute = 10 ** sliders["map-compute"][0] / 1e3;
   const steps = race.methods.map((method) => {
-    const reached = method.curves.map(([xs, ys]) => placeOf(xs, ys, target, lowerIsBetter.has(race.score)));
+    const worse = Math.exp((method.per_decade ?? 0) * Math.log10(larger));
+    const reached = method.curves.map(([xs, ys]) => placeOf(xs, ys, target / worse, lowerIsBetter.has(race.score)));
     return reached.every((step) => step !== null) ? reached : null;
   });
   const cells = race.workers.flatMap((workers, j) => MAP_RATES.map((rate, i) => {
-    const ranked = rank(race, steps, workers, rate, compute);
+    const ranked = rank(race, steps, workers, rate, compute, larger);
     const name = !ranked.length ? "nobody" : ranked.length > 1 && !isSure(ranked) ? TIES : ranked[0].method.label;
     return { i, j, name, margin: ranked.length > 1 ? ranked[1].time / ranked[0].time : Infinity };
   }));
@@ -643,13 +647,14 @@ function renderMap() {
   }
   const chosen = [10 ** sliders["map-link"][0], sliders["map-workers"][0]];
   svg.append(shape("circle", { class: "here", cx: x.at(chosen[0] / 1e9), cy: y.at(chosen[1]), r: 7 }));
-  const ranked = rank(race, steps, race.workers[chosen[1]], chosen[0], compute);
+  const ranked = rank(race, steps, race.workers[chosen[1]], chosen[0], compute, larger);
   const dense = ranked.find(({ method }) => method.dense);
   const said = ranked.map(({ method, exchange, time }) => element("li", { "data-method": method.label }, `${method.label}${exchange ? ` (${exchange})` : ""}: ${duration(time)}${dense ? `, ${number(Number((dense.time / time).toPrecision(3)))} x` : ""}`));
   const late = race.methods.filter((_, i) => !steps[i]).map(({ label }) => label);
+  const unknown = larger > 1 ? race.methods.filter((one) => !one.dense && one.per_decade === null).map(({ label }) => label) : [];
   byId("map").replaceChildren(svg);
   byId("map-order").replaceChildren(...said);
-  byId("map-note").textContent = `At the circle${ranked.length > 1 && !isSure(ranked) ? ", where the seeds of the first overlap with others" : ""}; x: times sooner than no compression.${late.length ? ` Never there in every seed: ${late.join(", ")}.` : ""}`;
+  byId("map-note").textContent = `At the circle${ranked.length > 1 && !isSure(ranked) ? ", where the seeds of the first overlap with others" : ""}; x: times sooner than no compression.${late.length ? ` Never there in every seed: ${late.join(", ")}.` : ""}${unknown.length ? ` Not in the ladder, so as good as here with any size: ${unknown.join(", ")}.` : ""}`;
 }
 
 // ---- The table of runs ---------------------------------------------------------------------------
@@ -783,9 +788,9 @@ byId("coding").onchange = (event) => set({ coding: event.target.value });
 for (const id of ["logx", "logy"]) byId(id).onchange = (event) => set({ [id]: event.target.checked ? "1" : "0" });
 for (const id of ["goal", "rate", "latency", "compute"]) byId(id).oninput = (event) => set({ [id]: event.target.value || null });
 byId("goal-score").onchange = (event) => set({ goalscore: event.target.value, goal: null });
-byId("race").onchange = (event) => set({ race: event.target.value, "map-target": null, "map-compute": null });
+byId("race").onchange = (event) => set({ race: event.target.value, "map-target": null, "map-size": null, "map-compute": null });
 for (const [id, value] of Object.entries({
-  "map-target": (typedIn) => typedIn, "map-compute": (power) => 10 ** power, "map-link": (power) => 10 ** power,
+  "map-target": (typedIn) => typedIn, "map-size": (power) => 10 ** power, "map-compute": (power) => 10 ** power, "map-link": (power) => 10 ** power,
   "map-workers": (place) => (racesOf().find((race) => race.id === get("race")) ?? racesOf()[0]).workers[place],
 })) byId(id).oninput = (event) => set({ [id]: value(Number(event.target.value)) });
 byId("link").onchange = (event) => set({ link: event.target.value, rate: null, latency: null });

@@ -18,6 +18,7 @@ from gcbench.papers import tables
 from gcbench.papers.build import build, groups_of
 from gcbench.papers.configs import compose, compose_row
 from gcbench.papers.ladder_fit import Fit, draw_penalties, fit, fits_of
+from gcbench.papers.reach_map import _slopes
 from gcbench.papers.tables import Table, TableRow, read_table
 from gcbench.records.schema import Result
 from gcbench.records.store import RecordedRun
@@ -156,6 +157,7 @@ def test_the_page_and_the_picture_show_the_fits(ladder_table: Table) -> None:
     assert "No compression, 100k: K = 1 " in said and "QSGD, 4 bits, 1m: K = 16 " in said
     fits = fits_of(ladder, rows["paper"])
     assert fits
+    assert dict(_slopes(table, runs)) == {"QSGD, 4 bits": pytest.approx(0.02)}
     figure = draw_penalties(fits)
     assert [ax.get_title() for ax in figure.axes] == ["K = 1", "K = 4", "K = 16", "K = 64"]
     assert fits_of(ladder, groups_of(table, runs[:2], "paper")["paper"]) is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import log
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -15,6 +16,7 @@ from results import result_of
 
 from gcbench.comm.network import Link
 from gcbench.config import conf_directory, read_yaml
+from gcbench.papers import reach_map
 from gcbench.papers.build import groups_of
 from gcbench.papers.reach import RATES, WORKERS, Race, link_at, race_of
 from gcbench.papers.reach_map import measured_links
@@ -212,4 +214,47 @@ def test_the_page_draws_the_same_map_for_any_computation(
         assert "Never there in every seed: Dense" in page.value(
             "document.getElementById('map-note').textContent"
         )
+        assert page.problems == []
+
+
+def test_a_larger_model_on_the_page_sends_and_computes_more_and_loses_what_the_ladder_says(
+    kept: list[RecordedRun],
+    said: Callable[..., str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """At ten times the parameters QSGD's perplexity is 1.5 times as high, from 30 up to 45."""
+    monkeypatch.setattr(
+        reach_map, "_slopes", lambda table, runs: [("QSGD", log(1.5))] if table.reach else []
+    )
+    for one in kept:
+        one.result = one.result.model_copy(update={"parameters": VALUES})
+    write_kept(Path("outputs/all.jsonl.xz"), kept)
+    said("html")
+    at = {"map-target": 45, "map-size": 10 * VALUES, "map-link": 1e9, "map-workers": 4}
+    with browser(tmp_path / "chromium") as page:
+        page.open(f"{Path('outputs/report.html').resolve().as_uri()}#{urlencode(at)}")
+        text = "[...document.querySelectorAll('#map-order li')].map(li => li.textContent)"
+        seconds = {
+            said.split(":")[0].split(" (")[0]: float(said.split(": ")[1].split(" s")[0])
+            for said in page.value(text)
+        }
+        bits = all_reduce(32, 4, 1e9) - 6 * 50e-6
+        step = 0.2 + 10 * coding("none") + 6 * 50e-6 + 10 * bits
+        dense = [1 + 5 / 8, 1 + 5 / 6]  # epochs to 45
+        assert seconds["Dense"] == pytest.approx(np.mean(dense) * STEPS * step, rel=5e-3)
+        note = page.value("document.getElementById('map-note').textContent")
+        assert "Not in the ladder, so as good as here with any size: Half, Local" in note
+        others = {"map-target": 30, "map-size": VALUES}
+        page.open("about:blank")
+        page.open(f"{Path('outputs/report.html').resolve().as_uri()}#{urlencode(at | others)}")
+        here = "document.querySelector('#map-order li[data-method=QSGD]').textContent"
+        before = float(page.value(here).split(": ")[1].split(" s")[0])
+        methods = next(reach_map.races_of(kept))["methods"]
+        (qsgd,) = (method for method in methods if method["label"] == "QSGD")
+        messages, bits, code = qsgd["costs"]["gather"][4]
+        steps = before / (0.02 + code + messages * 50e-6 + bits / 0.95e9)
+        step = 0.2 + 10 * code + messages * 50e-6 + 10 ** qsgd["power"] * bits / 0.95e9
+        assert seconds["QSGD"] == pytest.approx(steps * step, rel=2e-2)
+        assert 0.9 < qsgd["power"] < 1
         assert page.problems == []
