@@ -160,7 +160,7 @@ def _check_emulation(network: str, plan: Plan) -> None:
         raise ConfigError(
             f"network={network}: {plan.workers} workers in {plan.processes} "
             f"process{'es' * (plan.processes > 1)} are virtual and have no times; type "
-            "network=none, trainer.launcher=local trainer.processes=null, or trainer.speeds"
+            "network=none, trainer.launcher=local trainer.processes=null, or their trainer.speeds"
         )
 
 

@@ -52,11 +52,9 @@ class TrainerSettings(Settings):
     ] = None
     """steps per second of each virtual worker on a virtual clock, which the result tells; null: no
     times"""
-    absences: Annotated[
-        list[Annotated[list[NonNegative], Field(min_length=3, max_length=3)]] | None,
-        example([[3, 10, 20]]),
-        Neutral(None),
-    ] = None
+    absences: Annotated[list[list[NonNegative]] | None, example([[3, 10, 20]]), Neutral(None)] = (
+        None
+    )
     """with speeds: a worker, from 0, the second when it leaves and that when it is back; null: all
     stay"""
     processes: Annotated[Count | None, example(2), EXECUTION] = None
