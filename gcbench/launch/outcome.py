@@ -113,12 +113,13 @@ def _virtual_time(run: Run, progress: Progress) -> VirtualTime | None:
     passed = progress.virtual
     seconds = run.virtual.seconds(passed.begin, progress.step)
     samples = passed.steps * run.settings.batch_size
+    possible = run.virtual.possible_steps(seconds)
     return VirtualTime(
         seconds=float(seconds),
         exchange_seconds=float(passed.exchange),
         samples=samples,
         goodput=samples / float(seconds),
-        useful_share=passed.steps / run.virtual.possible_steps(seconds),
+        useful_share=passed.steps / possible if possible else 0.0,
     )
 
 
