@@ -8,6 +8,7 @@ import math
 import random
 from copy import deepcopy
 from fractions import Fraction
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -232,7 +233,8 @@ def test_a_step_takes_the_slowest_worker_that_is_there_and_the_exchange(tmp_path
     lines = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
     train = [line for line in lines if line["event"] == "train"]
     assert [line["seconds"] for line in train] == pytest.approx(expected, abs=1e-6)
-    assert all(line["loss"] > 2 for line in train)  # a mean over those that took the step
+    # Means over those that took the step: with zeros for others, they would fall by a quarter.
+    assert all(b["loss"] > 0.85 * a["loss"] for a, b in pairwise(train))
     found = result["virtual_time"]
     assert found["samples"] == 16 * samples
     assert found["goodput"] == pytest.approx(16 * samples / now)
