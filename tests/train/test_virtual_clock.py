@@ -234,7 +234,7 @@ def test_a_step_takes_the_slowest_worker_that_is_there_and_the_exchange(tmp_path
     train = [line for line in lines if line["event"] == "train"]
     assert [line["seconds"] for line in train] == pytest.approx(expected, abs=1e-6)
     # Means over those that took the step: with zeros for others, they would fall by a quarter.
-    assert all(b["loss"] > 0.85 * a["loss"] for a, b in pairwise(train))
+    assert all(b["loss"] > 0.85 * a["loss"] for a, b in pairwise(train[:12]))
     found = result["virtual_time"]
     assert found["samples"] == 16 * samples
     assert found["goodput"] == pytest.approx(16 * samples / now)
