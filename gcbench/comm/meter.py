@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from gcbench.comm.network import Collective, Level, wire_bits
+from gcbench.comm.network import Collective, Level, Message, wire_bits
 
 
 def row_bits(tensors: Sequence[Tensor]) -> int:
@@ -97,6 +97,25 @@ class Meter:
 
     def count_equal(self, collective: Collective, workers: int, sent: int, received: int) -> None:
         self.count(collective, workers, [sent] * len(self._rows), [received] * len(self._rows))
+
+    def add(self, other: Meter, rows: Sequence[int]) -> None:
+        """Add the totals of another meter, whose row i is this one's row `rows[i]`."""
+        for row, totals in zip(rows, other.totals_by_worker, strict=True):
+            for kind, more in totals.items():
+                total = self.totals_by_worker[row].setdefault(kind, Total())
+                total.messages += more.messages
+                total.sent_bits += more.sent_bits
+                total.received_bits += more.received_bits
+
+    def messages(self) -> list[Message]:
+        """Return what was counted, by kind, as means over workers."""
+        rows = self.totals_by_worker
+        return [
+            Message(
+                k.level, k.collective, t.messages, sum(r[k].sent_bits for r in rows) / len(rows)
+            )
+            for k, t in rows[0].items()
+        ]
 
     def state(self) -> list[PlainTotals]:
         """Return the totals of each worker as plain values, for a file."""

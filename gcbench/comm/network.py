@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Collective = Literal["all_reduce", "all_gather", "ragged_gather", "all_to_all", "ring_hop"]
 Level = Literal["all", "inside", "between"]  # all workers; those of a node; one per node
@@ -113,3 +113,19 @@ class Network:
         by_node = [sum(bits[i : i + size]) for i in range(0, self.workers, size)]
         inside = self.inside.seconds((size - 1) * max(bits), size - 1)
         return max(inside, self.between.seconds(strangers * max(by_node), strangers))
+
+
+class Message(NamedTuple):
+    """The collectives of one kind in a step."""
+
+    level: Level
+    collective: Collective
+    number: float
+    bits: float  # payload per worker, in all of them together
+
+
+def exchange_seconds(messages: Sequence[Message], network: Network) -> float:
+    """Return the seconds of consecutive collectives."""
+    return sum(
+        m.number * network.level(m.level).seconds(m.collective, m.bits / m.number) for m in messages
+    )

@@ -40,6 +40,7 @@ from gcbench.train.pipeline import refuse_pipeline
 from gcbench.train.replica import is_recurrent
 from gcbench.train.run import Estimator
 from gcbench.train.schedules import steps_of_run
+from gcbench.train.virtual_clock import refuse_clock
 
 log = logging.getLogger("gcbench")
 
@@ -81,6 +82,7 @@ def check(config: RunConfig, plan: Plan, data: Data, directory: Path) -> None:
             "batch; type trainer.accumulate=1"
         )
     estimator.refuse(model, data, compressor, config)
+    refuse_clock(config, plan.processes, compressor, shapes_of_parameters(model))
     _check_directions(config, compressor, estimator)
     codes_momentum = any(isinstance(part, MomentumCoding) for part in parts_of(compressor))
     try_step(config.optimizer, config.schedule, model, fixed_momentum=codes_momentum)

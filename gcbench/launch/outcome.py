@@ -35,6 +35,7 @@ from gcbench.records.schema import (
     Resharded,
     Result,
     Status,
+    VirtualTime,
 )
 from gcbench.settings.config import RunConfig
 from gcbench.train.run import Progress, Run, Sample
@@ -96,11 +97,29 @@ def make_outcome(
             run.estimator.whole_gradients(run, progress),
         ),
         seconds=seconds and {phase: Phase(**value) for phase, value in seconds.items()},
+        virtual_time=_virtual_time(run, progress),
         compression_error=_mean_error(progress.samples, is_direction(run.compressor)),
         tokens_per_sample=_tokens_per_sample(run.data, plan.workers),
         **_memory(run, progress),
         estimator=run.estimator.facts(run, progress, counts["bits_sent"].per_step),
         weights="weights.pt" if ending.has_weights else None,
+    )
+
+
+def _virtual_time(run: Run, progress: Progress) -> VirtualTime | None:
+    """Return what a virtual clock has counted; None without one, or before it has begun."""
+    if run.virtual is None or not progress.step:
+        return None
+    passed = progress.virtual
+    seconds = run.virtual.seconds(passed.begin, progress.step)
+    samples = passed.steps * run.settings.batch_size
+    possible = run.virtual.possible_steps(seconds)
+    return VirtualTime(
+        seconds=float(seconds),
+        exchange_seconds=float(passed.exchange),
+        samples=samples,
+        goodput=samples / float(seconds),
+        useful_share=passed.steps / possible if possible else 0.0,
     )
 
 
@@ -147,7 +166,8 @@ def _count_traffic(
         "bits_wire": count_bits(meter.wire_bits, steps, steps_per_epoch, dense_wire),
         "bits_between_nodes": _between_nodes(meter, steps, dense),
         "collectives": [
-            _collective(kind, [totals[kind] for totals in meter.totals_by_worker]) for kind in kinds
+            _collective(kind, [totals.get(kind, Total()) for totals in meter.totals_by_worker])
+            for kind in kinds
         ],
     }
 
@@ -155,7 +175,7 @@ def _count_traffic(
 def _collective(kind: Kind, totals: Sequence[Total]) -> Collective:
     return Collective(
         **kind._asdict(),
-        messages=totals[0].messages,
+        messages=max(t.messages for t in totals),
         sent_bits=sum(t.sent_bits for t in totals) / len(totals),
         received_bits=sum(t.received_bits for t in totals) / len(totals),
         wire_bits=sum(t.wire_bits(kind) for t in totals) / len(totals),

@@ -145,7 +145,7 @@ def make_plan(config: RunConfig, machine: Machine) -> Plan:
         codec_backend=codecs,
         may_fall_back=trainer.codec_backend == "auto",
     )
-    if config.network:
+    if config.network and trainer.speeds is None:
         _check_emulation(config.choices["network"], plan)
     return plan
 
@@ -160,7 +160,7 @@ def _check_emulation(network: str, plan: Plan) -> None:
         raise ConfigError(
             f"network={network}: {plan.workers} workers in {plan.processes} "
             f"process{'es' * (plan.processes > 1)} are virtual and have no times; type "
-            "network=none, or trainer.launcher=local trainer.processes=null"
+            "network=none, trainer.launcher=local trainer.processes=null, or their trainer.speeds"
         )
 
 

@@ -41,6 +41,7 @@ from gcbench.train.pipeline import make_pipeline, overlap_obstacle
 from gcbench.train.replica import Replica
 from gcbench.train.run import Estimator, Progress, Run
 from gcbench.train.schedules import Schedule, total_steps
+from gcbench.train.virtual_clock import VirtualClock
 from gcbench.train.weights import save_weights
 
 log = logging.getLogger("gcbench")
@@ -176,12 +177,13 @@ def build_run(
     clock = Clock(device)
     comm.clock = clock
     compressor = make_compressor(config.compressor, quiet=True)  # the parent has warned
+    virtual = VirtualClock.of(config)
     may_overlap = overlap_obstacle(compressor, estimator, plan.every_worker_alone) is None
     return Run(
         data=data,
         replica=replica,
         estimator=estimator,
-        pipeline=make_pipeline(trainer, replica, clock, side_comm, estimator, may_overlap),
+        pipeline=make_pipeline(trainer, replica, clock, side_comm, estimator, may_overlap, virtual),
         compressor=compressor,
         comm=comm,
         control=control,
@@ -197,6 +199,7 @@ def build_run(
         total_steps=steps,
         stop_requested=lambda: bool(received),
         conditions=control.gather(_conditions(config, plan))[0],
+        virtual=virtual,
     )
 
 

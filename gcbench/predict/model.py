@@ -9,20 +9,11 @@ from itertools import pairwise
 from statistics import geometric_mean
 from typing import NamedTuple
 
-from gcbench.comm.network import Collective, Level, Link, Network, wire_bits
+from gcbench.comm.network import Link, Message, Network, exchange_seconds, wire_bits
 from gcbench.config import ConfigError
 
 # The bucket size of DistributedDataParallel, which exchanges a bucket when it is full.
 BUCKET_BYTES = 25 * 2**20
-
-
-class Message(NamedTuple):
-    """The collectives of one kind in a step."""
-
-    level: Level
-    collective: Collective
-    number: float
-    bits: float  # payload per worker, in all of them together
 
 
 class Compute(NamedTuple):
@@ -154,13 +145,6 @@ def predict(
 def received_bits(messages: Sequence[Message], network: Network) -> float:
     """Return the bits that a worker receives from others in these collectives."""
     return sum(wire_bits(m.collective, m.bits, network.level(m.level).workers) for m in messages)
-
-
-def exchange_seconds(messages: Sequence[Message], network: Network) -> float:
-    """Return the seconds of consecutive collectives, with the costs of `comm/network.py`."""
-    return sum(
-        m.number * network.level(m.level).seconds(m.collective, m.bits / m.number) for m in messages
-    )
 
 
 def exposed_seconds(exchange: float, backward: float, buckets: int) -> float:

@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 
 from gcbench.comm.collectives import Comm
-from gcbench.comm.network import Collective
+from gcbench.comm.network import Collective, Message
 from gcbench.comm.transport import Reduction, Transport
 from gcbench.compressors import Compressor, State, Step, offsets_of, parts_of, sizes_of
-from gcbench.predict.model import Message
 
 Shapes = Mapping[str, tuple[int, ...]]
 

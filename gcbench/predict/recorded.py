@@ -11,11 +11,11 @@ from typing import Any, NamedTuple, cast
 
 import yaml
 
-from gcbench.comm.network import Collective, Level, Link, Network
+from gcbench.comm.network import Collective, Level, Link, Message, Network, exchange_seconds
 from gcbench.config import ConfigError
 from gcbench.identity import Flat, flat_differences, format_differences, iterate_leaves
 from gcbench.predict.devices import emulated_link, read_link
-from gcbench.predict.model import Cluster, Message, exchange_seconds
+from gcbench.predict.model import Cluster
 from gcbench.records.reading import read_json
 from gcbench.records.schema import Network as RecordedNetwork
 from gcbench.records.schema import Result

@@ -100,6 +100,17 @@ class Network(Record):
     link: str | None = None  # the name of a real one, from GCBENCH_LINK
 
 
+class VirtualTime(Record):
+    """The time of a virtual clock (`trainer.speeds`), and what workers came to in it."""
+
+    seconds: float
+    exchange_seconds: float  # of them, by the cost model
+    samples: int  # whose steps reached the shared parameters
+    goodput: float  # these samples per second
+    # Steps that reached the parameters, of all that workers could take while they were present.
+    useful_share: float
+
+
 class Git(Record):
     """Commit of gcbench at the first start; None where there is no repository."""
 
@@ -209,6 +220,7 @@ class Result(Environment):
     analytic_ratio: Number = None  # by the count of the method's paper
     compressed_share: Number = None  # the part of the gradient's values that is compressed
     seconds: dict[str, Phase] | None = None  # per step, by phase; None: not timed
+    virtual_time: VirtualTime | None = None  # None: no trainer.speeds
     compression_error: CompressionError | None = None
     tokens_per_sample: int | None = None  # of a text
     peak_mib: Number = None  # memory of the process that took most; on a GPU, of its tensors

@@ -152,7 +152,12 @@ def _facts(result: Result) -> list[tuple[str, str]]:
     if result.has_emulated_times:
         link = result.config["network"]
         facts.append(("time", f"exchanges emulated as on {link['bandwidth']}, {link['latency']}"))
-    if result.seconds is None and result.workers is not None:
+    if virtual := result.virtual_time:
+        clock = f"{virtual.seconds:,.1f} s, of which exchanges {virtual.exchange_seconds:,.1f} s"
+        of_possible = f"{100 * virtual.useful_share:.1f} % of what present workers could do"
+        facts.append(("virtual time", clock))
+        facts.append(("goodput", f"{virtual.goodput:,.1f} samples per second, {of_possible}"))
+    elif result.seconds is None and result.workers is not None:
         why = "virtual workers" if result.has_virtual_workers else "too few steps"
         facts.append(("time", f"no times: {why}"))
     return facts

@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from gcbench.comm.network import Link
+from gcbench.comm.network import Link, exchange_seconds
 from gcbench.config import ConfigError
 from gcbench.drawing import COLORS, style_of_method
 from gcbench.identity import digest, format_value
 from gcbench.predict.devices import Device, device_names, ethernets, read_device, read_presets
-from gcbench.predict.model import codec_seconds, exchange_seconds
+from gcbench.predict.model import codec_seconds
 from gcbench.predict.recorded import COMPUTATION, INSTANT, messages_of, network_of
 from gcbench.predict.subject import has_timed_samples
 from gcbench.records.schema import Result

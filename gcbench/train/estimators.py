@@ -31,15 +31,12 @@ class SGD(EveryStep):
     """Plain SGD: the mean gradient over each worker's batch."""
 
     def gradients(self, run: Run, progress: Progress) -> Tensor:
-        run.replica.begin()
-        rows = range(len(run.replica.workers))
-        key = (run.seed, progress.step)
-        return torch.stack(
-            [
-                run.replica.backward(row, batch_of(run, progress.step, row), key, run.clock)
-                for row in rows
-            ]
-        )
+        replica, key = run.replica, (run.seed, progress.step)
+        replica.begin()
+        losses = [torch.zeros((), device=replica.device)] * len(replica.workers)
+        for row in run.stepping(progress):
+            losses[row] = replica.backward(row, batch_of(run, progress.step, row), key, run.clock)
+        return torch.stack(losses)
 
 
 def batch_of(run: Run, number: int, row: int) -> tuple[Tensor, Tensor]:

@@ -65,7 +65,7 @@ def aggregate_in_run(run: Run, grads: Grads, state: State, comm: Comm, number: i
 
     Raises MethodError for an update whose names or shapes do not match.
     """
-    step = Step(number, run.seed, run.replica.workers, run.replica.offsets, in_place=True)
+    step = Step(number, run.seed, comm.local, run.replica.offsets, in_place=True)
     shapes = run.replica.shapes
     odd = [k for k, g in grads.items() if g.dim() != len(shapes[k]) + 1]  # 1-D convolutions
     shaped = grads | {k: grads[k].view(-1, *shapes[k]) for k in odd}

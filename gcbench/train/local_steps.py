@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -44,11 +44,11 @@ class InnerSteps(Estimator):
         """Fill each worker's row with the gradient at its parameters; return mean losses `[w]`."""
         replica, key = run.replica, (run.seed, progress.step)
         replica.begin()
-        losses = []
-        for row, inner in enumerate(run.inner):
+        losses = [torch.zeros((), device=replica.device)] * len(replica.workers)
+        for row in run.stepping(progress):
             batch = batch_of(run, progress.step, row)
-            with replica.parameters_at([p.data for p in inner.parameters.values()]):
-                losses.append(replica.backward(row, batch, key, run.clock))
+            with replica.parameters_at([p.data for p in run.inner[row].parameters.values()]):
+                losses[row] = replica.backward(row, batch, key, run.clock)
         run.clock.lap("update")
         return torch.stack(losses)
 
@@ -58,7 +58,8 @@ class InnerSteps(Estimator):
         """Step each worker's optimizer with its row of `grads`, or with the row that all share."""
         # Clipping and in-place optimizers would change the gradients that are to be recorded.
         recorded = progress.step in (run.settings.record_gradients or ())
-        for row, inner in enumerate(run.inner):
+        for row in run.stepping(progress):
+            inner = run.inner[row]
             for name, p in inner.parameters.items():
                 own = grads[name][row if len(grads[name]) > 1 else 0]
                 p.grad = own.to(p.dtype, copy=recorded)
@@ -106,6 +107,9 @@ class LocalSteps(InnerSteps, Checked):
     Huang, Defazio, Rish and Belilovsky, "MuLoCo: Muon is a practical inner optimizer for DiLoCo",
     arXiv:2505.23725) is DiLoCo with Muon as f (`optimizer=muon`).
 
+    On a virtual clock (`trainer.speeds`) a round of H steps ends when the slowest worker has taken
+    them, or with `rounds=clock` when the fastest one has (`gcbench.train.virtual_clock`).
+
     Sends what the compressor sends for a gradient, once every H steps.
 
     Differences from the papers: exchanges that arrive after a run's last step do not reach x, nor
@@ -118,6 +122,7 @@ class LocalSteps(InnerSteps, Checked):
     fragments: Count = 1
     pattern: Pattern = "sequential"
     delay: Natural = 0
+    rounds: Literal["steps", "clock"] = "steps"
     mixing: Share = 0.0
     outer_lr: Positive = 0.7
     outer_momentum: Share = 0.9

@@ -178,8 +178,10 @@ def _log_line(run: Run, progress: Progress, bad: BadValue | None) -> dict[str, A
     progress.logged = progress.step
     progress.losses.zero_()
     rows = [loss for part in losses for loss in part]
+    batches = steps * len(rows) if run.virtual is None else progress.virtual.batches
+    progress.virtual.batches = 0
     return _line("train", run, progress) | {
-        "loss": math.fsum(rows) / (steps * len(rows)),
+        "loss": math.fsum(rows) / batches if batches else math.nan,
         "lr": run.learning_rate,
         **_spend(run, progress),
         "first_bad_step": bad and bad.step,
@@ -195,7 +197,7 @@ def _line(event: str, run: Run, progress: Progress) -> dict[str, Any]:
 def _spend(run: Run, progress: Progress) -> dict[str, float | None]:
     """Add laps to the ledger; return the bits and seconds of all steps, as means over workers.
 
-    Seconds are None for virtual workers.
+    Seconds are those of a virtual clock, or None for virtual workers without one.
     """
     meter = run.comm.meter
     local = meter.sent_bits, meter.wire_bits, run.clock.take()
@@ -204,7 +206,9 @@ def _spend(run: Run, progress: Progress) -> dict[str, float | None]:
     return {
         "bits_sent_per_worker": fmean(chain.from_iterable(sent)),
         "bits_received_per_worker": fmean(chain.from_iterable(received)),
-        "seconds": progress.ledger.elapsed(),
+        "seconds": progress.ledger.elapsed()
+        if run.virtual is None
+        else float(run.virtual.seconds(progress.virtual.begin, progress.step)),
     }
 
 
@@ -247,7 +251,8 @@ def sample(run: Run, exchanged: ExchangeResult) -> Sample:
     """
     goal = exchanged.goal()
     wanted = flatten(goal.wanted).sum(0, dtype=torch.float64)
-    mean = run.control.sum(wanted) / run.comm.workers
+    workers = len(next(iter(goal.wanted.values()))) * run.comm.processes
+    mean = run.control.sum(wanted) / workers
     got = flatten({name: goal.got[name] for name in goal.wanted})[0].double()
     norm, got_norm = mean.norm(), got.norm()
     measured: Sample = {}
@@ -258,6 +263,6 @@ def sample(run: Run, exchanged: ExchangeResult) -> Sample:
         measured["cosine"] = float((got @ mean / (got_norm * norm)).float())
     if exchanged.shannon_bits is not None:
         measured["shannon_bits"] = float(
-            (run.control.sum(exchanged.shannon_bits().sum()) / run.comm.workers).float()
+            (run.control.sum(exchanged.shannon_bits().sum()) / workers).float()
         )
     return measured

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gcbench.comm.network import Link, Network
+from gcbench.comm.network import Link, Message, Network
 from gcbench.config import ConfigError
 from gcbench.predict.devices import Device, format_rate, format_seconds, interpolate
 from gcbench.predict.model import (
@@ -15,7 +15,6 @@ from gcbench.predict.model import (
     Cluster,
     CodecSeconds,
     Compute,
-    Message,
     Method,
     exposed_seconds,
     find_paying,

@@ -14,6 +14,7 @@ import torch
 
 from gcbench.bench.local import draw_input
 from gcbench.comm.collectives import Comm
+from gcbench.comm.network import Message
 from gcbench.comm.transport import MirrorTransport
 from gcbench.compressors import Compressor, Grads
 from gcbench.compressors.virtual import Stepper
@@ -25,7 +26,7 @@ from gcbench.papers.configs import compose
 from gcbench.papers.studies.study import Row, Study, compressor, model_shapes
 from gcbench.papers.tables import TableRow, read_table
 from gcbench.predict.devices import read_device, read_link
-from gcbench.predict.model import Cluster, Message, Method, predict
+from gcbench.predict.model import Cluster, Method, predict
 from gcbench.predict.subject import facts_of, make_method, shapes_of_model
 from gcbench.records.clock import WARMUP_STEPS, Clock
 
