@@ -69,14 +69,14 @@ def track(typed: Sequence[str]) -> None:
 
     if not check_method(subject_of((), own, asked.config_dir)):
         raise RunFailed(f"{method}: it fails gcbench check, so that nothing was trained")
-    for command in _lacking(_rows(asked), own, identity, table.track.seeds):
+    for command in _lacking(asked, own, identity, table.track.seeds):
         options = ["--config-dir", asked.config_dir] if asked.config_dir else []
         more = [f"outputs={asked.outputs}", "logger=none", *options]
         subprocess.run([sys.executable, "-m", "gcbench", "-m", *command, *more], check=False)
     rows = _rows(asked)
     show_document(build(table, {PAPER: rows}, PAPER), "terminal")
-    mine = [row for row in rows if _is_entry(row, identity)]
-    verdict = judge(table.track, mine[0], rows) if mine else None
+    mine = next((row for row in rows if row.runs and row.runs[0].result.identity == identity), None)
+    verdict = judge(table.track, mine, rows) if mine else None
     print(f"{method} {verdict.text if verdict else 'has not run'}.")
     if not (verdict and verdict.stands):
         sys.exit(1)
@@ -99,20 +99,19 @@ def _rows(asked: Entry) -> list[Row]:
     return [*groups_of(read_table(TABLE), found.runs, PAPER)[PAPER]]
 
 
-def _is_entry(row: Row, identity: str) -> bool:
-    return row.spec.experiment is None and row.runs[0].result.identity == identity
-
-
 def _lacking(
-    rows: Sequence[Row], own: Sequence[str], identity: str, seeds: Sequence[int]
+    asked: Entry, own: Sequence[str], identity: str, seeds: Sequence[int]
 ) -> Iterator[list[str]]:
-    """Yield what to type after gcbench -m for the runs that baselines and the entry lack."""
+    """Yield what to type after gcbench -m for the runs that baselines and the entry lack.
+
+    Runs of the entry in `results` do not count: its code may have changed since.
+    """
     wanted = [
-        ([experiment_override(str(row.spec.experiment)), *row.all_overrides], row.runs)
-        for row in rows
+        ([experiment_override(row.spec.experiment), *row.all_overrides], row.runs)
+        for row in _rows(asked)
         if row.spec.experiment
     ]
-    mine = [run for row in rows if _is_entry(row, identity) for run in row.runs]
+    mine = [run for run in find_runs([asked.outputs]).runs if run.result.identity == identity]
     for command, runs in [*wanted, ([*own], mine)]:
         if lacking := lacking_seeds(runs, seeds):
             yield [*command, f"seed={_listed(lacking)}"]

@@ -158,6 +158,8 @@ def test_the_command_runs_what_is_missing_and_judges(
     for seed in SEEDS[:3]:
         made = result("modern/track/qsgd", seed=seed, loss=1.9 + NOISE[seed - 1], mib=50)
         write(tmp_path / "kept" / str(seed), made)
+    older = result(ENTRY, "compressor=onebit", "optimizer.lr=0.01", seed=1, loss=9.0, mib=1)
+    write(tmp_path / "kept" / "of the entry", older)
     enter.track(["onebit", "optimizer.lr=0.01", f"results={tmp_path / 'kept'}"])
     places = ["outputs=outputs", "logger=none"]
     mine = ["+experiment/modern/track=entry", "compressor=onebit", "optimizer.lr=0.01"]
