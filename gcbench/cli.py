@@ -182,6 +182,9 @@ SUBCOMMANDS = {
     "check": Subcommand(
         "check.command", "check", "whether a method of your own keeps what every method promises"
     ),
+    "track": Subcommand(
+        "papers.enter", "track", "whether a method of your own wins: bytes to a loss, five seeds"
+    ),
     "dashboards": Subcommand(
         "papers.dashboards", "dashboards", "a workspace and a report in W&B, of any runs"
     ),

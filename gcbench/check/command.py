@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -102,17 +103,23 @@ def read_methods(
 
     Raises ConfigError for an unknown name.
     """
+    files = refuse_unknown(names, config_dir)
+    asked = names or list(files)
+    for name in asked:
+        node, knobs = find_method(name, config_dir, overrides)
+        about, form = " ".join(top_comment(files[name])), form_in(files[name])
+        yield ListedMethod(name, about, form, knobs, _measure(node) if measure else None)
+
+
+def refuse_unknown(names: Sequence[str], config_dir: str | None = None) -> dict[str, Path]:
+    """Return the files of all methods; raise ConfigError if one of these names has none."""
     files = method_files(config_dir)
     for name in names:
         if name not in files:
             raise ConfigError(
                 f"{name}: there is no such method; type {near(name, files) or ', '.join(files)}"
             )
-    asked = names or list(files)
-    for name in asked:
-        node, knobs = find_method(name, config_dir, overrides)
-        about, form = " ".join(top_comment(files[name])), form_in(files[name])
-        yield ListedMethod(name, about, form, knobs, _measure(node) if measure else None)
+    return files
 
 
 def _measure(node: Config) -> Measured:

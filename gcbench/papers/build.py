@@ -19,6 +19,7 @@ from gcbench.papers.rates import RATE
 from gcbench.papers.remarks import sections
 from gcbench.papers.rows import Row, RowsByBudget, group_runs
 from gcbench.papers.tables import Column, Table, read_table, table_names
+from gcbench.papers.track_verdicts import entries_of, with_verdicts
 from gcbench.records.store import RecordedRun
 from gcbench.report.document import EMPTY, OTHER_BUDGET, Cell, Document, Line, Summary, marks_of
 from gcbench.report.measures import TIMES
@@ -49,6 +50,8 @@ def build(
 
         fits = fits_of(table.ladder, rows)
         return with_fits(document, table.ladder, fits) if fits else document
+    if table.track:
+        return with_verdicts(document, table.track, rows)
     if table.reach is None:
         return document
     from gcbench.papers.reach import race_of, with_reach  # imports torch
@@ -66,7 +69,11 @@ def groups_of(
     """
     budgets = dict.fromkeys([budget, *(column.budget for column in table.columns if column.budget)])
     return {
-        name: group_runs(table, runs, name, overrides if name == budget else ()) for name in budgets
+        name: [
+            *group_runs(table, runs, name, overrides if name == budget else ()),
+            *entries_of(table, runs, name),
+        ]
+        for name in budgets
     }
 
 
@@ -89,7 +96,7 @@ def _cell(column: Column, row: Row) -> Cell:
 
 
 def _seeds(row: Row) -> str:
-    if row.spec.experiment is None:
+    if row.spec.experiment is None and not row.runs:
         return "published only"
     done = ", ".join(_seed(run) for run in row.done)
     facts = [*([done] if done else []), *(f"{_seed(r)} {r.status}" for r in row.unfinished)]

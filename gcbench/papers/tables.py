@@ -16,6 +16,7 @@ from gcbench.config.choices import name_of, table_directory, tables_in
 from gcbench.config.directory import CHECKED, Texts, build_checked
 from gcbench.identity import format_value
 from gcbench.papers.ladder import Ladder
+from gcbench.papers.track import Track
 from gcbench.report.document import Heading, digits_of
 from gcbench.report.measures import LOWER, MEASURES, SCORES
 
@@ -143,6 +144,7 @@ class Table:
     figure: TableFigure = TableFigure()
     reach: Reach | None = None  # the page shows times to targets in place of the columns
     ladder: Ladder | None = None  # every row is one of each size and number of workers
+    track: Track | None = None  # runs of its row `entry` with another method are judged beside it
     study: str | None = None  # the study with the numbers, if not from training runs
 
     @property

@@ -66,6 +66,11 @@ def _received_ratio(result: Result) -> float | None:
     return result.bits_wire.ratio if result.bits_wire else None
 
 
+def _received_mib(result: Result) -> float | None:
+    """Return the MiB that a worker received from others in the whole run."""
+    return result.bits_wire.per_worker / BITS_PER_MIB if result.bits_wire else None
+
+
 def _compressed(result: Result) -> float | None:
     return None if result.compressed_share is None else 100 * result.compressed_share
 
@@ -166,6 +171,7 @@ MEASURES = {
         lambda result: result.bits_sent.per_worker if result.bits_sent else None,
         "Sent by a worker (bits)",
     ),
+    "received_mib": Measure(_received_mib, "Received by a worker (MiB)", lower=True),
     "shannon_total_bits": Measure(_shannon_total_bits, "Sent by a worker, entropy-coded (bits)"),
     "compressed": Measure(_compressed, "Compressed, share of the values (%)"),
     # Means over sampled steps, with g the mean of what workers coded.

@@ -18,11 +18,12 @@ from gcbench.check import report
 from gcbench.check.command import check, read_methods
 from gcbench.check.report import check_method
 from gcbench.check.subject import subject_of
-from gcbench.config import Config
+from gcbench.config import Config, conf_directory
 from gcbench.launch.local import WorkerFailed
 
 FOLDER = Path(outside.__file__).parent
 CONF = FOLDER / "outside_conf"
+TRACK = conf_directory() / "track"
 ENVIRONMENT = {**os.environ, "WANDB_MODE": "offline"}
 
 
@@ -52,6 +53,14 @@ def test_it_passes_all_checks(capsys: pytest.CaptureFixture[str]) -> None:
         "sends: 9.021 bits per value, 3.547 x fewer than fp32, 3.556 x as its paper counts"
         in lines[-1]
     )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(path.stem for path in TRACK.glob("compressor/*.yaml")))
+def test_entries_of_the_track_still_pass(name: str) -> None:
+    typed = ["check", f"compressor={name}", "--config-dir", "."]
+    done = processes.command(typed, TRACK, ENVIRONMENT, timeout=patience(240))
+    assert done.returncode == 0, done.stdout
 
 
 def no_processes(nodes: Sequence[Config]) -> None:

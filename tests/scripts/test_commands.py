@@ -32,6 +32,7 @@ from gcbench.example import Example
 from gcbench.papers.claims_report import Claims
 from gcbench.papers.command import read_report
 from gcbench.papers.dashboards import Dashboards
+from gcbench.papers.enter import Entry
 from gcbench.papers.studies.study import make_study
 from gcbench.papers.study_figures import STUDIES
 from gcbench.papers.tables import tables_of
@@ -144,6 +145,7 @@ READERS: dict[str, Callable[[Sequence[str]], object]] = {
     "dashboards": lambda arguments: read_arguments(Dashboards, arguments),
     "example": lambda arguments: read_arguments(Example, arguments),
     "tune": _tune,
+    "track": lambda arguments: read_arguments(Entry, arguments),
 }
 
 

@@ -1,0 +1,121 @@
+"""The command `gcbench track`, which runs an entry of the track and judges it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Annotated
+
+from gcbench.check.command import refuse_unknown
+from gcbench.config import (
+    PAPER,
+    Arguments,
+    ConfigError,
+    Option,
+    RunFailed,
+    compose_overrides,
+    read_arguments,
+    resolve,
+)
+from gcbench.identity import flatten_config, identify
+from gcbench.papers.build import build, groups_of
+from gcbench.papers.configs import compose, experiment_override
+from gcbench.papers.missing import lacking_seeds
+from gcbench.papers.rows import Row
+from gcbench.papers.tables import read_table
+from gcbench.papers.track import Track
+from gcbench.papers.track_verdicts import ENTRY, judge
+from gcbench.records.store import find_runs
+from gcbench.report.document import show_document
+
+TABLE = "modern/track"
+
+
+class Entry(Arguments):
+    """Judges a method by the rules of the track (conf/track/README.md): runs gcbench check, trains
+    it with every seed, and the baselines with those that they lack, and prints the table. The exit
+    status is 0 if the entry stands. Runs with a result count: the same command continues after
+    Ctrl-C."""
+
+    usage = "gcbench track METHOD [key=value ...] [--config-dir DIR]"
+    examples = """
+gcbench track mine --config-dir .                        compressor/mine.yaml, and mine.py, here
+gcbench track mine optimizer.lr=0.004 --config-dir .     at another rate
+gcbench track mine results=gcbench/outputs --config-dir .    with kept runs of the baselines
+"""
+    takes_other_keys = True
+
+    outputs: str = "outputs"
+    """folder for runs"""
+    results: tuple[str, ...] = ()
+    """folders with more runs, as the kept ones of the baselines in gcbench's outputs"""
+    config_dir: Annotated[str | None, Option()] = None
+    """a folder with your compressor/NAME.yaml"""
+
+
+def track(typed: Sequence[str]) -> None:
+    """Judge an entry. Raises ConfigError for a mistake or a broken rule before anything runs."""
+    asked, table = read_arguments(Entry, typed), read_table(TABLE)
+    if len(asked.plain) != 1:
+        raise ConfigError("type one method, as in gcbench track powersgd rank=2")
+    (method,) = asked.plain
+    refuse_unknown([method], asked.config_dir)
+    own = [experiment_override(f"{TABLE}/{ENTRY}"), f"compressor={method}", *asked.others]
+    assert table.track
+    identity = _identity(own, asked.config_dir, table.track)
+    from gcbench.check.report import check_method  # imports torch
+    from gcbench.check.subject import subject_of
+
+    if not check_method(subject_of((), own, asked.config_dir)):
+        raise RunFailed(f"{method}: it fails gcbench check, so that nothing was trained")
+    for command in _lacking(asked, own, identity, table.track.seeds):
+        options = ["--config-dir", asked.config_dir] if asked.config_dir else []
+        more = [f"outputs={asked.outputs}", "logger=none", *options]
+        subprocess.run([sys.executable, "-m", "gcbench", "-m", *command, *more], check=False)
+    rows = _rows(asked)
+    show_document(build(table, {PAPER: rows}, PAPER), "terminal")
+    mine = next((row for row in rows if row.runs and row.runs[0].result.identity == identity), None)
+    verdict = judge(table.track, mine, rows) if mine else None
+    print(f"{method} {verdict.text if verdict else 'has not run'}.")
+    if not (verdict and verdict.stands):
+        sys.exit(1)
+
+
+def _identity(own: Sequence[str], config_dir: str | None, track: Track) -> str:
+    """Return the identity of an entry's runs; raise ConfigError if they break the rules."""
+    if seed := next((one for one in own if one.startswith("seed=")), None):
+        raise ConfigError(f"{seed}: every entry has seeds {_listed(track.seeds)}; leave it out")
+    config = resolve(compose_overrides(own, config_dir)).as_dict()
+    rules = compose(f"{TABLE}/{ENTRY}").flat
+    for broken, why in track.breaches(flatten_config(config), rules).items():
+        raise ConfigError(f"{broken}: {why}; leave it out")
+    return identify(config)
+
+
+def _rows(asked: Entry) -> list[Row]:
+    found = find_runs([asked.outputs, *asked.results])
+    found.warn()
+    return [*groups_of(read_table(TABLE), found.runs, PAPER)[PAPER]]
+
+
+def _lacking(
+    asked: Entry, own: Sequence[str], identity: str, seeds: Sequence[int]
+) -> Iterator[list[str]]:
+    """Yield what to type after gcbench -m for the runs that baselines and the entry lack.
+
+    Runs of the entry in `results` do not count: its code may have changed since.
+    """
+    wanted = [
+        ([experiment_override(row.spec.experiment), *row.all_overrides], row.runs)
+        for row in _rows(asked)
+        if row.spec.experiment
+    ]
+    mine = [run for run in find_runs([asked.outputs]).runs if run.result.identity == identity]
+    for command, runs in [*wanted, ([*own], mine)]:
+        if lacking := lacking_seeds(runs, seeds):
+            yield [*command, f"seed={_listed(lacking)}"]
+
+
+def _listed(seeds: Sequence[int]) -> str:
+    return ",".join(map(str, seeds))

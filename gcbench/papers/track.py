@@ -1,0 +1,40 @@
+"""The rules of a track: what its entries, which are methods of others, may choose."""
+
+from __future__ import annotations
+
+from pydantic.dataclasses import dataclass
+
+from gcbench.config.directory import CHECKED
+from gcbench.identity import Flat, as_overrides, flat_differences, format_value
+
+FIXED = ("model.", "dataset.", "trainer.")
+LENGTH = ("trainer.epochs", "trainer.max_steps")  # which an entry may make shorter
+SVRG = "gcbench.train.svrg.SVRG"
+
+
+@dataclass(frozen=True, config=CHECKED)
+class Track:
+    """The rules of a table's entries, which are runs of its row `entry` with another method."""
+
+    target: float  # the test loss that the mean over seeds has to be below
+    level: float  # of both tests
+    tokens: float  # the most that an entry may train on, in those of the baselines
+    seeds: tuple[int, ...]
+
+    def breaches(self, flat: Flat, rules: Flat) -> dict[str, str]:
+        """Return the settings of a run that break the rules, as overrides, and why they do.
+
+        `rules` are the settings of the row `entry`.
+        """
+        broken = {
+            override: f"the track has {key}={format_value(pair[1])}"
+            for key, pair in flat_differences(flat, rules).items()
+            if key.startswith(FIXED) and key not in LENGTH
+            for override in as_overrides({key: pair})
+        }
+        most = self.tokens * rules["trainer.epochs"]
+        if (epochs := flat["trainer.epochs"]) > most:
+            broken[f"trainer.epochs={epochs:g}"] = f"the track has at most {most:g}"
+        if flat["estimator._target_"] == SVRG:
+            broken["estimator=svrg"] = "it reads all data again, beyond the tokens of its steps"
+        return broken
