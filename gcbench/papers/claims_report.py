@@ -143,11 +143,12 @@ def comma_separated(claims: Sequence[AnsweredClaim]) -> str:
 def print_claims(claims: Sequence[AnsweredClaim], in_full: bool = False) -> None:
     """Print a line per claim and the summary; `in_full`, also evidence, and what is to be run."""
     output = console.console()
+    width = 2 + max(len(answered.claim.id) for answered in claims)
     for title, of_paper in _by_paper(claims).items():
         if not in_full:
             output.print(Text(title, style="bold"))
             for answered in of_paper:
-                line = f"{answered.claim.id:12}{answered.answer.short}"
+                line = f"{answered.claim.id:{width}}{answered.answer.short}"
                 output.print(Text(line), no_wrap=True, overflow="ellipsis")
             continue
         for answered in of_paper:

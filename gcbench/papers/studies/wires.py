@@ -10,7 +10,9 @@ import torch
 from gcbench.codecs.kernels import keep_backend, use_backend
 from gcbench.codecs.native import find_compiler
 from gcbench.comm.collectives import Comm
+from gcbench.compressors import Grads, flatten
 from gcbench.compressors.virtual import aggregate
+from gcbench.papers.studies.gradients import OnRealGradients, vnmse
 from gcbench.papers.studies.study import Row, Study, compressor
 
 METHODS = (
@@ -26,6 +28,18 @@ METHODS = (
     "nvfp4 exchange=ring",
     "nvfp4 exchange=ring rounding=stochastic",
     "nvfp4 exchange=scatter_coded",
+)
+CODED = tuple(
+    f"{name} exchange=ring"
+    for name in (
+        "mxfp8",
+        "mxfp8 rounding=stochastic",
+        "mxfp6",
+        "mxfp4",
+        "nvfp4",
+        "eden bits=5",
+        "qsgd bits=5 min_size=0",
+    )
 )
 
 
@@ -53,17 +67,54 @@ class WireError(Study):
                 generator = torch.Generator().manual_seed(workers)
                 x = torch.randn(workers, self.values, generator=generator)
                 x += self.common * torch.randn(1, self.values, generator=generator)
-                mean = x.mean(0, dtype=torch.float64)
                 for method in self.methods:
                     if "exchange=" in method and workers > self.coded_workers:
                         continue
-                    comm = Comm(workers)
-                    out = aggregate(compressor(*method.split()), {"x": x}, comm=comm)
-                    error = float((out.update["x"][0] - mean).square().sum() / mean.square().sum())
+                    bits, error = _of_mean(method, {"x": x})
                     yield {
                         "row": f"{method}, W={workers}",
                         "method": method,
                         "workers": workers,
-                        "bits": comm.meter.sent_bits[0] / self.values,
+                        "bits": bits,
                         "vnmse": error,
                     }
+
+
+@dataclass(frozen=True, kw_only=True)
+class RingError(OnRealGradients):
+    """Error of the mean of recorded gradients whose sum a ring codes again at every hop, by W.
+
+    Han et al. (DynamiQ), 2026, compare such errors. W workers are the recorded ones of W / 2
+    consecutive steps, as every step has two. `vnmse` is |update - g|^2 / |g|^2 with their mean g,
+    one per recorded window, and `bits` what a worker sends per value, in the mean over hops. Takes
+    a minute, and three more if no gradients are recorded yet.
+    """
+
+    methods: Sequence[str] = CODED
+    workers: Sequence[int] = (2, 4, 8, 16, 32)
+
+    def rows(self) -> Iterator[Row]:
+        windows = self.windows()
+        for workers in self.workers:
+            for method in self.methods:
+                steps = [[m.tensors() for m in window[: workers // 2]] for window in windows]
+                found = [
+                    _of_mean(method, {k: torch.cat([step[k] for step in these]) for k in these[0]})
+                    for these in steps
+                ]
+                yield {
+                    "row": f"{method}, W={workers}",
+                    "method": method,
+                    "workers": workers,
+                    "bits": found[0][0],
+                    "vnmse": [error for _, error in found],
+                }
+
+
+def _of_mean(method: str, grads: Grads) -> tuple[float, float]:
+    """Return the bits per value that a worker sends, and vNMSE of the mean in float64."""
+    values = flatten(grads)
+    comm = Comm(len(values))
+    out = aggregate(compressor(*method.split()), grads, comm=comm)
+    mean = values.mean(0, dtype=torch.float64).unsqueeze(0)
+    return comm.meter.sent_bits[0] / values.shape[1], float(vnmse(flatten(out.update), mean))
