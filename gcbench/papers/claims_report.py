@@ -189,14 +189,14 @@ def keep_claims(folder: Path, claims: Sequence[AnsweredClaim]) -> None:
 
 
 class Claims(OfPapers):
-    """Print the verdict on each of the papers' 70 claims, its evidence, and the commands that would
+    """Print the verdict on each of 80 claims of papers, its evidence, and the commands that would
     decide open ones. Budgets are judged separately.
     """
 
     usage = "gcbench claims [orq-05] [paper=orq] [key=value ...]"
 
     paper: str | None = None
-    """whose claims: qsgd, powersgd, orq, maxnorm or ecqsgd; by default all"""
+    """whose claims: qsgd, powersgd, orq, maxnorm, ecqsgd or modern (later ones); by default all"""
     id: str | None = None
     """one claim in full, as in id=powersgd-10, or powersgd-10 alone"""
     format: Annotated[str, OneOf(("terminal", *WRITERS))] = Field(

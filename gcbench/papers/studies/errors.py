@@ -106,8 +106,8 @@ class Turboquant(Study):
     its own. `unbiased` and `biased` are EDEN with these scales; `mse` is TurboQuant_mse, EDEN with
     scale=rms; `prod` is TurboQuant_prod: mse of b - 1 bits, and QJL of what that leaves, with one
     bit QJL alone; `chain` has EDEN's unbiased bit in place of QJL's. `vnmse` has the mean over the
-    vectors for each of `draws`, and `worst` the largest error relative to `mse` of any vector.
-    Takes some seconds.
+    vectors for each of `draws`, `of_mse` the error of all relative to that of `mse`, and
+    `worst_of_mse` the largest such ratio of a vector. Takes some seconds.
     """
 
     dimension: int = 128
@@ -125,12 +125,13 @@ class Turboquant(Study):
                     for form, sent in _forms(x, bits, draw).items():
                         found.setdefault(form, []).append(vnmse(sent, x))
                 for form, errors in found.items():
-                    pairs = zip(errors, found["mse"], strict=True)
+                    every, of = torch.stack(errors), torch.stack(found["mse"])
                     yield {
                         "row": f"{form}_{bits}",
                         "table": law,
-                        "vnmse": [float(error.mean()) for error in errors],
-                        "worst": max(float((error / of).max()) for error, of in pairs),
+                        "vnmse": every.mean(1).tolist(),
+                        "of_mse": float(every.sum() / of.sum()),
+                        "worst_of_mse": float((every / of).max()),
                     }
 
 
