@@ -35,6 +35,7 @@ CODED = tuple(
         "mxfp8",
         "mxfp8 rounding=stochastic",
         "mxfp6",
+        "mxfp6 format=e3m2",
         "mxfp4",
         "nvfp4",
         "eden bits=5",
