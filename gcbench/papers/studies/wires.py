@@ -87,28 +87,39 @@ class RingError(OnRealGradients):
 
     Han et al. (DynamiQ), 2026, compare such errors. W workers are the recorded ones of W / 2
     consecutive steps, as every step has two. `vnmse` is |update - g|^2 / |g|^2 with their mean g,
-    one per recorded window, and `bits` what a worker sends per value, in the mean over hops. Takes
-    a minute, and three more if no gradients are recorded yet.
+    one for each of at most `groups` groups of workers in a recorded window, `of_first` relative to
+    the first method, and `bits` what a worker sends per value, in the mean over hops. Takes two
+    minutes, and three more if no gradients are recorded yet.
     """
 
     methods: Sequence[str] = CODED
     workers: Sequence[int] = (2, 4, 8, 16, 32)
+    groups: int = 4
 
     def rows(self) -> Iterator[Row]:
         windows = self.windows()
         for workers in self.workers:
+            steps = workers // 2
+            gradients = [
+                [moment.tensors() for moment in window[first : first + steps]]
+                for window in windows
+                for first in range(0, len(window) - steps + 1, steps)[: self.groups]
+            ]
+            first: list[float] = []
             for method in self.methods:
-                steps = [[m.tensors() for m in window[: workers // 2]] for window in windows]
                 found = [
-                    _of_mean(method, {k: torch.cat([step[k] for step in these]) for k in these[0]})
-                    for these in steps
+                    _of_mean(method, {k: torch.cat([step[k] for step in group]) for k in group[0]})
+                    for group in gradients
                 ]
+                errors = [error for _, error in found]
+                first = first or errors
                 yield {
                     "row": f"{method}, W={workers}",
                     "method": method,
                     "workers": workers,
                     "bits": found[0][0],
-                    "vnmse": [error for _, error in found],
+                    "vnmse": errors,
+                    "of_first": [error / of for error, of in zip(errors, first, strict=True)],
                 }
 
 
