@@ -88,7 +88,14 @@ def test_there_are_seventy_of_five_papers_and_ten_of_later_ones() -> None:
         paper: sum(claim.paper == paper for claim in ALL)
         for paper in {claim.paper for claim in ALL}
     }
-    assert counts == {"qsgd": 16, "powersgd": 17, "orq": 14, "maxnorm": 11, "ecqsgd": 12, "modern": 10}
+    assert counts == {
+        "qsgd": 16,
+        "powersgd": 17,
+        "orq": 14,
+        "maxnorm": 11,
+        "ecqsgd": 12,
+        "modern": 10,
+    }
 
 
 @pytest.mark.parametrize("claim", ALL, ids=lambda claim: claim.id)
@@ -103,9 +110,7 @@ def test_what_a_claim_asks_for_is_there(claim: Claim) -> None:
         module = inspect.getmodule(class_of(study.name))
         assert module and f'"{study.column}"' in inspect.getsource(module)
         tables = [
-            conf_directory() / "table" / f"{table}.yaml"
-            for table in study.of
-            if "/" in table
+            conf_directory() / "table" / f"{table}.yaml" for table in study.of if "/" in table
         ]
         assert all(path.is_file() for path in tables)
 
