@@ -26,7 +26,7 @@ OPTIMIZERS: dict[str, Config] = {
     "adamw": {"_target_": "torch.optim.AdamW", "foreach": True},
     "frozen_adam": {"_target_": "gcbench.train.optimizers.FrozenAdam"},
     "dion": {"_target_": "gcbench.train.optimizers.DionOptimizer"},
-    "muon": {"_target_": "torch.optim.Muon"},
+    "muon": {"_target_": "gcbench.train.optimizers.Muon"},
 }
 # Arguments of torch's schedulers that say how many rates they set.
 LENGTHS = ("T_max", "total_steps")

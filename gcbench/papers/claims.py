@@ -34,6 +34,7 @@ PAPERS = {
     "orq": "ORQ and BinGrad (Xu et al., 2020)",
     "maxnorm": "QSGDMaxNorm (Vineeth S, 2021)",
     "ecqsgd": "ECQ-SGD (Wu et al., ICML 2018)",
+    "modern": "Later papers and measurements (2025 and 2026)",
 }
 Needs = Literal[
     "exact",  # algebra or metered bytes, no training

@@ -143,11 +143,12 @@ def comma_separated(claims: Sequence[AnsweredClaim]) -> str:
 def print_claims(claims: Sequence[AnsweredClaim], in_full: bool = False) -> None:
     """Print a line per claim and the summary; `in_full`, also evidence, and what is to be run."""
     output = console.console()
+    width = 2 + max(len(answered.claim.id) for answered in claims)
     for title, of_paper in _by_paper(claims).items():
         if not in_full:
             output.print(Text(title, style="bold"))
             for answered in of_paper:
-                line = f"{answered.claim.id:12}{answered.answer.short}"
+                line = f"{answered.claim.id:{width}}{answered.answer.short}"
                 output.print(Text(line), no_wrap=True, overflow="ellipsis")
             continue
         for answered in of_paper:
@@ -188,14 +189,14 @@ def keep_claims(folder: Path, claims: Sequence[AnsweredClaim]) -> None:
 
 
 class Claims(OfPapers):
-    """Print the verdict on each of the papers' 70 claims, its evidence, and the commands that would
+    """Print the verdict on each of 80 claims of papers, its evidence, and the commands that would
     decide open ones. Budgets are judged separately.
     """
 
     usage = "gcbench claims [orq-05] [paper=orq] [key=value ...]"
 
     paper: str | None = None
-    """whose claims: qsgd, powersgd, orq, maxnorm or ecqsgd; by default all"""
+    """whose claims: qsgd, powersgd, orq, maxnorm, ecqsgd or modern (later ones); by default all"""
     id: str | None = None
     """one claim in full, as in id=powersgd-10, or powersgd-10 alone"""
     format: Annotated[str, OneOf(("terminal", *WRITERS))] = Field(

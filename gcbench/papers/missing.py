@@ -121,13 +121,19 @@ def steps_of(answered: AnsweredClaim, evidence: Evidence) -> list[NextCommands]:
         cost = describe_cost(answered.claim, runs, evidence.runs)
         steps.append(NextCommands(command_lines(rows, budget, seeds), cost))
     steps += [
-        NextCommands([f"gcbench study {name}"], "minutes of one core")
+        NextCommands([_command_of(name)], "minutes of one core")
         for name in dict.fromkeys(part.name for part in answered.claim.check.study)
         if evidence.study(name) is None
     ]
     if answered.claim.check.tests and not evidence.passed(answered.claim.check.tests):
         steps.append(NextCommands(["scripts/claims_tests"], "minutes of one core"))
     return steps
+
+
+def _command_of(study: str) -> str:
+    """Return the command that makes a study, or a table of links with a command of its own."""
+    links = study.removeprefix("links/")
+    return f"gcbench study {study}" if links == study else f"scripts/turns {links}"
 
 
 def describe_cost(claim: Claim, missing: Sequence[MissingRuns], kept: Sequence[RecordedRun]) -> str:

@@ -32,6 +32,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim._muon import _adjust_lr
+
+from gcbench.codecs.newton_schulz import orthonormalize
 
 
 class PowerSGDMomentum(torch.optim.Optimizer):
@@ -220,3 +223,37 @@ class DionOptimizer(torch.optim.Optimizer):
                 m = state["exp_avg"]
                 p.sub_(torch.lerp(p.grad, m, b1).sign_(), alpha=group["lr"])
                 m.lerp_(p.grad, 1 - b2)
+
+
+class Muon(torch.optim.Muon):
+    """torch.optim.Muon, which iterates in float32 where all parameters are on a CPU.
+
+    torch iterates in bfloat16, whose products took 40 times as long as float32's on a CPU without
+    instructions for them. Coefficients and steps are the same.
+    """
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        if not all(p.is_cpu for group in self.param_groups for p in group["params"]):
+            return super().step(closure)
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    self._step_of(p, group)
+        return loss
+
+    def _step_of(self, p: Tensor, group: Mapping[str, Any]) -> None:
+        state, kept = self.state[p], group["momentum"]
+        if "momentum_buffer" not in state:
+            state["momentum_buffer"] = torch.zeros_like(p)
+        m = state["momentum_buffer"].lerp_(p.grad, 1 - kept)
+        d = p.grad.lerp(m, kept) if group["nesterov"] else m  # type: ignore[union-attr]
+        wide = d if d.shape[0] <= d.shape[1] else d.mT
+        along = orthonormalize(wide.float(), group["ns_steps"])
+        along = along if wide is d else along.mT
+        p.mul_(1 - group["lr"] * group["weight_decay"])
+        p.add_(along, alpha=-_adjust_lr(group["lr"], group["adjust_lr_fn"], p.shape))

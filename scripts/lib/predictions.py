@@ -39,16 +39,15 @@ from lib.turns import BASELINE, keep_measured, step_times, use_codecs
 # core. Hosts that wait for their turn there lose some 20 ms per step, which is not predicted.
 MODEL = ["model=mlp", "model.widths=[1024,1024,1024]", "dataset=digits", "trainer.batch_size=256"]
 BATCH = 256
-FAMILIES = {
-    "dense": ["compressor=none"],
-    "quantizer: qsgd": ["compressor=qsgd"],
-    "sparsifier: top_k": ["compressor=top_k"],
-    "sign: scaled_sign": ["compressor=scaled_sign"],
-    "low rank: powersgd": ["compressor=powersgd"],
+FAMILIES = {  # names in conf/compressor
+    "dense": "none",
+    "quantizer: qsgd": "qsgd",
+    "sparsifier: top_k": "top_k",
+    "sign: scaled_sign": "scaled_sign",
+    "low rank: powersgd": "powersgd",
 }
 EVERY = 8
 LOCAL = {"local steps: dense": "dense", "local steps: qsgd": "quantizer: qsgd"}  # H = EVERY
-LOCAL_OVERRIDES = ["estimator=local_steps", f"estimator.every={EVERY}"]
 HEADINGS = [
     "hosts",
     "method",
@@ -82,20 +81,20 @@ def main() -> None:
     links = [(rate, hosts) for hosts in typed.hosts.split(",") for rate in typed.rates.split(",")]
     for link in links:
         run_on_hosts(*link, ["true"])  # so that a wrong link is refused before any measurement
-    parts = [on_hosts(*link, typed.rounds) for link in links]
+    parts = [on_hosts("predictions", *link, typed.rounds) for link in links]
     environment = describe_environment().model_dump()
     facts = {"words": MODEL, "rounds": typed.rounds, **environment, "parts": parts}
     keep_measured("-".join(["predictions", *chosen(parts)]), facts, page(facts))
 
 
-def on_hosts(rate: str, hosts: str, rounds: int) -> Row:
-    """Return the measured and the predicted times of hosts joined at a rate."""
+def on_hosts(case: str, rate: str, hosts: str, rounds: int) -> Row:
+    """Return what `scripts/turns CASE --to FILE` writes on hosts joined at a rate."""
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder) / "rows.json"
         here = [
             sys.executable,
             sys.argv[0],
-            "predictions",
+            case,
             "--rounds",
             str(rounds),
             "--to",
@@ -115,38 +114,61 @@ def run_on_hosts(rate: str, hosts: str, command: Sequence[str]) -> None:
 
 def measure_here(rounds: int, answer: Path) -> None:
     """Measure as one of the hosts; the first host writes the file `answer`."""
-    shapes = model_shapes(*MODEL)
-    compressors = {name: compressor(*MODEL, *overrides) for name, overrides in FAMILIES.items()}
-    local = {name: [*FAMILIES[family], *LOCAL_OVERRIDES] for name, family in LOCAL.items()}
+    chosen = {name: [f"compressor={family}"] for name, family in FAMILIES.items()}
+    local = {name: [*chosen[family], *local_steps(EVERY)] for name, family in LOCAL.items()}
     turns: dict[str, list[str]] = {}
-    for name, overrides in FAMILIES.items():
-        turns |= {_alone(name): overrides, name: overrides}
-    alone = [_alone(name) for name in FAMILIES]
+    for name, overrides in chosen.items():
+        turns |= {alone_of(name): overrides, name: overrides}
+    alone = [alone_of(name) for name in FAMILIES]
     use_codecs()
     rows, message_seconds = step_times(MODEL, {**turns, **local}, rounds, alone, torch_hooks={})
     if os.environ["RANK"] != "0":
         return
+    titles = {name: (name, 1) for name in FAMILIES}
+    titles |= {name: (family, EVERY) for name, family in LOCAL.items()}
+    answer.write_text(json.dumps(compare(rows, message_seconds, titles, payloads())))
+
+
+def local_steps(every: int) -> list[str]:
+    return ["estimator=local_steps", f"estimator.every={every}"]
+
+
+def payloads() -> dict[str, Payload]:
+    """Return what the method of each family sends."""
+    shapes = model_shapes(*MODEL)
+    return {name: Payload(compressor(family), shapes) for name, family in FAMILIES.items()}
+
+
+def compare(
+    rows: Sequence[Row],
+    message_seconds: float,
+    titles: Mapping[str, tuple[str, int]],
+    sent: Mapping[str, Payload],
+) -> Row:
+    """Return measured beside predicted times of the methods `titles`, each a family at some H."""
     measured = {row["method"]: row for row in rows}
     rate, hosts = os.environ["GCBENCH_LINK"], int(os.environ["WORLD_SIZE"])
     between = Link(read_link("network", rate).bits_per_second, message_seconds)
     cluster = Cluster(between, between)
-    payloads = {name: Payload(one, shapes) for name, one in compressors.items()}
     compared = [
-        compare_method(title, payloads[LOCAL.get(title, title)], cluster, hosts, measured)
-        for title in (*FAMILIES, *LOCAL)
+        compare_method(title, family, every, sent[family], cluster, hosts, measured)
+        for title, (family, every) in titles.items()
     ]
-    facts = {"link": rate, "hosts": hosts, "message_seconds": message_seconds, "rows": compared}
-    answer.write_text(json.dumps(facts))
+    return {"link": rate, "hosts": hosts, "message_seconds": message_seconds, "rows": compared}
 
 
 def compare_method(
-    title: str, payload: Payload, cluster: Cluster, hosts: int, measured: Mapping[str, Row]
+    title: str,
+    family: str,
+    every: int,
+    payload: Payload,
+    cluster: Cluster,
+    hosts: int,
+    measured: Mapping[str, Row],
 ) -> Row:
     """Return the measured and predicted times of a method's steps, predicted turn by turn."""
-    family = LOCAL.get(title, title)
     dense_bytes = 4 * sum(math.prod(shape) for shape in payload.shapes.values())
-    every = EVERY if title in LOCAL else 1
-    steps = [measured[name]["all_step_seconds"] for name in (BASELINE, _alone(family), title)]
+    steps = [measured[name]["all_step_seconds"] for name in (BASELINE, alone_of(family), title)]
     predicted = []
     for computed, coded, _ in zip(*steps, strict=True):
         codec = CodecSeconds(max(coded - computed, 0.0))  # for all messages
@@ -165,7 +187,7 @@ def compare_method(
     }
 
 
-def _alone(name: str) -> str:
+def alone_of(name: str) -> str:
     return f"{name}, alone"
 
 
@@ -178,7 +200,30 @@ def chosen(parts: Sequence[Row]) -> list[str]:
 
 def page(facts: Row) -> str:
     parts, rounds = facts["parts"], facts["rounds"]
+    latencies = ", ".join(
+        f"{1e6 * part['message_seconds']:.0f} us on {part['hosts']} x {part['link']}"
+        for part in parts
+    )
+    typed = "".join(map(" {} {}".format, ("--rates", "--hosts"), chosen(parts)))
+    return (
+        f"# Predicted and measured steps on shaped links\n\n{table(parts)}\n\n"
+        f"Milliseconds of a step, medians of {2 * rounds} in turn; the ratio is the median of "
+        "measured over predicted, turn by turn. Inputs are computation and codec, "
+        f"measured in the same turns, and a message's seconds ({latencies}). Predicted are "
+        f"the exchange and the step. {close(parts)} `scripts/turns predictions{typed} --rounds "
+        f"{rounds}`\n"
+    )
+
+
+def close(parts: Sequence[Row]) -> str:
+    """Return the sentence that says how many steps are close to their prediction."""
     ratios = [row["ratio"] for part in parts for row in part["rows"]]
+    right = sum(abs(ratio - 1) <= WITHIN for ratio in ratios)
+    return f"{right} of {len(ratios)} steps are within {100 * WITHIN:.0f} %."
+
+
+def table(parts: Sequence[Row]) -> str:
+    """Return a table of all methods on all links."""
     rows = [
         [
             f"{part['hosts']} x {part['link']}",
@@ -192,18 +237,4 @@ def page(facts: Row) -> str:
         for part in parts
         for row in part["rows"]
     ]
-    table = markdown(TextTable(HEADINGS, rows, left=(0, 1)))
-    latencies = ", ".join(
-        f"{1e6 * part['message_seconds']:.0f} us on {part['hosts']} x {part['link']}"
-        for part in parts
-    )
-    typed = "".join(map(" {} {}".format, ("--rates", "--hosts"), chosen(parts)))
-    return (
-        f"# Predicted and measured steps on shaped links\n\n{table}\n\n"
-        f"Milliseconds of a step, medians of {2 * rounds} in turn; the ratio is the median of "
-        "measured over predicted, turn by turn. Inputs are computation and codec, "
-        f"measured in the same turns, and a message's seconds ({latencies}). Predicted are "
-        f"the exchange and the step. {sum(abs(r - 1) <= WITHIN for r in ratios)} of {len(ratios)} "
-        f"steps are within {100 * WITHIN:.0f} %. "
-        f"`scripts/turns predictions{typed} --rounds {rounds}`\n"
-    )
+    return markdown(TextTable(HEADINGS, rows, left=(0, 1)))

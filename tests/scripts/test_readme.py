@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lib import predictions, reach, steps
+from lib import grid, predictions, reach, steps
 from needed import patience
 from nightly import each
 
@@ -21,6 +21,7 @@ from gcbench.config import budget_names, compose_overrides, resolve
 from gcbench.console import PAGE_WIDTH
 from gcbench.papers.command import report
 from gcbench.papers.configs import compose_row
+from gcbench.papers.measured import find_link_table
 from gcbench.papers.reach import race_of
 from gcbench.papers.rows import group_runs
 from gcbench.papers.tables import read_table
@@ -168,6 +169,7 @@ def test_the_kept_results_are_few_and_small() -> None:
 
 LINKS = {Path(kept).stem: kept for kept in KEPT if "/links/" in kept}
 PAGE_OF = {  # tables that are not by scripts/turns steps, and what makes them
+    "grid": "grid",
     "predictions": "predictions",
     "reach": "reach",
     "sharded-100mbit-2": "sharded",
@@ -242,3 +244,37 @@ def test_a_link_without_a_rate_is_refused_before_anything_is_measured(
     with pytest.raises(SystemExit):
         predictions.main()
     assert "--rates 1gbit,open: open has no rate" in capsys.readouterr().err
+
+
+def test_every_family_that_is_measured_is_predicted() -> None:
+    sent = predictions.payloads()
+    bits = {name: sum(m.bits for m in payload.at(2)) for name, payload in sent.items()}
+    assert sent.keys() == predictions.FAMILIES.keys()
+    assert bits.pop("dense") > 7 * max(bits.values()) > 0
+
+
+def test_a_grid_goes_on_where_it_was_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    part = next(p for p in measured("predictions")["parts"] if p["hosts"] == 2)
+    asked: list[str] = []
+
+    def on_hosts(case: str, rate: str, hosts: str, rounds: int) -> dict[str, Any]:
+        asked.append(rate)
+        if asked == grid.RATES[:2]:
+            raise KeyboardInterrupt
+        return {**part, "link": rate}
+
+    monkeypatch.setattr(grid, "on_hosts", on_hosts)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["turns"])
+    with pytest.raises(KeyboardInterrupt):
+        grid.main()
+    grid.main()
+    assert asked == [*grid.RATES[:2], *grid.RATES[1:]]
+    monkeypatch.setattr("sys.argv", ["turns", "--rates", "1gbit"])
+    grid.main()
+    assert asked[5:] == ["1gbit"]
+    kept = find_link_table("links/grid", [tmp_path])
+    assert kept is not None and len(kept.study["rows"]) == 4 * len(part["rows"])
+    assert "28 of 28 steps are within 15 %" in capsys.readouterr().out

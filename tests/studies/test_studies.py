@@ -13,8 +13,9 @@ from gcbench.config import ConfigError
 from gcbench.papers.error_figure import draw_error_by_bits
 from gcbench.papers.studies.clusters import CommunicationTimes, DecodeScaling
 from gcbench.papers.studies.ecq_stability import EcqStability
-from gcbench.papers.studies.errors import ErrorByBits
+from gcbench.papers.studies.errors import ErrorByBits, Turboquant
 from gcbench.papers.studies.gradients import Layers
+from gcbench.papers.studies.local_steps import DilocoMeasured
 from gcbench.papers.studies.low_rank import SvdCost, WarmStart, _late
 from gcbench.papers.studies.quantizers import (
     GradientLevels,
@@ -23,7 +24,7 @@ from gcbench.papers.studies.quantizers import (
     ZeroCodes,
 )
 from gcbench.papers.studies.study import Study
-from gcbench.papers.studies.wires import WireError
+from gcbench.papers.studies.wires import RingError, WireError
 
 Rows = Mapping[str, dict[str, Any]]
 
@@ -223,6 +224,46 @@ def test_rotated_levels_err_the_same_for_all_laws_and_gradients(recorded: str) -
     figure = draw_error_by_bits({"settings": {}, "rows": list(found.values())})
     assert figure is not None and len(figure.axes) == 4
     assert [line.get_ydata()[0] for line in figure.axes[2].lines][:2] == [eden[2]["vnmse"], qsgd[2]]
+
+
+def test_edens_scales_err_less_than_turboquants_forms() -> None:
+    """modern-01 holds for every vector, modern-02 and modern-03 in the mean."""
+    study = Turboquant(dimension=64, vectors=64, draws=2)
+    found = {(row["table"], row["row"]): row for row in study.rows()}
+    errors = {key: sum(row["vnmse"]) / 2 for key, row in found.items()}
+    for law in ("normal", "cubes"):
+        assert 0.45 < errors[law, "unbiased_1"] / (0.5 * errors[law, "prod_1"]) < 1
+        for bits in (1, 2, 3, 4):
+            biased = found[law, f"biased_{bits}"]
+            assert biased["worst_of_mse"] <= 1 + 1e-5 and biased["of_mse"] < 0.9995
+        for bits in (2, 3, 4):
+            one, chain, prod = (errors[law, f"{x}_{bits}"] for x in ("unbiased", "chain", "prod"))
+            assert one < chain < prod
+
+
+def test_a_ring_of_four_takes_a_half_longer_than_a_link() -> None:
+    """modern-04: that is most of what others measured above their own model."""
+    found = rows(DilocoMeasured(latency_microseconds=1e-9))
+    assert len(found) == 16
+    for row in found.values():
+        naive = row["measured_milliseconds"] / row["naive_ratio"] - row["own_milliseconds"]
+        ring = row["predicted_milliseconds"] - row["own_milliseconds"]
+        assert ring == pytest.approx(1.5 * naive)
+    assert found["50mbit, H = 1"]["naive_ratio"] == pytest.approx(1.915, abs=0.001), "as printed"
+
+
+def test_rings_err_more_with_fewer_bits_and_with_more_workers(recorded: str) -> None:
+    methods = tuple(f"{name} exchange=ring" for name in ("mxfp8", "mxfp6", "mxfp4"))
+    found = rows(RingError(recorded=recorded, methods=methods, workers=(2, 4)))
+    for method in methods:
+        few, many = (found[f"{method}, W={w}"]["vnmse"] for w in (2, 4))
+        assert len(few) == 8 and len(many) == 6, "groups of one step and of two, in two windows"
+        assert sum(few) / 8 < sum(many) / 6
+    for w in (2, 4):
+        eight, six, four = (found[f"{method}, W={w}"] for method in methods)
+        assert eight["bits"] > six["bits"] > four["bits"]
+        assert set(eight["of_first"]) == {1}
+        assert 1 < min(six["of_first"]) < max(six["of_first"]) < min(four["of_first"])
 
 
 def test_codes_are_zero_more_often_with_fewer_levels_and_the_longer_scale(recorded: str) -> None:

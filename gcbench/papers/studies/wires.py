@@ -10,7 +10,9 @@ import torch
 from gcbench.codecs.kernels import keep_backend, use_backend
 from gcbench.codecs.native import find_compiler
 from gcbench.comm.collectives import Comm
+from gcbench.compressors import Grads, flatten
 from gcbench.compressors.virtual import aggregate
+from gcbench.papers.studies.gradients import OnRealGradients, vnmse
 from gcbench.papers.studies.study import Row, Study, compressor
 
 METHODS = (
@@ -26,6 +28,19 @@ METHODS = (
     "nvfp4 exchange=ring",
     "nvfp4 exchange=ring rounding=stochastic",
     "nvfp4 exchange=scatter_coded",
+)
+CODED = tuple(
+    f"{name} exchange=ring"
+    for name in (
+        "mxfp8",
+        "mxfp8 rounding=stochastic",
+        "mxfp6",
+        "mxfp6 format=e3m2",
+        "mxfp4",
+        "nvfp4",
+        "eden bits=5",
+        "qsgd bits=5 min_size=0",
+    )
 )
 
 
@@ -53,17 +68,65 @@ class WireError(Study):
                 generator = torch.Generator().manual_seed(workers)
                 x = torch.randn(workers, self.values, generator=generator)
                 x += self.common * torch.randn(1, self.values, generator=generator)
-                mean = x.mean(0, dtype=torch.float64)
                 for method in self.methods:
                     if "exchange=" in method and workers > self.coded_workers:
                         continue
-                    comm = Comm(workers)
-                    out = aggregate(compressor(*method.split()), {"x": x}, comm=comm)
-                    error = float((out.update["x"][0] - mean).square().sum() / mean.square().sum())
+                    bits, error = _of_mean(method, {"x": x})
                     yield {
                         "row": f"{method}, W={workers}",
                         "method": method,
                         "workers": workers,
-                        "bits": comm.meter.sent_bits[0] / self.values,
+                        "bits": bits,
                         "vnmse": error,
                     }
+
+
+@dataclass(frozen=True, kw_only=True)
+class RingError(OnRealGradients):
+    """Error of the mean of recorded gradients whose sum a ring codes again at every hop, by W.
+
+    Han et al. (DynamiQ), 2026, compare such errors. W workers are the recorded ones of W / 2
+    consecutive steps, as every step has two. `vnmse` is |update - g|^2 / |g|^2 with their mean g,
+    one for each of at most `groups` groups of workers in a recorded window, `of_first` relative to
+    the first method, and `bits` what a worker sends per value, in the mean over hops. Takes two
+    minutes, and three more if no gradients are recorded yet.
+    """
+
+    methods: Sequence[str] = CODED
+    workers: Sequence[int] = (2, 4, 8, 16, 32)
+    groups: int = 4
+
+    def rows(self) -> Iterator[Row]:
+        windows = self.windows()
+        for workers in self.workers:
+            steps = workers // 2
+            gradients = [
+                [moment.tensors() for moment in window[first : first + steps]]
+                for window in windows
+                for first in range(0, len(window) - steps + 1, steps)[: self.groups]
+            ]
+            first: list[float] = []
+            for method in self.methods:
+                found = [
+                    _of_mean(method, {k: torch.cat([step[k] for step in group]) for k in group[0]})
+                    for group in gradients
+                ]
+                errors = [error for _, error in found]
+                first = first or errors
+                yield {
+                    "row": f"{method}, W={workers}",
+                    "method": method,
+                    "workers": workers,
+                    "bits": found[0][0],
+                    "vnmse": errors,
+                    "of_first": [error / of for error, of in zip(errors, first, strict=True)],
+                }
+
+
+def _of_mean(method: str, grads: Grads) -> tuple[float, float]:
+    """Return the bits per value that a worker sends, and vNMSE of the mean in float64."""
+    values = flatten(grads)
+    comm = Comm(len(values))
+    out = aggregate(compressor(*method.split()), grads, comm=comm)
+    mean = values.mean(0, dtype=torch.float64).unsqueeze(0)
+    return comm.meter.sent_bits[0] / values.shape[1], float(vnmse(flatten(out.update), mean))
