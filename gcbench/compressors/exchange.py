@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -141,9 +142,9 @@ class ScatterExchange:
 
     codec: Codec
     code_means: bool  # whether means are coded, too, rather than sent in fp32
-    # Whether the owner keeps a residual of a biased second coding; else it counts as having sent
-    # W times the error less.
-    correct: bool = True
+    # Which second codings leave the owner a residual; with "none" it counts as having sent W times
+    # the error less.
+    residual: Literal["biased", "all", "none"] = "biased"
 
     @property
     def properties(self) -> Properties:
@@ -162,7 +163,7 @@ class ScatterExchange:
 
         def sent() -> Tensor:
             rows = decode_sent()
-            if self.code_means and not self.correct:
+            if self.code_means and self.residual == "none":
                 error = mean - update[step.workers.start : step.workers.stop]
                 rows[step.workers.start :: comm.workers + 1] -= comm.workers * error
             return rows
@@ -191,7 +192,8 @@ class ScatterExchange:
         )
         decoder = decoder_of(self.codec, lambda: of_all.worker_noise("owner", size, mean.device))
         decoder.decode_add(everyone, segments, update)
-        if self.codec.properties.unbiased or not self.correct:
+        unbiased = self.codec.properties.unbiased
+        if self.residual == "none" or (self.residual == "biased" and unbiased):
             return update, state
         residual = corrected - update[step.workers.start : step.workers.stop]
         return update, State(state.shared, {"shard": residual}, state.inner)
