@@ -67,11 +67,11 @@ class EF21:
         out = self.inner.aggregate(differences, state.inner or State(), comm, step)
         sent = out.sent()
         refuse_other_tensors(sent, grads)
-        newer = add_scaled(estimates, sent)
+        newer = add_scaled(estimates, sent, in_place=step.in_place)
         before = state.shared
-        update = add_scaled(out.update, before) if before else out.update
-        # The state gets its own tensors, because an optimizer may change the update in place.
-        mean = unflatten(flatten(update), update)
+        mean = add_scaled(before, out.update, in_place=step.in_place) if before else out.update
+        # The update gets its own tensors, because an optimizer may change them in place.
+        update = unflatten(flatten(mean), mean)
         return out._replace(
             update=update,
             sent=lambda: newer,
@@ -93,7 +93,7 @@ class WorkerMomentum(Checked):
         x <- x - t LMO(h)                                  by the optimizer, as it is without c_i
 
     where LMO(h) is U V^T for a matrix h = U S V^T, and sign(h) for tensors with the largest
-    magnitude as their norm: `optimizer=muon optimizer.momentum=0`, whose AdamW with `betas=[0,0]`
+    magnitude as their norm: `optimizer=muon optimizer.momentum=0`, whose AdamW with `betas=[0.0,0.0]`
     takes signs. All m_i, h_i and h are 0 before the first step. With SGD in the place of Muon this
     is EF21-SGDM (Fatkhullin, Tyurin and Richtarik, "Momentum Provably Improves Error Feedback!",
     NeurIPS 2023).
@@ -115,11 +115,11 @@ class WorkerMomentum(Checked):
         return self.inner.properties
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
-        before = state.per_worker or {k: torch.zeros_like(g) for k, g in grads.items()}
-        averages = torch._foreach_lerp(
-            list(grads.values()), [before[k] for k in grads], self.momentum
-        )
-        momenta = dict(zip(grads, averages, strict=True))
+        momenta = state.per_worker or {k: torch.zeros_like(g) for k, g in grads.items()}
+        if state.per_worker and not step.in_place:
+            momenta = {k: m.clone() for k, m in momenta.items()}
+        torch._foreach_mul_(list(momenta.values()), self.momentum)
+        momenta = add_scaled(momenta, grads, 1 - self.momentum, in_place=True)
         out = self.inner.aggregate(momenta, state.inner or State(), comm, step)
         return out.with_goal_of(momenta)._replace(
             state=State(per_worker=momenta, inner=out.state)

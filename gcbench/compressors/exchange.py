@@ -156,9 +156,9 @@ class ScatterExchange:
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         x = flatten(grads)
-        size = shard_size(x.shape[1], comm.workers)
-        padded = F.pad(x, (0, comm.workers * size - x.shape[1]))
-        mean, decode_sent = average_shards(self.codec, padded, comm, step)
+        n, size = x.shape[1], shard_size(x.shape[1], comm.workers)
+        x = F.pad(x, (0, comm.workers * size - n))
+        mean, decode_sent = average_shards(self.codec, x, comm, step)
         update, state = self._send_on(mean, state, comm, step)
 
         def sent() -> Tensor:
@@ -170,7 +170,7 @@ class ScatterExchange:
 
         def join_shards(rows: Tensor) -> Grads:
             """Return r rows of gradients, from their shards `[r W, size]`."""
-            return unflatten(rows.view(-1, comm.workers * size)[:, : x.shape[1]], grads)
+            return unflatten(rows.view(-1, comm.workers * size)[:, :n], grads)
 
         return Aggregated(join_shards(update), lambda: join_shards(sent()), state)
 
