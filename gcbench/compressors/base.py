@@ -253,10 +253,8 @@ def offsets_of(sizes: Sizes) -> dict[str, int]:
     return dict(zip(sizes, accumulate(sizes.values(), initial=0), strict=False))
 
 
-def add_scaled(
-    tensors: Grads, others: Grads, alpha: float = 1, in_place: bool = False
-) -> Grads:
-    """Return x + alpha y for all tensors, with a single kernel on a GPU; `in_place` in those of x."""
+def add_scaled(tensors: Grads, others: Grads, alpha: float = 1, in_place: bool = False) -> Grads:
+    """Return x + alpha y for all tensors, with a single kernel on a GPU; `in_place`: as x."""
     others_in_order = [others[name] for name in tensors]
     if in_place:
         torch._foreach_add_(list(tensors.values()), others_in_order, alpha=alpha)

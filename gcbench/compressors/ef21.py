@@ -42,9 +42,9 @@ class EF21:
     difference that is coded.
 
     With `exchange=scatter_coded` the way back is coded, too: EF21-BC of Fatkhullin et al., "EF21
-    with Bells & Whistles", 2021 (arXiv 2110.03294), algorithm 5. The owner of a shard of the mean of
-    all h_i codes how it differs from h, what all workers have for it. That difference is the
-    owner's residual of what it has sent: all of it is kept, even if C is unbiased.
+    with Bells & Whistles", 2021 (arXiv 2110.03294). The owner of a shard of the mean of all h_i
+    codes how it differs from h, what all workers have for it. That difference is the owner's
+    residual of what it has sent: all of it is kept, even if C is unbiased.
 
         h <- h + C(mean over workers of h_i - h);   update = h
 
@@ -93,18 +93,19 @@ class WorkerMomentum(Checked):
         x <- x - t LMO(h)                                  by the optimizer, as it is without c_i
 
     where LMO(h) is U V^T for a matrix h = U S V^T, and sign(h) for tensors with the largest
-    magnitude as their norm: `optimizer=muon optimizer.momentum=0`, whose AdamW with `betas=[0.0,0.0]`
-    takes signs. All m_i, h_i and h are 0 before the first step. With SGD in the place of Muon this
-    is EF21-SGDM (Fatkhullin, Tyurin and Richtarik, "Momentum Provably Improves Error Feedback!",
-    NeurIPS 2023).
+    magnitude as their norm: `optimizer=muon optimizer.momentum=0`, whose AdamW takes signs with
+    `betas: [0.0, 0.0]`. All m_i, h_i and h are 0 before the first step. With SGD in the place of
+    Muon this is EF21-SGDM (Fatkhullin, Tyurin and Richtarik, "Momentum Provably Improves Error
+    Feedback!", NeurIPS 2023).
 
     Sends what is inside sends. The goal is the momentum, by which the error of compression is
     measured.
 
-    Differences from the paper: its server takes the step and sends w <- w + C(x - w), a coded model
-    (EF21-P). Here every worker takes the step, so that what is coded on the way back, with
-    `exchange=scatter_coded`, is h (`EF21`), and all workers have the same x. With `exchange=scatter`
-    nothing is lost on the way back, as in the paper's experiments. The paper's mu is 1 - beta.
+    Differences from the paper: its server takes the step, and sends how the model differs from what
+    workers have, w <- w + C(x - w) (EF21-P). There is no server here, and every worker takes the
+    step: with `exchange=scatter_coded`, what is coded on the way back is h (`EF21`), and all have
+    the same x. On a quadratic, both end alike. With `exchange=scatter` or `gather` nothing is lost
+    on the way back, and this is the paper's method with an uncoded model. Its beta is 1 - mu.
     """
 
     inner: Compressor
@@ -121,6 +122,4 @@ class WorkerMomentum(Checked):
         torch._foreach_mul_(list(momenta.values()), self.momentum)
         momenta = add_scaled(momenta, grads, 1 - self.momentum, in_place=True)
         out = self.inner.aggregate(momenta, state.inner or State(), comm, step)
-        return out.with_goal_of(momenta)._replace(
-            state=State(per_worker=momenta, inner=out.state)
-        )
+        return out.with_goal_of(momenta)._replace(state=State(per_worker=momenta, inner=out.state))

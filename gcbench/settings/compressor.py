@@ -132,9 +132,10 @@ class MethodSettings(Settings):
     index: IndexCode
     """bits of a position: 32, or as few as the tensor's size needs"""
     momentum: Annotated[Share, example(0.9)]
-    """weight of the old momentum, each worker's own, before signs are taken [Signum, algorithm 1]
-    or it is coded (ef21_muon) [EF21-Muon, algorithm 1]; dion and dion2: share of what was sent that stays in each worker's momentum [Dion, algorithm 1];
-    dgc: weight of the old velocity [DGC, algorithm 4]"""
+    """weight of the old momentum, each worker's own, before signs are taken [Signum, algorithm 1];
+    ef21_muon: before it is coded [EF21-Muon]; dion and dion2: share of what was sent that stays in
+    each worker's momentum [Dion, algorithm 1]; dgc: weight of the old velocity [DGC, algorithm
+    4]"""
     momentum_start: Annotated[MomentumStart | CodedStart, Neutral("zero")]
     """signum: momentum before the first step: zero, or the first gradient; onebit_adam: the
     momentum that is coded starts from that of the uncompressed steps, or from zero [1-bit Adam,
