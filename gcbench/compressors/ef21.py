@@ -93,8 +93,8 @@ class WorkerMomentum(Checked):
         x <- x - t LMO(h)                                  by the optimizer, as it is without c_i
 
     where LMO(h) is U V^T for a matrix h = U S V^T, and sign(h) for tensors with the largest
-    magnitude as their norm: `optimizer=muon optimizer.momentum=0`, whose AdamW takes signs with
-    `betas: [0.0, 0.0]`. All m_i, h_i and h are 0 before the first step. With SGD in the place of
+    magnitude as their norm: `optimizer=muon optimizer.momentum=0 optimizer.nesterov=false`, whose
+    AdamW takes signs with `betas: [0.0, 0.0]`. All m_i, h_i and h are 0 before the first step. With SGD in the place of
     Muon this is EF21-SGDM (Fatkhullin, Tyurin and Richtarik, "Momentum Provably Improves Error
     Feedback!", NeurIPS 2023).
 
