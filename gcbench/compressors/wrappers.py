@@ -3,7 +3,7 @@
 They have a fixed order, outermost first: checked gradients, norm clipping, dense warm-up, small
 tensors sent uncompressed (`gcbench.compressors.matrices`), stacks of matrices
 (`gcbench.compressors.matrices`), momentum coding (around the dense warm-up, whose gradients it
-follows), error feedback, sigma clipping, buckets that run through the whole gradient, a rotation
+follows) or with EF21 a momentum of each worker, error feedback, sigma clipping, buckets that run through the whole gradient, a rotation
 (`gcbench.compressors.rotated`).
 """
 
