@@ -90,13 +90,13 @@ class WorkerMomentum(Checked):
 
         m_i <- mu m_i + (1 - mu) g_i
         c_i = C(m_i - h_i);   h_i <- h_i + c_i;   h <- h + mean over workers of c_i
-        x <- x - t LMO(h)                                  by the optimizer, as it is without c_i
+        x <- x - t LMO(h)                                  by the optimizer
 
     where LMO(h) is U V^T for a matrix h = U S V^T, and sign(h) for tensors with the largest
     magnitude as their norm: `optimizer=muon optimizer.momentum=0 optimizer.nesterov=false`, whose
-    AdamW takes signs with `betas: [0.0, 0.0]`. All m_i, h_i and h are 0 before the first step. With SGD in the place of
-    Muon this is EF21-SGDM (Fatkhullin, Tyurin and Richtarik, "Momentum Provably Improves Error
-    Feedback!", NeurIPS 2023).
+    AdamW takes signs with `betas: [0.0, 0.0]`. All m_i, h_i and h are 0 before the first step. With
+    SGD in the place of Muon this is EF21-SGDM (Fatkhullin, Tyurin and Richtarik, "Momentum Provably
+    Improves Error Feedback!", NeurIPS 2023).
 
     Sends what is inside sends. The goal is the momentum, by which the error of compression is
     measured.
@@ -116,10 +116,11 @@ class WorkerMomentum(Checked):
         return self.inner.properties
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
-        momenta = state.per_worker or {k: torch.zeros_like(g) for k, g in grads.items()}
-        if state.per_worker and not step.in_place:
-            momenta = {k: m.clone() for k, m in momenta.items()}
-        torch._foreach_mul_(list(momenta.values()), self.momentum)
-        momenta = add_scaled(momenta, grads, 1 - self.momentum, in_place=True)
+        before = state.per_worker or {k: torch.zeros_like(g) for k, g in grads.items()}
+        # Not in place: with double buffering, the goal is read after the next step has begun.
+        averages = torch._foreach_lerp(
+            list(grads.values()), [before[k] for k in grads], self.momentum
+        )
+        momenta = dict(zip(grads, averages, strict=True))
         out = self.inner.aggregate(momenta, state.inner or State(), comm, step)
         return out.with_goal_of(momenta)._replace(state=State(per_worker=momenta, inner=out.state))

@@ -55,6 +55,17 @@ def test_updates_are_those_of_the_equations_both_ways() -> None:
         state = out.state
 
 
+def test_a_goal_is_the_same_after_the_next_step_has_begun() -> None:
+    """With double buffering, errors are sampled then, and a step may overwrite the state."""
+    compressor, out = build_method("ef21_muon"), None
+    for number in range(3):
+        before = out and flat(out.goal_of({})().wanted)
+        last, grads = out, gradients(range(WORKERS), number)
+        state = out.state if out else State()
+        out = aggregate(compressor, grads, number=number, state=state, in_place=True)
+        assert before is None or (last and torch.equal(flat(last.goal_of({})().wanted), before))
+
+
 @pytest.mark.parametrize("exchange", ["gather", "scatter"])
 def test_only_what_workers_send_is_coded_with_other_exchanges(exchange: str) -> None:
     compressor = build_method("ef21_muon", fraction=SHARE, momentum=MU, exchange=exchange)
