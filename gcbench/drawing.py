@@ -51,6 +51,7 @@ FAMILIES = {
     "powersgd": (GREEN, "D"),
     "top_k": (SKY, "X"),
     "ef21": (GREEN, "X"),
+    "ef21_muon": (GREEN, "<"),
     "natural": (ORANGE, "o"),
     "eden": (BLACK, "*"),
     "dgc": (VERMILLION, "o"),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from typing_extensions import Self
 
 from gcbench.comm.ddp import refuse_sparse_gradient
 from gcbench.comm.transport import all_gather_flat
@@ -41,17 +42,57 @@ class Part(NamedTuple):
 _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
-class FlatGradient:
+Hook = TypeVar("Hook", FlatHook, GatherHook)
+
+
+class _Flat(Generic[Hook]):
+    """A collective of a `fully_shard` module that calls `hook`, or if it is None that of torch."""
+
+    def __init__(self, module: FSDPModule) -> None:
+        self.hook: Hook | None = None
+        self._group = _group_of(module)
+
+    @classmethod
+    def of(cls, module: FSDPModule, *others: Any) -> Self:
+        """Return a new one of `module`. Raises RuntimeError if the one that it has is in use."""
+        had = _made.setdefault(module, {})
+        if cls in had and had[cls].hook is not None:
+            raise RuntimeError("this module has a gcbench hook in use")
+        had[cls] = made = cls(module, *others)
+        return made
+
+    @property
+    def parts(self) -> list[Part]:
+        """The parameters of the group, in the order in which a flat tensor holds them."""
+        places = [(p, p._module_info) for p in self._group.fsdp_params] if self._group else []
+        return [
+            Part(
+                place.module,
+                place.param_name,
+                p.padded_sharded_param_size.numel(),
+                p.sharded_size,
+            )
+            for p, place in places
+        ]
+
+    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        return torch.empty(*size, dtype=dtype, device=device)
+
+
+_made: WeakKeyDictionary[FSDPModule, dict[type, Any]] = WeakKeyDictionary()
+
+
+class FlatGradient(_Flat[FlatHook]):
     """The hook of a `fully_shard` module that passes on its parameter group's gradient.
 
     Without `replicas`, it replaces the reduce-scatter and passes on the gradient of all shards.
     With `replicas`, the processes that hold the same shard in other nodes, it runs after the
-    reduce-scatter and passes on the shard. While `on_gradient` is None, it averages as if there
-    were no compressor.
+    reduce-scatter and passes on the shard. Without a `hook`, it averages as if there were no
+    compressor.
     """
 
     def __init__(self, module: FSDPModule, replicas: dist.ProcessGroup | None) -> None:
-        self.on_gradient: FlatHook | None = None
+        super().__init__(module)
         self._replicas = replicas
         self._used = _UsedParameters.of(module)
         if replicas is None:
@@ -59,26 +100,10 @@ class FlatGradient:
         else:
             module.set_all_reduce_hook(self._average)
 
-    @staticmethod
-    def of(module: FSDPModule, replicas: dist.ProcessGroup | None) -> FlatGradient:
-        """Return a new hook of `module`. Raises RuntimeError if the one that it has is in use."""
-        if module in _hooks and _hooks[module].on_gradient is not None:
-            raise RuntimeError("this module has a gcbench hook in use")
-        _hooks[module] = FlatGradient(module, replicas)
-        return _hooks[module]
-
-    @property
-    def parts(self) -> list[Part]:
-        """The parameters of the group, in the order in which a flat gradient holds them."""
-        return self._used.parts if self._used else []
-
     @property
     def _indices(self) -> list[int]:
         assert self._used, "a module without parameters reduces nothing"
         return self._used.indices
-
-    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
-        return torch.empty(*size, dtype=dtype, device=device)
 
     def __call__(
         self,
@@ -92,14 +117,14 @@ class FlatGradient:
 
         Raises ValueError unless `op` is a mean or a sum.
         """
-        if self.on_gradient is None:
+        if self.hook is None:
             return _reduce_scatter(output_tensor, input_tensor, op, group, async_op)
         if op not in (dist.ReduceOp.AVG, dist.ReduceOp.SUM):
             raise ValueError(
                 "set_gradient_divide_factor: a compressor returns a mean, which FSDP can only "
                 "divide afterwards; type set_force_sum_reduction_for_comms(True), too"
             )
-        output_tensor.copy_(self.on_gradient(input_tensor, self._indices))
+        output_tensor.copy_(self.hook(input_tensor, self._indices))
         if op == dist.ReduceOp.SUM:  # FSDP divides it later.
             output_tensor.mul_(group.size())
         return None
@@ -107,42 +132,21 @@ class FlatGradient:
     def _average(self, reduced: Tensor) -> None:
         """Replace a shard of this node's gradient by its mean over all nodes."""
         assert self._replicas is not None
-        if self.on_gradient is not None:
-            reduced.copy_(self.on_gradient(reduced, self._indices))
+        if self.hook is not None:
+            reduced.copy_(self.hook(reduced, self._indices))
         else:
             dist.all_reduce(reduced.div_(self._replicas.size()), group=self._replicas)
 
 
-_hooks: WeakKeyDictionary[FSDPModule, FlatGradient] = WeakKeyDictionary()
-
-
-class FlatWeights:
+class FlatWeights(_Flat[GatherHook]):
     """The all-gather of a `fully_shard` module that passes on its parameter group's weights.
 
-    While `on_weights` is None, it gathers as if there were no compressor.
+    Without a `hook`, it gathers as if there were no compressor.
     """
 
     def __init__(self, module: FSDPModule) -> None:
-        self.on_weights: GatherHook | None = None
-        self._group = _group_of(module)
+        super().__init__(module)
         module.set_custom_all_gather(self)  # type: ignore[arg-type]  # duck-typed
-
-    @staticmethod
-    def of(module: FSDPModule) -> FlatWeights:
-        """Return the hook of `module`. Raises RuntimeError if the one that it has is in use."""
-        if module not in _gathers:
-            _gathers[module] = FlatWeights(module)
-        if _gathers[module].on_weights is not None:
-            raise RuntimeError("this module has a gcbench hook in use")
-        return _gathers[module]
-
-    @property
-    def parts(self) -> list[Part]:
-        """The parameters of the group, in the order in which a flat shard holds them."""
-        return _parts_of(self._group)
-
-    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
-        return torch.empty(*size, dtype=dtype, device=device)
 
     def __call__(
         self,
@@ -155,7 +159,7 @@ class FlatWeights:
 
         Raises ValueError for parameters that FSDP hands over as bytes.
         """
-        if self.on_weights is None:
+        if self.hook is None:
             return all_gather_flat(output_tensor, input_tensor, group=group, async_op=async_op)
         if not input_tensor.is_floating_point():
             raise ValueError(
@@ -163,11 +167,8 @@ class FlatWeights:
                 "handle.remove()"
             )
         again = self._group._training_state.name == "PRE_BACKWARD"
-        output_tensor.copy_(self.on_weights(input_tensor, again).view(-1))
+        output_tensor.copy_(self.hook(input_tensor, again).view(-1))
         return None
-
-
-_gathers: WeakKeyDictionary[FSDPModule, FlatWeights] = WeakKeyDictionary()
 
 
 def _group_of(module: FSDPModule) -> Any:
@@ -177,19 +178,6 @@ def _group_of(module: FSDPModule) -> Any:
         return state._fsdp_param_group
     groups = state._fsdp_param_groups  # more than one only on several meshes
     return groups[0] if groups else None
-
-
-def _parts_of(group: Any) -> list[Part]:
-    places = [(p, p._module_info) for p in group.fsdp_params] if group else []
-    return [
-        Part(
-            place.module,
-            place.param_name,
-            p.padded_sharded_param_size.numel(),
-            p.sharded_size,
-        )
-        for p, place in places
-    ]
 
 
 class _UsedParameters:
@@ -212,10 +200,6 @@ class _UsedParameters:
             return None
         used = group.post_backward
         return used if isinstance(used, _UsedParameters) else _UsedParameters(group)
-
-    @property
-    def parts(self) -> list[Part]:
-        return _parts_of(self._group)
 
     def __call__(self, *unused: Any) -> None:
         parameters = self._group.fsdp_params

@@ -253,9 +253,12 @@ def offsets_of(sizes: Sizes) -> dict[str, int]:
     return dict(zip(sizes, accumulate(sizes.values(), initial=0), strict=False))
 
 
-def add_scaled(tensors: Grads, others: Grads, alpha: float = 1) -> Grads:
-    """Return x + alpha y for all tensors, with a single kernel on a GPU."""
+def add_scaled(tensors: Grads, others: Grads, alpha: float = 1, in_place: bool = False) -> Grads:
+    """Return x + alpha y for all tensors, with a single kernel on a GPU; `in_place`: as x."""
     others_in_order = [others[name] for name in tensors]
+    if in_place:
+        torch._foreach_add_(list(tensors.values()), others_in_order, alpha=alpha)
+        return tensors
     sums = torch._foreach_add(list(tensors.values()), others_in_order, alpha=alpha)
     return dict(zip(tensors, sums, strict=True))
 

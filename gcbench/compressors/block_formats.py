@@ -31,7 +31,7 @@ from gcbench.codecs.noise import Noise
 from gcbench.codecs.packing import pack, unpack
 from gcbench.compressors.base import Properties
 from gcbench.compressors.codec import Codec, Message
-from gcbench.settings.compressor import Format6, Format8, Rounding
+from gcbench.settings.compressor import Format4, Format6, Format8, Rounding
 from gcbench.settings.fields import Checked, Count
 
 _KINDS = torch.float32, torch.float8_e8m0fnu, torch.float8_e4m3fn  # as in blocks.cpp
@@ -48,12 +48,13 @@ class BlockFormat(Checked, Codec, ABC):
     A NaN or an infinity makes its block not finite, and in NVFP4 its tensor.
     """
 
+    format: str  # of an element
     rounding: Rounding = "nearest"
     scale: ClassVar[torch.dtype]  # of a block
 
     @property
-    @abstractmethod
-    def element(self) -> FloatFormat: ...
+    def element(self) -> FloatFormat:
+        return FORMATS[self.format]
 
     @property
     @abstractmethod
@@ -169,10 +170,6 @@ class FP8(BlockFormat):
     scale: ClassVar[torch.dtype] = torch.float32
 
     @property
-    def element(self) -> FloatFormat:
-        return FORMATS[self.format]
-
-    @property
     def block_size(self) -> int:
         return self.bucket_size
 
@@ -219,10 +216,6 @@ class MXFP8(Microscaling):
 
     format: Format8 = "e4m3"
 
-    @property
-    def element(self) -> FloatFormat:
-        return FORMATS[self.format]
-
 
 @dataclass(frozen=True, kw_only=True)
 class MXFP6(Microscaling):
@@ -233,10 +226,6 @@ class MXFP6(Microscaling):
 
     format: Format6 = "e2m3"
 
-    @property
-    def element(self) -> FloatFormat:
-        return FORMATS[self.format]
-
 
 @dataclass(frozen=True, kw_only=True)
 class MXFP4(Microscaling):
@@ -245,7 +234,7 @@ class MXFP4(Microscaling):
     Sends 4 bits per value, and 8 per 32 values.
     """
 
-    element: ClassVar[FloatFormat] = FORMATS["e2m1"]
+    format: Format4 = "e2m1"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -265,7 +254,7 @@ class NVFP4(BlockFormat):
     weights have blocks of 16 x 16 there, and gradients of weights a Hadamard transform before.
     """
 
-    element: ClassVar[FloatFormat] = FORMATS["e2m1"]
+    format: Format4 = "e2m1"
     block_size: ClassVar[int] = 16
     scale: ClassVar[torch.dtype] = torch.float8_e4m3fn
 

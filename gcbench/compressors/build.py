@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from gcbench.compressors.base import Compressor
 from gcbench.compressors.bucketed import Bucketed
 from gcbench.compressors.by_kind import ByKind
 from gcbench.compressors.codec import Codec
-from gcbench.compressors.ef21 import EF21
+from gcbench.compressors.ef21 import EF21, WorkerMomentum
 from gcbench.compressors.entropy_coded import apply_code
 from gcbench.compressors.exchange import ScatterExchange
 from gcbench.compressors.loco import LoCo
@@ -93,6 +94,8 @@ def build(
     if isinstance(method, ByKind):
         _refuse_residuals_of_shards(method)
     compressor = _send_codes(method, align, code, exchange, workers_per_node, rotate)
+    if error_feedback == "ef21" and isinstance(compressor, ScatterExchange):
+        compressor = replace(compressor, residual="all")
     if rotate == "hadamard":
         compressor = Rotated(compressor)
     if bucket_scope == "gradient":
@@ -100,7 +103,9 @@ def build(
     if clip_sigma is not None:
         compressor = SigmaClipping(compressor, clip_sigma)
     compressor = _add_feedback(compressor, error_feedback, alpha, beta, reset_steps)
-    if momentum is not None:
+    if momentum is not None and error_feedback == "ef21":
+        compressor = WorkerMomentum(compressor, momentum)
+    elif momentum is not None:
         if dense_steps > 0:
             compressor, dense_steps = DenseWarmup(compressor, dense_steps), 0
         compressor = MomentumCoding(compressor, momentum, momentum_start)
@@ -259,9 +264,9 @@ CONFLICTS = (
         "EF21 has no residual to weigh; type beta=1 or error_feedback=true",
     ),
     Conflict(
-        {"error_feedback": _is("ef21"), "exchange": _is("scatter_coded", "ring")},
-        "means that are coded again differ from the sums that EF21 keeps; type exchange=gather or "
-        "scatter",
+        {"error_feedback": _is("ef21"), "exchange": _is("ring")},
+        "sums that are coded again at every hop differ from those that EF21 keeps; type "
+        "exchange=gather, scatter or scatter_coded",
     ),
     Conflict(
         {"error_feedback": _is("ef21"), "combine": _is("senders")},

@@ -66,7 +66,7 @@ class Dense(Checked):
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         if self.dtype != "float32" and self.accumulate == "fp32":
-            shards = ScatterExchange(self.cast, code_means=True, correct=False)
+            shards = ScatterExchange(self.cast, code_means=True, residual="none")
             return shards.aggregate(grads, state, comm, step)
         if self.dtype != "float32" and self.rounding == "stochastic":
             return RingExchange(self.cast).aggregate(grads, state, comm, step)

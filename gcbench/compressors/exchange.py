@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -141,9 +142,9 @@ class ScatterExchange:
 
     codec: Codec
     code_means: bool  # whether means are coded, too, rather than sent in fp32
-    # Whether the owner keeps a residual of a biased second coding; else it counts as having sent
-    # W times the error less.
-    correct: bool = True
+    # Which second codings leave the owner a residual; with "none" it counts as having sent W times
+    # the error less.
+    residual: Literal["biased", "all", "none"] = "biased"
 
     @property
     def properties(self) -> Properties:
@@ -155,21 +156,21 @@ class ScatterExchange:
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         x = flatten(grads)
-        size = shard_size(x.shape[1], comm.workers)
-        padded = F.pad(x, (0, comm.workers * size - x.shape[1]))
-        mean, decode_sent = average_shards(self.codec, padded, comm, step)
+        n, size = x.shape[1], shard_size(x.shape[1], comm.workers)
+        x = F.pad(x, (0, comm.workers * size - n))
+        mean, decode_sent = average_shards(self.codec, x, comm, step)
         update, state = self._send_on(mean, state, comm, step)
 
         def sent() -> Tensor:
             rows = decode_sent()
-            if self.code_means and not self.correct:
+            if self.code_means and self.residual == "none":
                 error = mean - update[step.workers.start : step.workers.stop]
                 rows[step.workers.start :: comm.workers + 1] -= comm.workers * error
             return rows
 
         def join_shards(rows: Tensor) -> Grads:
             """Return r rows of gradients, from their shards `[r W, size]`."""
-            return unflatten(rows.view(-1, comm.workers * size)[:, : x.shape[1]], grads)
+            return unflatten(rows.view(-1, comm.workers * size)[:, :n], grads)
 
         return Aggregated(join_shards(update), lambda: join_shards(sent()), state)
 
@@ -191,7 +192,8 @@ class ScatterExchange:
         )
         decoder = decoder_of(self.codec, lambda: of_all.worker_noise("owner", size, mean.device))
         decoder.decode_add(everyone, segments, update)
-        if self.codec.properties.unbiased or not self.correct:
+        unbiased = self.codec.properties.unbiased
+        if self.residual == "none" or (self.residual == "biased" and unbiased):
             return update, state
         residual = corrected - update[step.workers.start : step.workers.stop]
         return update, State(state.shared, {"shard": residual}, state.inner)

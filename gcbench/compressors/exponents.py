@@ -45,10 +45,6 @@ class Exponents(Checked, Codec):
         exact = self.format == "fp32"
         return Properties(exact=exact, contractive=True, mean_linear=exact)
 
-    @property
-    def _mantissa_bits(self) -> int:
-        return 23 if self.format == "fp32" else 7
-
     def encode(self, x: Tensor, segments: tuple[int, ...], noise: Noise) -> Message:
         exponents, rest = self.split(x)
         words, weights = encode_ans(exponents, 256)
@@ -56,24 +52,25 @@ class Exponents(Checked, Codec):
 
     def split(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the exponents `[w, n]` and the other bits `[w, bytes]` of values, both uint8."""
-        values = x.contiguous().to(torch.float32 if self.format == "fp32" else torch.bfloat16)
-        bits = values.view(torch.int32 if self.format == "fp32" else torch.int16).to(torch.int32)
-        exponents = (bits >> self._mantissa_bits & 0xFF).to(torch.uint8)
-        mask = (1 << self._mantissa_bits) - 1
-        rest = bits & mask | (bits < 0).to(torch.int32) << self._mantissa_bits
-        parts = [rest >> shift for shift in range(0, self._mantissa_bits, 8)]
-        return exponents, torch.cat([part.to(torch.uint8) for part in parts], dim=1)
+        values = x.to(torch.float32 if self.format == "fp32" else torch.bfloat16).contiguous()
+        *low, middle, high = _bytes_of(values).unbind(2)
+        exponents = high << 1 | middle >> 7
+        return exponents, torch.cat([*low, middle & 0x7F | high & 0x80], dim=1)
 
     def decode_add(self, message: Message, segments: tuple[int, ...], out: Tensor) -> None:
         words, weights, packed = message
-        exponents = decode_ans(words, weights, out.shape[1]).to(torch.int32)
-        rest = torch.zeros_like(exponents)
-        for i, part in enumerate(packed.split(out.shape[1], dim=1)):
-            rest |= part.to(torch.int32) << 8 * i
-        sign = rest >> self._mantissa_bits << 31
-        mantissa = (rest & (1 << self._mantissa_bits) - 1) << 23 - self._mantissa_bits
-        out += (sign | exponents << 23 | mantissa).view(torch.float32)
+        exponents = decode_ans(words, weights, out.shape[1])
+        *low, top = packed.split(out.shape[1], dim=1)
+        values = torch.empty_like(out, dtype=torch.float32 if low else torch.bfloat16)
+        parts = [*low, exponents << 7 | top & 0x7F, exponents >> 1 | top & 0x80]
+        torch.stack(parts, dim=2, out=_bytes_of(values))
+        out += values
 
     def lengths_of(self, message: Message) -> list[Tensor | None]:
         words, _, _ = message
         return [words[:, 0] + 1, None, None]
+
+
+def _bytes_of(x: Tensor) -> Tensor:
+    """Return a view `[w, n, bytes]`, uint8, of floats `[w, n]`, the sign's byte last."""
+    return x.view(torch.uint8).unflatten(1, (x.shape[1], x.itemsize))

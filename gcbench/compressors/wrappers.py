@@ -3,8 +3,8 @@
 They have a fixed order, outermost first: checked gradients, norm clipping, dense warm-up, small
 tensors sent uncompressed (`gcbench.compressors.matrices`), stacks of matrices
 (`gcbench.compressors.matrices`), momentum coding (around the dense warm-up, whose gradients it
-follows), error feedback, sigma clipping, buckets that run through the whole gradient, a rotation
-(`gcbench.compressors.rotated`).
+follows) or with EF21 a momentum of each worker, error feedback, sigma clipping, buckets that run
+through the whole gradient, a rotation (`gcbench.compressors.rotated`).
 """
 
 from __future__ import annotations

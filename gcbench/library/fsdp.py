@@ -82,12 +82,12 @@ class FsdpCompression(JointCompression):
             parameters={name: list(p.shape) for name, p in whole.items()},
         )
         for hook, name in zip(self._hooks, groups, strict=True):
-            hook.on_gradient = partial(self._reduce, name)
+            hook.hook = partial(self._reduce, name)
 
     def remove(self) -> None:
         """Let the module average gradients without a compressor, even between nodes."""
         for hook in self._hooks:
-            hook.on_gradient = None
+            hook.hook = None
 
     @torch.no_grad()
     def _reduce(self, name: str, gradient: Tensor, used: Sequence[int]) -> Tensor:

@@ -151,12 +151,12 @@ class WeightCompression(JointCompression):
         )
         self._refuse_other_arguments({"differences": differences})
         for hook, name in zip(self._hooks, groups, strict=True):
-            hook.on_weights = partial(self._gather_weights, name)
+            hook.hook = partial(self._gather_weights, name)
 
     def remove(self) -> None:
         """Let the module gather its weights as they are."""
         for hook in self._hooks:
-            hook.on_weights = None
+            hook.hook = None
 
     @torch.no_grad()
     def _gather_weights(self, name: str, shard: Tensor, again: bool) -> Tensor:

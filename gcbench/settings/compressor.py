@@ -37,6 +37,7 @@ Rounding = Literal["nearest", "stochastic"]
 Plain = Literal["fp32", "bf16"]
 Format8 = Literal["e4m3", "e5m2"]
 Format6 = Literal["e2m3", "e3m2"]
+Format4 = Literal["e2m1"]
 NormKind = Literal["linf", "l2"]
 SubtractedUpdate = Literal["own", "aggregated"]
 IndexCode = Literal["int32", "auto"]
@@ -132,8 +133,9 @@ class MethodSettings(Settings):
     """bits of a position: 32, or as few as the tensor's size needs"""
     momentum: Annotated[Share, example(0.9)]
     """weight of the old momentum, each worker's own, before signs are taken [Signum, algorithm 1];
-    dion and dion2: share of what was sent that stays in each worker's momentum [Dion, algorithm 1];
-    dgc: weight of the old velocity [DGC, algorithm 4]"""
+    ef21_muon: before it is coded [EF21-Muon]; dion and dion2: share of what was sent that stays in
+    each worker's momentum [Dion, algorithm 1]; dgc: weight of the old velocity [DGC, algorithm
+    4]"""
     momentum_start: Annotated[MomentumStart | CodedStart, Neutral("zero")]
     """signum: momentum before the first step: zero, or the first gradient; onebit_adam: the
     momentum that is coded starts from that of the uncompressed steps, or from zero [1-bit Adam,

@@ -61,7 +61,7 @@ NEED_MORE = {
         "nvfp4": (390, 39.6),
     },
     "each worker's message is rotated back, block length by block length": {"eden": (1740, 133.5)},
-    "the entropy code is made on the host": {"exponents": (60, 14.2)},
+    "the entropy code is made on the host": {"exponents": (60, 3.6)},
     "it has eager passes": {
         "maxnorm": (60, 7.4),
         "maxnorm_multiscale": (75, 15.4),
@@ -80,6 +80,7 @@ NEED_MORE = {
         "demo": (130, 25.4),
         "dgc": (440, 16.9),
         "ef21": (65, 15.1),
+        "ef21_muon": (190, 10.7),
         "global_randk": (75, 34.1),
         "global_randk_multiscale": (105, 34.1),
         "random_block": (60, 5.3),

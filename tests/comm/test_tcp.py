@@ -37,6 +37,7 @@ SETTINGS = [
     *("random_k", "random_block", "top_k", "top_k index=auto", "natural", "ef21", "demo", "loco"),
     *("maxnorm", "maxnorm_multiscale", "global_randk", "global_randk_multiscale", "sparseloco"),
     *("signum", "sign_norm", "scaled_sign", "scaled_sign exchange=scatter_coded", "bingrad_b"),
+    "ef21_muon",
     *(f"qsgd bits={bits} exchange={exchange}" for bits in (2, 5) for exchange in EXCHANGES),
     *(f"qsgd code={code}" for code in ("elias_dense", "elias_sparse", "ans")),
     *("qsgd align=true", "qsgd bucket_scope=gradient", "qsgd_by_kind", "ecqsgd code=ans"),

@@ -259,11 +259,13 @@ def top_k_bits(settings: Settings, shapes: Shapes, workers: int) -> tuple[int, i
     """Return the bits of K values and K positions per tensor, 32 each.
 
     K = max(1, floor(fraction n)). With index=auto, positions are packed. Small tensors are sent
-    uncompressed.
+    uncompressed. A shard is coded as a tensor is, and so is its mean.
     """
-    small = {k: s for k, s in shapes.items() if numel(s) < settings["min_size"]}
+    small = {k: s for k, s in shapes.items() if numel(s) < settings.get("min_size", 0)}
     message, sizes = 0, [numel(s) for k, s in shapes.items() if k not in small]
-    for n in [sum(sizes)] if settings.get("bucket_scope") == "gradient" else sizes:
+    scattered = settings.get("exchange") == "scatter_coded"
+    shards = [8 * math.ceil(sum(sizes) / workers / 8)] if scattered else sizes
+    for n in [sum(sizes)] if settings.get("bucket_scope") == "gradient" else shards:
         k = max(1, math.floor(settings["fraction"] * n))
         in_eights = (n - 1).bit_length() // 8 * 8 * k + (n - 1).bit_length() % 8 * 8 * math.ceil(
             k / 8
@@ -272,6 +274,8 @@ def top_k_bits(settings: Settings, shapes: Shapes, workers: int) -> tuple[int, i
             32 * k if settings["index"] == "int32" else min(in_eights, 8 * math.ceil(n / 8))
         )
     whole, _ = dense_bits(small)
+    if scattered:
+        return whole + workers * message, whole + 2 * (workers - 1) * message
     return whole + message, whole + (workers - 1) * message
 
 
@@ -424,7 +428,7 @@ FORMULAS: dict[str, Callable[[Settings, Shapes, int], tuple[int, int]]] = {
     **dict.fromkeys(("scaled_sign", "sign_norm", "onebit_adam"), sign_bits),
     "onebit": lambda s, shapes, workers: sign_bits(s, shapes, workers, points=2),
     "signum": lambda _, shapes, workers: sign_bits({"min_size": 0}, shapes, workers, points=0),
-    **dict.fromkeys(("top_k", "ef21"), top_k_bits),
+    **dict.fromkeys(("top_k", "ef21", "ef21_muon"), top_k_bits),
     "natural": natural_bits,
     "eden": rotated_bits,
     "sparseloco": chunk_bits,

@@ -27,7 +27,7 @@ OTHERS: dict[str, list[Any]] = {
     "align": [True],
     "bucket_scope": ["gradient"],
     "code": ["ans"],
-    "exchange": ["scatter", "scatter_coded", "hierarchical"],
+    "exchange": ["scatter", "scatter_coded", "ring", "hierarchical"],
     "rotate": ["hadamard"],
     "workers_per_node": [2],
     "error_feedback": ["loco", "ef21"],

@@ -106,8 +106,8 @@ def test_an_update_that_is_changed_in_place_changes_no_state() -> None:
 def test_what_means_nothing_with_it_is_refused() -> None:
     with pytest.raises(ValueError, match=r"error_feedback=ef21 alpha=0.2: EF21 has no residual"):
         build(TopK(0.1), error_feedback="ef21", alpha=0.2)
-    with pytest.raises(ValueError, match="exchange=scatter_coded: means that are coded again"):
-        build(QSGD(7), error_feedback="ef21", exchange="scatter_coded")
+    with pytest.raises(ValueError, match="exchange=ring: sums that are coded again"):
+        build(QSGD(7), error_feedback="ef21", exchange="ring")
     with pytest.warns(UserWarning, match="error_feedback=ef21 around a quantizer whose error can"):
         build(QSGD(1, bucket_size=512), error_feedback="ef21")
 

@@ -33,6 +33,7 @@ ELSEWHERE = {
     "dgc": "dgc::test_updates_and_memories_are_those_of_the_algorithm",
     "dion": "dion::test_updates_and_momenta_are_those_of_the_algorithm",
     "dion2": "dion2::test_updates_and_momenta_are_those_of_the_algorithm",
+    "ef21_muon": "ef21_muon::test_updates_are_those_of_the_equations_both_ways",
     "exponents": "exponents::test_every_float_arrives_as_it_was_sent",
     **dict.fromkeys(
         ("fp8", "mxfp8", "mxfp6", "mxfp4", "nvfp4"),

@@ -20,7 +20,7 @@ from gcbench.compressors import Aggregated, Compressor, Grads, State, build, fla
 from gcbench.compressors.bingrad import BinGradB
 from gcbench.compressors.by_kind import ByKind
 from gcbench.compressors.dense import Cast, Dense
-from gcbench.compressors.ef21 import EF21
+from gcbench.compressors.ef21 import EF21, WorkerMomentum
 from gcbench.compressors.exchange import GatherExchange
 from gcbench.compressors.loco import LoCo
 from gcbench.compressors.matrices import SmallTensorsWhole, StacksOfMatrices
@@ -360,6 +360,7 @@ EVERY_WRAPPER: dict[type, dict[str, Any]] = {
     NormClipping: {"clip_norm": 0.1},
     DenseWarmup: {"dense_steps": 2},
     SmallTensorsWhole: {"min_size": 50},
+    WorkerMomentum: {"momentum": 0.9, "error_feedback": "ef21"},
     MomentumCoding: {"momentum": 0.9},
     ErrorFeedback: {"error_feedback": True},
     EF21: {"error_feedback": "ef21"},

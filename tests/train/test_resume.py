@@ -31,6 +31,10 @@ METHODS = {
     "powersgd": ["compressor=powersgd", "rank=2"],
     "none": ["compressor=none"],
     "ef21": ["compressor=ef21", "min_size=0"],
+    "ef21_muon": [
+        *("compressor=ef21_muon", "optimizer=muon", "optimizer.momentum=0"),
+        "optimizer.nesterov=false",
+    ],
     "loco": ["compressor=loco", "reset_steps=8"],
     "onebit_adam": "compressor=onebit_adam optimizer=frozen_adam optimizer.freeze_steps=8".split(),
     "dion": ["compressor=dion", "rank=4", "optimizer=dion"],
