@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from gcbench.compressors.adaptive import adapt
 from gcbench.compressors.base import Compressor
 from gcbench.compressors.bucketed import Bucketed
 from gcbench.compressors.by_kind import ByKind
@@ -33,6 +34,7 @@ from gcbench.compressors.wrappers import (
 )
 from gcbench.identity import format_value
 from gcbench.settings.compressor import (
+    AdaptEvery,
     Beta,
     BucketScope,
     Code,
@@ -51,6 +53,7 @@ Feedback = ErrorFeedback | EF21 | LoCo
 def build(
     method: Compressor | Codec,
     *,
+    adapt_every: AdaptEvery | None = None,
     align: bool = False,
     bucket_scope: BucketScope = "tensor",
     code: Code = "fixed",
@@ -77,6 +80,7 @@ def build(
     """
     refuse_conflicts(
         {
+            "adapt_every": adapt_every,
             "align": align,
             "bucket_scope": bucket_scope,
             "code": code,
@@ -92,7 +96,10 @@ def build(
     )
     if isinstance(method, ByKind):
         _refuse_residuals_of_shards(method)
-    compressor = _send_codes(method, align, code, exchange, workers_per_node, rotate)
+    sent_as = (align, code, exchange, workers_per_node, rotate)
+    compressor = _send_codes(method, *sent_as)
+    if adapt_every is not None:
+        compressor = adapt(method, adapt_every, lambda codec: _send_codes(codec, *sent_as))
     if rotate == "hadamard":
         compressor = Rotated(compressor)
     if bucket_scope == "gradient":
@@ -223,6 +230,20 @@ CONFLICTS = (
     Conflict(
         {"rotate": _is("hadamard"), "exchange": _is("scatter_coded")},
         "what a shard's owner keeps for the next step would be of another rotation; type "
+        "exchange=scatter or gather",
+    ),
+    Conflict(
+        {"adapt_every": _is_not(None), "bucket_scope": _is("gradient")},
+        "bits are chosen by tensor, and buckets through the gradient know none; type only one",
+    ),
+    Conflict(
+        {"adapt_every": _is_not(None), "code": _is_not("fixed")},
+        "a budget is of bits that do not depend on the values; type code=fixed, or "
+        "adapt_every=null",
+    ),
+    Conflict(
+        {"adapt_every": _is_not(None), "exchange": _is("scatter_coded")},
+        "what a shard's owner keeps would be of other tensors when bits change; type "
         "exchange=scatter or gather",
     ),
     Conflict(
