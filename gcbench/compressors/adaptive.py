@@ -118,9 +118,9 @@ class AdaptiveBits(Checked):
             for b in sorted({*bits.values()})
         ]
         out = aggregate_parts(parts, grads, State(), comm, step)
-        if _is_due(state, step, self.adapt_every):
-            bits = self._choose(grads, comm, step) or bits
-        return out._replace(state=State(_written(bits, grads)))
+        due = _is_due(state, step, self.adapt_every)
+        new = self._choose(grads, comm, step) if due else None
+        return out._replace(state=State(_choices(state, grads, bits, new)))
 
     def _choose(self, grads: Grads, comm: Comm, step: Step) -> dict[str, int] | None:
         """Return the bits of the next steps; None if no error is finite, or all are zero."""
@@ -196,14 +196,13 @@ class AdaptiveRank(Checked):
         sent, last = most if due else ranks, state.inner.shared if state.inner else {}
 
         def finish(out: Aggregated) -> Aggregated:
-            qs, chosen = out.state.shared, ranks
-            if due:
-                lengths = {k: n + m for k, (n, m) in sides.items()}
-                chosen = self._choose(qs, lengths, static) or ranks
+            qs, lengths = out.state.shared, {k: n + m for k, (n, m) in sides.items()}
+            new = self._choose(qs, lengths, static) if due else None
             # Columns of zeros are drawn anew when they are sent.
             old = last or {k: q.new_zeros(1, most[k], q.shape[2]) for k, q in qs.items()}
             kept = {k: torch.cat([q, old[k][:, sent[k] :]], dim=1) for k, q in qs.items()}
-            return out._replace(state=State(_written(chosen, grads), inner=State(kept)))
+            choices = _choices(state, grads, ranks, new)
+            return out._replace(state=State(choices, inner=State(kept)))
 
         method = replace(self.inner, ranks=sent)
         return method, State({k: q[:, : sent[k]] for k, q in last.items()}), finish
@@ -262,8 +261,12 @@ def _read(state: State, grads: Grads) -> dict[str, int]:
     return dict(zip(grads, chosen, strict=True))
 
 
-def _written(chosen: Mapping[str, int], grads: Grads) -> Grads:
-    """Return choices as tensors `[1, 1]`."""
-    device = next(iter(grads.values())).device
+def _choices(
+    state: State, grads: Grads, now: Mapping[str, int], new: Mapping[str, int] | None
+) -> Grads:
+    """Return the next step's choices as tensors `[1, 1]`; they are only written if they are new."""
+    if state.shared and new is None:
+        return state.shared
+    device, chosen = next(iter(grads.values())).device, new or now
     values = torch.tensor([chosen[name] for name in grads], device=device).view(-1, 1, 1)
     return dict(zip(grads, values.unbind(), strict=True))

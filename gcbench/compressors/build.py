@@ -234,17 +234,15 @@ CONFLICTS = (
     ),
     Conflict(
         {"adapt_every": _is_not(None), "bucket_scope": _is("gradient")},
-        "bits are chosen by tensor, and buckets through the gradient know none; type only one",
+        "bits are chosen by tensor, and these buckets span tensors; type only one of them",
     ),
     Conflict(
         {"adapt_every": _is_not(None), "code": _is_not("fixed")},
-        "a budget is of bits that do not depend on the values; type code=fixed, or "
-        "adapt_every=null",
+        "lengths that follow from values have no budget; type code=fixed or adapt_every=null",
     ),
     Conflict(
         {"adapt_every": _is_not(None), "exchange": _is("scatter_coded")},
-        "what a shard's owner keeps would be of other tensors when bits change; type "
-        "exchange=scatter or gather",
+        "an owner's residual would be of other tensors after a choice; type exchange=scatter",
     ),
     Conflict(
         {"workers_per_node": _is_not(None), "exchange": _is_not("hierarchical")},

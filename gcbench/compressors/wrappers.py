@@ -4,7 +4,7 @@ They have a fixed order, outermost first: checked gradients, norm clipping, dens
 tensors sent uncompressed (`gcbench.compressors.matrices`), stacks of matrices
 (`gcbench.compressors.matrices`), momentum coding (around the dense warm-up, whose gradients it
 follows), error feedback, sigma clipping, buckets that run through the whole gradient, a rotation
-(`gcbench.compressors.rotated`).
+(`gcbench.compressors.rotated`), bits or ranks chosen by tensor (`gcbench.compressors.adaptive`).
 """
 
 from __future__ import annotations
