@@ -31,7 +31,7 @@ def config() -> dict[str, Any]:
         *"+compressor.min_ratio=0 +compressor.method.scale=mean +compressor.rotate=none".split(),
         *"+compressor.method.rounding=nearest +compressor.method.accumulate=wire".split(),
         *"+compressor.method.combine=mean optimizer=frozen_adam estimator=local_steps".split(),
-        "+compressor.method.warmup_steps=0",
+        *"+compressor.method.warmup_steps=0 +compressor.adapt_every=null".split(),
     )
 
 

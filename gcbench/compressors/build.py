@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from gcbench.compressors.adaptive import adapt
 from gcbench.compressors.base import Compressor
 from gcbench.compressors.bucketed import Bucketed
 from gcbench.compressors.by_kind import ByKind
@@ -34,6 +35,7 @@ from gcbench.compressors.wrappers import (
 )
 from gcbench.identity import format_value
 from gcbench.settings.compressor import (
+    AdaptEvery,
     Beta,
     BucketScope,
     Code,
@@ -52,6 +54,7 @@ Feedback = ErrorFeedback | EF21 | LoCo
 def build(
     method: Compressor | Codec,
     *,
+    adapt_every: AdaptEvery | None = None,
     align: bool = False,
     bucket_scope: BucketScope = "tensor",
     code: Code = "fixed",
@@ -78,6 +81,7 @@ def build(
     """
     refuse_conflicts(
         {
+            "adapt_every": adapt_every,
             "align": align,
             "bucket_scope": bucket_scope,
             "code": code,
@@ -93,8 +97,11 @@ def build(
     )
     if isinstance(method, ByKind):
         _refuse_residuals_of_shards(method)
-    compressor = _send_codes(method, align, code, exchange, workers_per_node, rotate)
-    if error_feedback == "ef21" and isinstance(compressor, ScatterExchange):
+    sent_as = (align, code, exchange, workers_per_node, rotate)
+    compressor = _send_codes(method, *sent_as)
+    if adapt_every is not None:
+        compressor = adapt(method, adapt_every, lambda codec: _send_codes(codec, *sent_as))
+    elif error_feedback == "ef21" and isinstance(compressor, ScatterExchange):
         compressor = replace(compressor, residual="all")
     if rotate == "hadamard":
         compressor = Rotated(compressor)
@@ -229,6 +236,18 @@ CONFLICTS = (
         {"rotate": _is("hadamard"), "exchange": _is("scatter_coded")},
         "what a shard's owner keeps for the next step would be of another rotation; type "
         "exchange=scatter or gather",
+    ),
+    Conflict(
+        {"adapt_every": _is_not(None), "bucket_scope": _is("gradient")},
+        "bits are chosen by tensor, and these buckets span tensors; type only one of them",
+    ),
+    Conflict(
+        {"adapt_every": _is_not(None), "code": _is_not("fixed")},
+        "lengths that follow from values have no budget; type code=fixed or adapt_every=null",
+    ),
+    Conflict(
+        {"adapt_every": _is_not(None), "exchange": _is("scatter_coded")},
+        "an owner's residual would be of other tensors after a choice; type exchange=scatter",
     ),
     Conflict(
         {"workers_per_node": _is_not(None), "exchange": _is_not("hierarchical")},

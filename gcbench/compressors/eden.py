@@ -138,6 +138,16 @@ class Eden(Checked, Codec):
         """Return the bits of a code, without scales."""
         return self.bits
 
+    @property
+    def width(self) -> int:
+        return self.bits
+
+    def by_bits(self) -> dict[int, Eden]:
+        return {bits: replace(self, bits=bits) for bits in range(1, 9)}
+
+    def codes_for(self, n: int) -> int:
+        return padded((n,), self.bucket_size)[0]
+
     @cached_property
     def _rotated(self) -> NormalLevels:
         return NormalLevels(self.bits, self.scale, bucket_size=self.bucket_size)

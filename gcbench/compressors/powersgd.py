@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar, NamedTuple
@@ -101,6 +101,7 @@ class PowerSGD(Checked):
     residual: SubtractedUpdate = "own"
     iterations: Count = 1  # power iterations per step
     svd: bool = False  # whether to take the best approximation of the dense mean instead
+    ranks: Mapping[str, int] | None = None  # of each matrix, where they differ
     properties: ClassVar[Properties] = Properties(contractive=True, mean_linear=True)
 
     def __post_init__(self) -> None:
@@ -110,13 +111,20 @@ class PowerSGD(Checked):
                 f"iterations={self.iterations} has no effect with svd=true; type only one of them"
             )
 
+    def shapes(self, grads: Grads) -> Shapes:
+        """Return the shapes of matrices and of their factors."""
+        shapes = shapes_of(grads, self.rank)
+        if self.ranks is None:
+            return shapes
+        return tuple([s._replace(r=self.ranks[k]) for k, s in zip(grads, shapes, strict=True)])
+
     def values_sent(self, shape: Sequence[int]) -> float:
         n, m = sides_of(shape)
         return n * m if self.svd else self.iterations * min(self.rank, n, m) * (n + m)
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         ordered = by_shape(grads)
-        shapes = shapes_of(ordered, self.rank)
+        shapes = self.shapes(ordered)
         q = self._start(ordered, shapes, state, step)
         ms = stack(matrices_of(ordered, shapes), shapes)
         if self.svd:
@@ -130,7 +138,7 @@ class PowerSGD(Checked):
         self, grads: Grads, residual: Grads, alpha: float, state: State, comm: Comm, step: Step
     ) -> tuple[Aggregated, Grads]:
         ordered = by_shape(grads)
-        shapes = shapes_of(ordered, self.rank)
+        shapes = self.shapes(ordered)
         q = self._start(ordered, shapes, state, step)
         gs, es = (matrices_of(x, shapes) for x in (ordered, {k: residual[k] for k in ordered}))
         ms, p = add_times(gs, es, alpha, q, shapes)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
 from torch import Tensor
+from typing_extensions import Self
 
 from gcbench.codecs.buckets import Buckets, Rows
 from gcbench.codecs.levels import level_values, random_codes
@@ -135,12 +136,25 @@ class SignedGridQuantizer(GridQuantizer, ABC):
 
     @property
     def base(self) -> int:
-        return 1 << width_of(self.highest + 1)
+        return 1 << self.width
+
+    @property
+    def width(self) -> int:
+        """Return the bits of a code."""
+        return width_of(self.highest + 1)
+
+    def by_bits(self) -> dict[int, Self]:
+        """Return this codec with every number of bits, and of as many levels as these allow."""
+        others = {bits: replace(self, levels=(1 << bits - 1) - 1) for bits in range(2, 9)}
+        return others | {self.width: self}
+
+    def codes_for(self, n: int) -> int:
+        return n
 
     @property
     def analytic_bits_per_value(self) -> float:
         """Return the bits of a code, without scales."""
-        return width_of(self.highest + 1)
+        return self.width
 
 
 @dataclass(frozen=True)

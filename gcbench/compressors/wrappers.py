@@ -4,7 +4,8 @@ They have a fixed order, outermost first: checked gradients, norm clipping, dens
 tensors sent uncompressed (`gcbench.compressors.matrices`), stacks of matrices
 (`gcbench.compressors.matrices`), momentum coding (around the dense warm-up, whose gradients it
 follows) or with EF21 a momentum of each worker, error feedback, sigma clipping, buckets that run
-through the whole gradient, a rotation (`gcbench.compressors.rotated`).
+through the whole gradient, a rotation (`gcbench.compressors.rotated`), bits or ranks chosen by
+tensor (`gcbench.compressors.adaptive`).
 """
 
 from __future__ import annotations

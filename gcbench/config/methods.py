@@ -19,6 +19,7 @@ from gcbench.settings.fields import example, format_value, refusal
 BUILD = "gcbench.compressors.build"
 # Keys of methods that BUILD takes; its method takes all others.
 OF_BUILD = (
+    "adapt_every",
     *("align", "alpha", "beta", "bucket_scope", "clip_norm", "clip_sigma", "code", "dense_steps"),
     *("error_feedback", "exchange", "min_ratio", "min_size", "momentum_start", "reset_steps"),
     "rotate",

@@ -32,6 +32,7 @@ BucketScope = Literal["tensor", "gradient"]
 Code = Literal["fixed", "elias_dense", "elias_sparse", "ans"]
 Exchange = Literal["gather", "scatter", "scatter_coded", "ring", "sum", "hierarchical"]
 Rotation = Literal["none", "hadamard"]
+AdaptEvery = Annotated[int, Field(ge=10)]
 Accumulate = Literal["wire", "fp32"]
 Rounding = Literal["nearest", "stochastic"]
 Plain = Literal["fp32", "bf16"]
@@ -87,6 +88,10 @@ class MethodSettings(Settings):
     """hadamard: gradients are rotated before they are coded, and their mean back, so that large
     values spread over blocks of 4,096; not with align, scatter_coded [Suresh et al. (2017),
     section 3]"""
+    adapt_every: Annotated[AdaptEvery | None, example(50), Neutral(None)]
+    """steps (with local steps, exchanges) after which the bits, or the rank, of each tensor are
+    chosen anew, for the least error with as many bits as `bits` or `rank` would send; null: all
+    tensors have the same [L-GreCo, algorithm 1]"""
     accumulate: Annotated[Accumulate, Neutral("wire")]
     """where half-precision gradients are added: in the type on the wire, as all-reduces do, or in
     fp32 by the owners of shards, with one more rounding for the way back"""

@@ -56,6 +56,8 @@ NCCL_TYPES = {  # the types that PyTorch maps to an ncclDataType_t
 CANNOT_DO_WITHOUT = {
     "codecs/low_rank.py svd": "torch.linalg.svd reads back whether cuSOLVER converged",
     "compressors/atomo.py _most": "as many atoms travel as were drawn",
+    "compressors/adaptive.py _read": "each tensor is sent as was chosen for it",
+    "compressors/adaptive.py _choose": "choices are made on the host, in every k-th step",
     "comm/collectives.py _gather_ragged": "receivers need the lengths of what comes",
     "codecs/elias.py streams": "a message is as long as its longest row",
     "codecs/elias_codes.py encode_sparse": "as many codes are written as are not zero",

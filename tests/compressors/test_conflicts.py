@@ -11,6 +11,7 @@ from gcbench.compressors.build import CONFLICTS, Conflict, refuse_conflicts
 from gcbench.identity import format_value
 
 NEUTRAL: dict[str, Any] = {
+    "adapt_every": None,
     "align": False,
     "bucket_scope": "tensor",
     "code": "fixed",
@@ -24,6 +25,7 @@ NEUTRAL: dict[str, Any] = {
     "combine": "mean",
 }
 OTHERS: dict[str, list[Any]] = {
+    "adapt_every": [10],
     "align": [True],
     "bucket_scope": ["gradient"],
     "code": ["ans"],

@@ -300,7 +300,9 @@ def test_only_signs_and_orthonormal_matrices_have_no_scale(choice: str, variant:
     check_direction(compressor)
 
 
-NEED_THE_WHOLE = {"clipped norm", "aligned", "hierarchical", "hierarchical, with residuals"}
+NEED_THE_WHOLE = {"clipped norm", "aligned", "adaptive"} | {
+    *("hierarchical", "hierarchical, with residuals"),
+}
 
 
 @few_variants

@@ -47,6 +47,12 @@ def test_a_state_of_any_step_is_loaded(name: str) -> None:
         assert seen == {name: [""] * 4}
 
 
+def test_a_state_of_ranks_by_tensor_is_loaded_before_and_after_they_are_chosen() -> None:
+    """Factors keep their shapes, whatever ranks are chosen in the second step."""
+    for seen in pool(2).run(load_after_each_step, {"powersgd": {"rank": 2, "adapt_every": 10}}):
+        assert seen == {"powersgd": [""] * 4}
+
+
 def test_torch_compile_changes_no_names() -> None:
     for seen in pool(2).run(load_across_compile):
         assert seen == [("", True)] * 3

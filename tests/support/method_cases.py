@@ -91,6 +91,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "many scales": {"scales": [5, 0, 3], "k": 100},
     "one scale": {"scales": [8]},
     "map of positions": {"index": "auto", "fraction": 0.3},
+    "adaptive": {"adapt_every": 10, **SMALL},
     "rotated": {"rotate": "hadamard", **SMALL, **NO_RESIDUAL},
     "rotated, summed, with residuals": {
         "rotate": "hadamard",
@@ -123,6 +124,7 @@ ONLY = {
     "summed": {"qsgd", "ecqsgd", "orq", "terngrad"},
     "summed, with residuals": {"qsgd", "ecqsgd", "bingrad_pb"},
     "hierarchical": {"qsgd", "ecqsgd"},
+    "adaptive": {"eden", "powersgd", "qsgd"},
     "rotated": {"qsgd", "orq", "scaled_sign"},
     "rotated, summed, with residuals": {"ecqsgd"},
     "hierarchical, with residuals": {"qsgd", "ecqsgd"},

@@ -29,6 +29,8 @@ from gcbench.train.run import ExchangeResult, Progress, Run
 METHODS = {
     "qsgd": ["compressor=qsgd", "min_size=0", "error_feedback=true", "alpha=0.2", "beta=0.9"],
     "powersgd": ["compressor=powersgd", "rank=2"],
+    # Ranks are chosen in steps 1 and 11, before and after the checkpoint of step 10.
+    "adaptive": ["compressor=powersgd", "rank=2", "adapt_every=10"],
     "none": ["compressor=none"],
     "ef21": ["compressor=ef21", "min_size=0"],
     "ef21_muon": [
