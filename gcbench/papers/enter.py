@@ -40,9 +40,8 @@ class Entry(Arguments):
 
     usage = "gcbench track METHOD [key=value ...] [--config-dir DIR]"
     examples = """
-gcbench track mine --config-dir .                        compressor/mine.yaml, and mine.py, here
-gcbench track mine optimizer.lr=0.004 --config-dir .     at another rate
-gcbench track mine results=gcbench/outputs --config-dir .    with kept runs of the baselines
+gcbench track mine --config-dir my_conf      mine.py, my_conf/compressor/mine.yaml
+gcbench track powersgd optimizer.lr=0.004    a method of gcbench, at another rate
 """
     takes_other_keys = True
 
@@ -72,7 +71,7 @@ def track(typed: Sequence[str]) -> None:
     for command in _lacking(asked, own, identity, table.track.seeds):
         options = ["--config-dir", asked.config_dir] if asked.config_dir else []
         more = [f"outputs={asked.outputs}", "logger=none", *options]
-        subprocess.run([sys.executable, "-m", "gcbench", "-m", *command, *more], check=False)
+        _run([sys.executable, "-m", "gcbench", "-m", *command, *more])
     rows = _rows(asked)
     show_document(build(table, {PAPER: rows}, PAPER), "terminal")
     mine = next((row for row in rows if row.runs and row.runs[0].result.identity == identity), None)
@@ -115,6 +114,16 @@ def _lacking(
     for command, runs in [*wanted, ([*own], mine)]:
         if lacking := lacking_seeds(runs, seeds):
             yield [*command, f"seed={_listed(lacking)}"]
+
+
+def _run(command: Sequence[str]) -> None:
+    """Run a command to its end, also after Ctrl-C, on which it writes a checkpoint."""
+    with subprocess.Popen(command) as process:
+        try:
+            process.wait()
+        except KeyboardInterrupt:
+            process.wait()
+            raise
 
 
 def _listed(seeds: Sequence[int]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -133,8 +133,8 @@ def typed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, table: Table) -> list
     """Let runs be written without training; return what was typed for them."""
     sweeps: list[list[str]] = []
 
-    def run(command: Sequence[str], check: bool) -> None:
-        assert command[1:4] == ["-m", "gcbench", "-m"] and not check
+    def run(command: Sequence[str]) -> None:
+        assert command[1:4] == ["-m", "gcbench", "-m"]
         sweeps.append([*command[4:]])
         experiment = command[4].removeprefix("+experiment/").replace("=", "/")
         own = [one for one in command[5:] if one.startswith(("compressor=", "optimizer."))]
@@ -145,7 +145,7 @@ def typed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, table: Table) -> list
             made = result(experiment, *own, seed=seed, loss=1.9 + NOISE[seed - 1], mib=mib)
             write(tmp_path / "outputs" / f"{experiment}-{own[:1]}-s{seed}", made)
 
-    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr(enter, "_run", run)
     monkeypatch.setattr(report, "check_method", lambda subject: True)
     monkeypatch.setattr(enter, "read_table", lambda name: table)
     monkeypatch.chdir(tmp_path)
@@ -173,6 +173,15 @@ def test_the_command_runs_what_is_missing_and_judges(
     with pytest.raises(SystemExit):
         enter.track(["top_k", f"results={tmp_path / 'kept'}"])
     assert len(typed) == 1 and capsys.readouterr().out.endswith("top_k receives as much.\n")
+
+
+def test_after_ctrl_c_a_run_ends_by_itself(tmp_path: Path) -> None:
+    """A run takes longer to write its checkpoint than Python waits for it by itself."""
+    typed = "import os, signal, sys, time; os.kill(os.getppid(), signal.SIGINT); time.sleep(1)"
+    left = tmp_path / "checkpoint"
+    with pytest.raises(KeyboardInterrupt):
+        enter._run([sys.executable, "-c", f"{typed}; open(sys.argv[1], 'w')", str(left)])
+    assert left.exists()
 
 
 def test_what_breaks_a_rule_or_fails_a_check_is_not_trained(
