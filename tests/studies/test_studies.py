@@ -266,6 +266,12 @@ def test_rings_err_more_with_fewer_bits_and_with_more_workers(recorded: str) -> 
         assert 1 < min(six["of_first"]) < max(six["of_first"]) < min(four["of_first"])
 
 
+@pytest.mark.parametrize("workers", [1, 3, 14])
+def test_a_ring_has_the_workers_of_recorded_steps(recorded: str, workers: int) -> None:
+    with pytest.raises(ConfigError, match=f"workers={workers}: type multiples of 2, .* up to 12"):
+        rows(RingError(recorded=recorded, workers=(workers,)))
+
+
 def test_codes_are_zero_more_often_with_fewer_levels_and_the_longer_scale(recorded: str) -> None:
     """qsgd-09: a 2-norm is at least the maximum, so more values round to zero.
 

@@ -12,6 +12,7 @@ from gcbench.codecs.native import find_compiler
 from gcbench.comm.collectives import Comm
 from gcbench.compressors import Grads, flatten
 from gcbench.compressors.virtual import aggregate
+from gcbench.config import ConfigError
 from gcbench.papers.studies.gradients import OnRealGradients, vnmse
 from gcbench.papers.studies.study import Row, Study, compressor
 
@@ -85,11 +86,11 @@ class WireError(Study):
 class RingError(OnRealGradients):
     """Error of the mean of recorded gradients whose sum a ring codes again at every hop, by W.
 
-    Han et al. (DynamiQ), 2026, compare such errors. W workers are the recorded ones of W / 2
-    consecutive steps, as every step has two. `vnmse` is |update - g|^2 / |g|^2 with their mean g,
-    one for each of at most `groups` groups of workers in a recorded window, `of_first` relative to
-    the first method, and `bits` what a worker sends per value, in the mean over hops. Takes two
-    minutes, and three more if no gradients are recorded yet.
+    Han et al. (DynamiQ), 2026, compare such errors. W workers are the recorded ones of
+    consecutive steps, of which every step has two by default. `vnmse` is |update - g|^2 / |g|^2
+    with their mean g, one for each of at most `groups` groups of workers in a recorded window,
+    `of_first` relative to the first method, and `bits` what a worker sends per value, in the mean
+    over hops. Takes two minutes, and three more if no gradients are recorded yet.
     """
 
     methods: Sequence[str] = CODED
@@ -98,8 +99,14 @@ class RingError(OnRealGradients):
 
     def rows(self) -> Iterator[Row]:
         windows = self.windows()
+        each, most = len(windows[0][0].gradients), max(map(len, windows))
         for workers in self.workers:
-            steps = workers // 2
+            steps = workers // each
+            if workers % each or not 0 < steps <= most:
+                raise ConfigError(
+                    f"workers={workers}: type multiples of {each}, which a recorded step has, up "
+                    f"to {each * most}"
+                )
             gradients = [
                 [moment.tensors() for moment in window[first : first + steps]]
                 for window in windows
