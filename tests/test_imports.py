@@ -30,7 +30,7 @@ MAY_IMPORT = {
     "report": {"config", "records", "comm", "predict"},
     # What was done with the instrument: nothing else imports it.
     "papers": {
-        *"config launch bench compressors codecs comm records predict report".split(),
+        *"config launch bench check compressors codecs comm records predict report".split(),
     },
     "library": {"config", "launch", "train", "compressors", "codecs", "comm", "records", "report"},
     "integrations": {"config", "compressors", "library"},
