@@ -117,7 +117,6 @@ def _virtual_time(run: Run, progress: Progress) -> VirtualTime | None:
     return VirtualTime(
         seconds=float(seconds),
         exchange_seconds=float(passed.exchange),
-        samples=samples,
         goodput=samples / float(seconds),
         useful_share=passed.steps / possible if possible else 0.0,
     )

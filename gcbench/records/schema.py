@@ -105,10 +105,8 @@ class VirtualTime(Record):
 
     seconds: float
     exchange_seconds: float  # of them, by the cost model
-    samples: int  # whose steps reached the shared parameters
-    goodput: float  # these samples per second
-    # Steps that reached the parameters, of all that workers could take while they were present.
-    useful_share: float
+    goodput: float  # samples per second whose steps reached the shared parameters
+    useful_share: float  # these steps, of all that workers could take while they were present
 
 
 class Git(Record):
@@ -197,11 +195,8 @@ class Result(Environment):
     backend: str | None = None
     codec_backend: str | None = None
     compiled_from_step: int | None = None  # in an older gcbench, the first with compiled codecs
-    # How codecs summed floats: eager | native | compiled; "native, then eager" if this changed when
-    # the run was continued.
-    codec_sums: str | None = None
-    # With trainer.overlap=auto: in the trial, the seconds of a step with overlap over those of a
-    # step without. If it is below 1, the run continued with overlap.
+    codec_sums: str | None = None  # by eager | native | compiled code, or "native, then eager"
+    # With trainer.overlap=auto: a step's seconds with overlap over those without, in the trial.
     overlap_ratio: Number = None
     network: Network | None = None
     threads: int | None = None

@@ -236,7 +236,6 @@ def test_a_step_takes_the_slowest_worker_that_is_there_and_the_exchange(tmp_path
     # Means over those that took the step: with zeros for others, they would fall by a quarter.
     assert all(b["loss"] > 0.85 * a["loss"] for a, b in pairwise(train[:12]))
     found = result["virtual_time"]
-    assert found["samples"] == 16 * samples
     assert found["goodput"] == pytest.approx(16 * samples / now)
     possible = (10 + 10 + 8) * now + 4 * (now - 1.5)
     assert found["useful_share"] == pytest.approx(samples / possible)
