@@ -67,10 +67,12 @@ def test_high_is_good_for_accuracies_ratios_and_speed_alone() -> None:
         "cosine",
         "samples_per_second",
         "tokens_per_second",
+        "goodput",
+        "useful_share",
     }
     sizes = {"data_mib_per_epoch", "total_bits", "shannon_total_bits", "parameters"}
     sizes |= {"peak_mib", "state_mib", "compressed"}
-    times = {"share_of_communication"} | {
+    times = {"share_of_communication", "virtual_seconds"} | {
         name for name in MEASURES if name.endswith("milliseconds")
     }
     assert MEASURES.keys() - high - sizes - times == LOWER
