@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from nightly import each
 
-from gcbench.compressors.build import CONFLICTS, Conflict, refuse_conflicts
+from gcbench.compressors.conflicts import CONFLICTS, Conflict, refuse_conflicts
 from gcbench.identity import format_value
 
 NEUTRAL: dict[str, Any] = {
