@@ -170,9 +170,7 @@ SUBCOMMANDS = {
     "predict": Subcommand(
         "predict.command", "predict_steps", "times of steps on clusters, and where compression pays"
     ),
-    "bench": Subcommand(
-        "cli", "bench", "times of methods against a copy of the same bytes, and between processes"
-    ),
+    "bench": Subcommand("cli", "bench", "times of methods beside copies of the same bytes"),
     "study": Subcommand(
         "papers.studies.study", "study", "what the papers need besides training runs; list"
     ),

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from abc import ABC
 from collections.abc import Iterator
 from dataclasses import MISSING, dataclass, fields
 from inspect import isabstract
@@ -65,8 +66,12 @@ def subclasses(kind: type[Any]) -> Iterator[type[Any]]:
         yield from subclasses(subclass)
 
 
+def is_base(kind: type[Any]) -> bool:
+    return isabstract(kind) or ABC in kind.__bases__
+
+
 MADE = sorted(
-    {c for c in subclasses(Checked) if c.__module__.startswith("gcbench.") and not isabstract(c)},
+    {c for c in subclasses(Checked) if c.__module__.startswith("gcbench.") and not is_base(c)},
     key=lambda c: c.__name__,
 )
 

@@ -88,10 +88,6 @@ class MethodSettings(Settings):
     """hadamard: gradients are rotated before they are coded, and their mean back, so that large
     values spread over blocks of 4,096; not with align, scatter_coded [Suresh et al. (2017),
     section 3]"""
-    adapt_every: Annotated[AdaptEvery | None, example(50), Neutral(None)]
-    """steps (with local steps, exchanges) after which the bits, or the rank, of each tensor are
-    chosen anew, for the least error with as many bits as `bits` or `rank` would send; null: all
-    tensors have the same [L-GreCo, algorithm 1]"""
     accumulate: Annotated[Accumulate, Neutral("wire")]
     """where half-precision gradients are added: in the type on the wire, as all-reduces do, or in
     fp32 by the owners of shards, with one more rounding for the way back"""
@@ -157,6 +153,10 @@ class MethodSettings(Settings):
     """unbiased_lowrank: the sketch as printed, or half a power iteration a step as published
     [PowerSGD, section 4.1]; atomo: drawn again until `rank` values are kept, or drawn once
     [PowerSGD, table 6; ATOMO]"""
+    adapt_every: Annotated[AdaptEvery | None, example(50), Neutral(None)]
+    """steps (with local steps, exchanges) after which the bits, or the rank, of each tensor are
+    chosen anew, for the least error with as many bits as `bits` or `rank` would send; null: all
+    tensors have the same [L-GreCo, algorithm 1]"""
     min_size: Annotated[Natural, example(10000)]
     """tensors of fewer values are sent uncompressed; 0: none are [QSGD, section 5]"""
     min_ratio: Annotated[NonNegative, example(1), Neutral(0.0)]

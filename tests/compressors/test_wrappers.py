@@ -17,6 +17,7 @@ from torch import Tensor
 import gcbench.compressors
 from gcbench.comm.collectives import Comm
 from gcbench.compressors import Aggregated, Compressor, Grads, State, build, flatten
+from gcbench.compressors.adaptive import AdaptiveRank
 from gcbench.compressors.bingrad import BinGradB
 from gcbench.compressors.by_kind import ByKind
 from gcbench.compressors.dense import Cast, Dense
@@ -394,8 +395,9 @@ def test_what_is_coded_without_loss_has_no_error_in_any_wrapper() -> None:
         exact = build(PowerSGD(rank=5), **knobs)  # of all ranks that the four matrices can have
         assert StacksOfMatrices in layers(exact)
         assert error_of(aggregate(exact, stacks), stacks) < 1e-5
-    # test_rotated.py has rotations, which are around codecs only.
-    assert {CheckedGradients, StacksOfMatrices, Rotated, *EVERY_WRAPPER} == wrapper_classes()
+    # test_rotated.py has rotations, which are around codecs only, and test_adaptive.py ranks.
+    others = {CheckedGradients, StacksOfMatrices, Rotated, AdaptiveRank}
+    assert others | EVERY_WRAPPER.keys() == wrapper_classes()
 
 
 def test_an_exchange_between_nodes_and_methods_by_kind_have_no_error_of_their_own() -> None:

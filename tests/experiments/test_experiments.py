@@ -18,6 +18,7 @@ from gcbench.papers.claims import read_claims
 from gcbench.papers.configs import compose, compose_row, read_key
 from gcbench.papers.rates import RATE
 from gcbench.papers.tables import TableRow, read_table, table_names
+from gcbench.papers.track_verdicts import ENTRY
 from gcbench.settings.run import RunSettings
 
 CONF = conf_directory()
@@ -188,7 +189,7 @@ def test_clipped_rows_of_orq_warm_up_from_a_tenth_of_the_rate(name: str) -> None
 
 def test_every_experiment_stands_in_a_table() -> None:
     shown = {experiment for table in TABLES.values() for experiment in table.experiments}
-    assert set(NAMES) == shown
+    assert set(NAMES) == shown | {f"modern/track/{ENTRY}"}
 
 
 @each("group", ["setting", "table"])

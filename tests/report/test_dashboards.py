@@ -41,7 +41,7 @@ def specifications(*arguments: str) -> list[Any]:
 
 def test_all_runs_and_every_paper_have_a_workspace_and_a_report_with_the_same_panels() -> None:
     made = specifications()
-    assert len(made) == 2 * (1 + 5)
+    assert len(made) == 2 * (1 + 6)
     for nth, (workspace, report) in enumerate(zip(made[::2], made[1::2], strict=True)):
         assert panels(workspace["spec"]) == panels(report["spec"]) != []
         of_paper = json.dumps([workspace, report]).count('{"section": "config", "name": "paper"}')

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -175,7 +176,15 @@ def test_the_command_runs_what_is_missing_and_judges(
     assert len(typed) == 1 and capsys.readouterr().out.endswith("top_k receives as much.\n")
 
 
-def test_after_ctrl_c_a_run_ends_by_itself(tmp_path: Path) -> None:
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """Let Ctrl-C raise KeyboardInterrupt, which a shell in the background has switched off."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_after_ctrl_c_a_run_ends_by_itself(tmp_path: Path, ctrl_c: None) -> None:
     """A run takes longer to write its checkpoint than Python waits for it by itself."""
     typed = "import os, signal, sys, time; os.kill(os.getppid(), signal.SIGINT); time.sleep(1)"
     left = tmp_path / "checkpoint"

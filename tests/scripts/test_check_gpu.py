@@ -51,6 +51,7 @@ WAITING = [  # methods and variants that together wait at every place of CANNOT_
     ("qsgd", "sparse elias"),
     ("qsgd", "ans, with residuals"),
     ("acpsgd", "all tensors"),
+    ("eden", "adaptive"),
 ]
 QUICK = [("qsgd", "summed"), ("powersgd", "all tensors"), ("top_k", "map of positions"), *WAITING]
 

@@ -32,6 +32,10 @@ class There(Tensor):
         there.here = here
         return there
 
+    def tolist(self) -> Any:
+        """Return the values, which torch refuses for subclasses."""
+        return self.here.tolist()
+
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return _run(func, args, dict(kwargs or {}))

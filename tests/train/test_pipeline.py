@@ -29,7 +29,7 @@ OVERRIDES = ("model.widths=[24,24]", "trainer.gpus=2", "trainer.error_every=null
 # A bucket of 0.001 MiB has 262 values, so that there are at least three buckets.
 BUCKETS = ("trainer.overlap=true", "trainer.bucket_mib=0.001")
 VIRTUAL, REAL = "trainer.launcher=virtual", "trainer.launcher=local"
-GLOBAL = ["global_randk", "global_randk_multiscale", "maxnorm", "maxnorm_multiscale"]
+GLOBAL = ["ef21_muon", "global_randk", "global_randk_multiscale", "maxnorm", "maxnorm_multiscale"]
 BY_TENSOR = sorted(set(CHOICES) - set(GLOBAL))
 
 
