@@ -12,7 +12,7 @@ version = release = importlib.metadata.version("gcbench")
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
 root_doc = "scripts/pages/index"
 include_patterns = [
-    *("*.md", "conf/*.md", "gcbench/**.md", "outputs/**.md", "scripts/**.md"),
+    *("*.md", "conf/**.md", "gcbench/**.md", "outputs/**.md", "scripts/**.md"),
     "scripts/examples/*.ipynb",
 ]
 html_theme = "furo"
