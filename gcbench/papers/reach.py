@@ -118,6 +118,7 @@ def race_of(table: Table, rows: Sequence[Row]) -> Race | None:
 
 
 def _wide(config: Config, device: Device) -> Method | None:
+    """Return a run's method for a model of 32 times the width; None if the model has none."""
     if width := config["model"].get("width"):
         wide = {**config, "model": {**config["model"], "width": 32 * width}}
         return method_of(wide, "", device, {})

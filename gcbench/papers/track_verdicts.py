@@ -47,7 +47,7 @@ def entries_of(table: Table, runs: Sequence[RecordedRun], budget: str) -> list[R
 
 
 class Verdict(NamedTuple):
-    """What the rules say of a row."""
+    """The verdict of a track's rules on a row of its table."""
 
     stands: bool
     text: str

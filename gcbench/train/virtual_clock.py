@@ -57,7 +57,7 @@ class VirtualClock:
 
     The update is that of the mean over K, whatever their steps, as torchft divides by the
     participants of a quorum. Steps in proportion to speed are the dynamic local updates of Liu et
-    al., "Asynchronous Local-SGD Training for Language Modeling", arXiv:2401.09135, section 5, here
+    al., "Asynchronous Local-SGD Training for Language Modeling", arXiv:2401.09135, here
     with a synchronous exchange. A difference of parameters already grows with the steps in it, so
     that a mean without weights counts each step once. All others, once they are back, go on from
     the shared parameters with the optimizer state that they had in their last exchange: what they
