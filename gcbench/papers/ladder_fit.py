@@ -3,14 +3,15 @@
 A method's loss is L(N) + penalty, where L(N) = L0 (N / N0)^-a, and the penalty is linear in log N
 and log K (K: workers), with either sign. Penalties are differences between runs of the same seed.
 Intervals are for 90 %: the seeds of each size are drawn anew, for all its runs together, with
-deviations scaled to be right for so few, and times Student's t.
+deviations scaled to be right for so few, and times Student's t. A size with one seed is drawn
+with the deviation that runs of the other sizes have.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean
+from statistics import fmean, variance
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -114,16 +115,16 @@ def fit(
     known = [len({p[0] for p in places}) > 1, len({p[1] for p in places}) > 1]
     used = [i for i in range(2) if known[i]]
     x = np.array([[1.0, *(_logs(p, origin)[i] for i in used)] for p in places])
-    y = np.array([draws.means(p[0], [*paired[p].values()]) for p in places])  # [places, 1 + draws]
+    y = np.array([*draws.means(paired, dense=-1).values()])  # [places, 1 + draws]
     coefficients = np.linalg.pinv(x) @ y
     made = [_estimate(one, wide) for one in coefficients]
     slopes = [made[1 + used.index(i)] if known[i] else None for i in range(2)]
     predicted = None
     if all(known):
         beyond = np.array([1.0, *_logs(held, origin)]) @ coefficients
-        law, law_rest = _law(
-            {n: draws.means(n, [dense[n][s] for s in seeds[n]]) for n in seeds}, held[0]
-        )
+        alone = {(n, 1): {s: dense[n][s] for s in seeds[n]} for n in seeds}
+        beside = draws.means(alone, dense=1)
+        law, law_rest = _law({n: losses for (n, _), losses in beside.items()}, held[0])
         rest = _rest(x, y[:, 0]) + law_rest
         predicted = _estimate(beyond + law, wide, rest)
     return Fit(paired, origin, made[0], slopes[0], slopes[1], predicted)
@@ -133,18 +134,30 @@ class _Draws:
     """Draws of the seeds of each size, the same for all that is computed from its runs."""
 
     def __init__(self, seeds: Mapping[int, Sequence[int]]) -> None:
-        source = np.random.default_rng(0)
+        self.source = np.random.default_rng(0)
         self.shares = {
-            n: source.multinomial(len(some), [1 / len(some)] * len(some), DRAWS) / len(some)
+            n: self.source.multinomial(len(some), [1 / len(some)] * len(some), DRAWS) / len(some)
             for n, some in seeds.items()
         }
+        self.alone = {n: self.source.standard_normal(DRAWS) for n in seeds if len(seeds[n]) == 1}
 
-    def means(self, n: int, values: Sequence[float]) -> np.ndarray:
-        """Return the mean of values by seed, and then that of every draw, [1 + DRAWS]."""
-        mean, count = fmean(values), len(values)
-        scale = (count / max(1, count - 1)) ** 0.5
-        drawn = mean + scale * (self.shares[n] @ np.array(values) - mean)
-        return np.concatenate([[mean], drawn])
+    def means(self, values: Mapping[Place, BySeed], dense: int) -> dict[Place, np.ndarray]:
+        """Return each place's mean over seeds, and then that of every draw, [1 + DRAWS].
+
+        `dense`: the sign with which the loss of a dense run counts in a value.
+        """
+        variances = [variance(some.values()) for some in values.values() if len(some) > 1]
+        spread = fmean(variances or [0.0]) ** 0.5
+        drawn = {}
+        for (n, k), by_seed in values.items():
+            some, count = np.array([*by_seed.values()]), len(by_seed)
+            if count > 1:
+                apart = (count / (count - 1)) ** 0.5 * (self.shares[n] @ some - some.mean())
+            else:  # half of the variance is taken to be that of the dense run, common to a size
+                own = self.source.standard_normal(DRAWS)
+                apart = spread * (dense * self.alone[n] + own) / 2**0.5
+            drawn[n, k] = some.mean() + np.concatenate([[0.0], apart])
+        return drawn
 
 
 def _estimate(drawn: np.ndarray, wide: float | None, rest: float = 0.0) -> Estimate:
