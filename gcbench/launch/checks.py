@@ -18,7 +18,7 @@ from gcbench.compressors.dion import Dion
 from gcbench.compressors.dion2 import Dion2
 from gcbench.compressors.matrices import shapes_of_parameters
 from gcbench.compressors.onebit_adam import MomentumCoding
-from gcbench.compressors.virtual import dense_steps_of, parts_of
+from gcbench.compressors.virtual import parts_of
 from gcbench.config import PAPER, ConfigError
 from gcbench.data import Data
 from gcbench.launch.instantiate import (
@@ -29,7 +29,7 @@ from gcbench.launch.instantiate import (
     user_code_error,
 )
 from gcbench.launch.memory import check_memory
-from gcbench.launch.optimization import try_step
+from gcbench.launch.optimization import check_momentum, try_step
 from gcbench.launch.plan import Plan
 from gcbench.private import use_own_compiler_cache
 from gcbench.records.summary import advice_on_share, share_in_words
@@ -86,7 +86,7 @@ def check(config: RunConfig, plan: Plan, data: Data, directory: Path) -> None:
     _check_directions(config, compressor, estimator)
     codes_momentum = any(isinstance(part, MomentumCoding) for part in parts_of(compressor))
     try_step(config.optimizer, config.schedule, model, fixed_momentum=codes_momentum)
-    _check_momentum(config, compressor)
+    check_momentum(config.optimizer, compressor, config.choices["compressor"])
     refuse_pipeline(
         trainer,
         compressor,
@@ -249,14 +249,6 @@ def _check_samples(trainer: TrainerSettings, data: Data) -> None:
             f"trainer.eval_batch_size={trainer.eval_batch_size}: the test part is too short for "
             "one batch; type a smaller number, or trainer.eval_every=null in its place"
         )
-
-
-def _check_momentum(config: RunConfig, compressor: Compressor) -> None:
-    """Refuse an optimizer that would not use a coded momentum as the method assumes."""
-    coding = [part for part in parts_of(compressor) if isinstance(part, MomentumCoding)]
-    for options in options_by_group(config.optimizer):
-        for part in coding:
-            part.refuse_optimizer(options, dense_steps_of(compressor))
 
 
 def _check_directions(config: RunConfig, compressor: Compressor, estimator: Estimator) -> None:

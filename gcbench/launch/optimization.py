@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -11,12 +12,23 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from gcbench.compressors import Compressor
+from gcbench.compressors.onebit_adam import MomentumCoding
+from gcbench.compressors.virtual import dense_steps_of, parts_of
 from gcbench.config import Config, ConfigError
 from gcbench.identity import format_value
 from gcbench.launch.instantiate import fill_open, make, user_code_error
 from gcbench.settings.optimizer import ScheduleSettings
-from gcbench.train.groups import CLASS, SeveralClasses, has_class, parameter_groups
+from gcbench.train.groups import (
+    CLASS,
+    SeveralClasses,
+    has_class,
+    options_by_group,
+    parameter_groups,
+)
 from gcbench.train.schedules import FactorSchedule, Schedule, TorchSchedule
+
+log = logging.getLogger("gcbench")
 
 # The classes of conf/optimizer, by kind.
 OPTIMIZERS: dict[str, Config] = {
@@ -76,6 +88,26 @@ def try_step(
                 raise
             what = f"{key}._target_={node['_target_']} in a step"
             raise ConfigError(user_code_error(what, error)) from error
+
+
+def check_momentum(optimizer: Config, compressor: Compressor, name: str) -> None:
+    """Refuse an optimizer that does not use a coded momentum as the method assumes.
+
+    Warns of two momenta, the optimizer's and that of the compressor `name`.
+    """
+    options = options_by_group(optimizer)
+    for part in parts_of(compressor):
+        if isinstance(part, MomentumCoding):
+            for some in options:
+                part.refuse_optimizer(some, dense_steps_of(compressor))
+        elif getattr(part, "momentum", 0) and any(some.get("momentum") for some in options):
+            nesterov = any(some.get("nesterov") for some in options)
+            log.warning(
+                "compressor=%s has a momentum of its own, and the optimizer a second one; type "
+                "optimizer.momentum=0%s",
+                name,
+                " optimizer.nesterov=false" if nesterov else "",
+            )
 
 
 def _refuse_lost_rates(

@@ -211,3 +211,21 @@ def test_a_run_that_ends_in_its_warmup_says_so(
     run(tmp_path, *steps, f"schedule.warmup_epochs={warmup}")
     said = [r.message for r in caplog.records if "before the learning rate reaches" in r.message]
     assert len(said) == warned
+
+
+@pytest.mark.parametrize(
+    ("typed", "says"),
+    [
+        ("compressor=dgc min_size=0", "type optimizer.momentum=0"),
+        ("compressor=dgc min_size=0 optimizer.nesterov=true",
+         "type optimizer.momentum=0 optimizer.nesterov=false"),
+        ("compressor=dgc min_size=0 optimizer.momentum=0", None),
+        ("compressor=qsgd", None),
+    ],
+)  # fmt: skip
+def test_two_momenta_are_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, typed: str, says: str | None
+) -> None:
+    run(tmp_path, "trainer.launcher=virtual", "budget=smoke", *typed.split())
+    said = [r.message for r in caplog.records if "a momentum of its own" in r.message]
+    assert [message.partition("; ")[2] for message in said] == ([says] if says else [])
