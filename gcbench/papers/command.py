@@ -45,8 +45,13 @@ class OfPapers(Source):
     beside: tuple[str, ...] = Field((), description=WITH, alias="with")
 
     def check(self) -> None:
-        """Raise ConfigError for an override without a value."""
+        """Raise ConfigError for an override without a value.
+
+        What is kept already is read, too, so that no page loses the runs that it was made of.
+        """
         super().check()
+        if self.keep and Path(self.keep).exists():
+            self.results = tuple(dict.fromkeys((*self.results, self.keep)))
         for override in self.beside:
             if not all(override.partition("=")):
                 raise ConfigError(

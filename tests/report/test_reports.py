@@ -605,6 +605,15 @@ def test_a_kept_report_can_be_made_again_from_what_was_kept(said, here: Path) ->
     assert Path("again/tables/small/one.md").read_text() == first
 
 
+def test_a_kept_page_gains_runs_from_elsewhere_and_loses_none(said, here: Path) -> None:
+    write(OUT / "run", result_of(SGD, accuracy=94.0))
+    said("table=small/one", "keep=kept")
+    write(Path("more/run"), result_of(RANK, accuracy=93.0))
+    said("table=small/one", "keep=kept", "results=more")
+    page = Path("kept/tables/small/one.md").read_text()
+    assert "94.0 (n=1)" in page and "93.0 (n=1)" in page
+
+
 def test_of_several_tables_those_that_ran_are_kept(said, here: Path) -> None:
     tables = here.parent / "table" / "small"
     for name, row in (("ran", SGD), ("waits", RANK)):
