@@ -59,23 +59,16 @@ def _digits_in(bits: int, base: int) -> int:
 _WORDS = {base: _shortest_word(base) for base in range(2, 257)}
 
 
-def digit_bytes(n: int, base: int) -> int:
-    """Return the size in bytes of `n` packed digits.
-
-    Words shorter than a byte come in groups of eight, as `pack` makes them.
-    """
-    digits, bits = word_of(base)
-    words = -(-n // digits)
-    return sum(packed_bytes(words, width) for width in _byte_widths(bits))
-
-
 def _byte_widths(bits: int) -> list[int]:
     """Return the widths of the bytes, lowest first, that a word of `bits` bits is split into."""
     return [min(8, bits - start) for start in range(0, bits, 8)]
 
 
 def pack_digits(codes: Tensor, base: int) -> Tensor:
-    """Return uint8 codes `[w, n]` below `base` packed into uint8 `[w, digit_bytes(n, base)]`."""
+    """Return uint8 codes `[w, n]` below `base` packed into uint8 `[w, bytes]`.
+
+    Words shorter than a byte come in groups of eight, as `pack` makes them.
+    """
     digits, bits = word_of(base)
     if digits == 1:
         return pack(codes, bits)
