@@ -268,6 +268,9 @@ def draw_penalties(fits: Fits) -> Figure:
         family = fits.families[title]
         nth = sum(fits.families[other] == family for other in looks)
         looks[title] = style_of_method(family, nth)
+    for ax in axes[1:]:
+        ax.sharex(axes[0])
+        ax.sharey(axes[0])
     for ax, k in zip(axes, workers, strict=True):
         for title, one in fits.fits.items():
             some = {n: [*by.values()] for (n, m), by in sorted(one.penalties.items()) if m == k}
