@@ -122,9 +122,9 @@ def fit(
     predicted = None
     if all(known):
         beyond = np.array([1.0, *_logs(held, origin)]) @ coefficients
-        alone = {(n, 1): {s: dense[n][s] for s in seeds[n]} for n in seeds}
-        beside = draws.means(alone, dense=1)
-        law, law_rest = _law({n: losses for (n, _), losses in beside.items()}, held[0])
+        whole = {(n, 1): {s: dense[n][s] for s in seeds[n]} for n in seeds}
+        drawn = draws.means(whole, dense=1)
+        law, law_rest = _law({n: losses for (n, _), losses in drawn.items()}, held[0])
         rest = _rest(x, y[:, 0]) + law_rest
         predicted = _estimate(beyond + law, wide, rest)
     return Fit(paired, origin, made[0], slopes[0], slopes[1], predicted)
