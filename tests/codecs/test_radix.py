@@ -49,7 +49,10 @@ def test_round_trip(base: int, n: int, rows: int, seed: int) -> None:
     codes = codes_of(rows, n, base, seed)
     before = codes.clone()
     packed = pack_digits(codes, base)
-    assert packed.dtype == torch.uint8 and len(packed) == rows
+    digits, bits = word_of(base)
+    words = -(-n // digits)
+    size = words * (bits // 8) + -(-words // 8) * (bits % 8)  # whole bytes, and groups of eight
+    assert packed.dtype == torch.uint8 and packed.shape == (rows, size)
     assert torch.equal(unpack_digits(packed, n, base), codes)
     assert torch.equal(codes, before)
 

@@ -73,8 +73,10 @@ def test_without_noise_slopes_and_what_is_held_out_are_exact() -> None:
     assert alone.per_decade and alone.per_decade.half is None
 
 
-@pytest.mark.parametrize("large", [SEEDS, (1,)], ids=["all", "one seed of the largest"])
-def test_intervals_have_the_truth_nine_times_in_ten(large: Sequence[int]) -> None:
+@pytest.mark.parametrize(
+    ("large", "most"), [(SEEDS, 0.96), ((1,), 0.98)], ids=["all", "one seed of the largest"]
+)
+def test_intervals_have_the_truth_nine_times_in_ten(large: Sequence[int], most: float) -> None:
     trials, hits = 120, np.zeros(4)
     for trial in range(trials):
         made, measured = fit_to(0.01, trial, large=large)
@@ -88,7 +90,7 @@ def test_intervals_have_the_truth_nine_times_in_ten(large: Sequence[int]) -> Non
         for i, (one, truth) in enumerate(truths.items()):
             assert one.half is not None
             hits[i] += abs(one.value - truth) <= one.half
-    assert all(0.82 < share < 0.98 for share in hits / trials), hits / trials
+    assert all(0.82 < share < most for share in hits / trials), hits / trials
 
 
 @pytest.fixture
