@@ -66,9 +66,10 @@ def _run(text: str, folder: str, port: str, *arguments: str) -> Found:
     Path(folder).mkdir(exist_ok=True)
     os.environ["MASTER_PORT"] = port
     os.chdir(folder)
-    Path("script.py").write_text(text, encoding="utf-8")
-    sys.argv = ["script.py", *arguments]
-    found = runpy.run_path("script.py", run_name="__main__")
+    script = f"script_{os.environ['RANK']}.py"  # another rank may be writing its own just now
+    Path(script).write_text(text, encoding="utf-8")
+    sys.argv = [script, *arguments]
+    found = runpy.run_path(script, run_name="__main__")
     os.chdir("..")
     return found
 

@@ -7,6 +7,7 @@ optimizer) would take seconds of one core, for a command and again for each of i
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import multiprocessing
 import os
 import runpy
@@ -100,6 +101,13 @@ class Copy:
     def stderr(self) -> str:
         return self._err.read_text()
 
+    def stacks(self) -> str:
+        """Return what it printed to stderr, with where its threads are if it still runs."""
+        if self.returncode is None:
+            os.kill(self.pid, signal.SIGUSR1)
+            self._process.join(1)  # a moment to print them
+        return self.stderr
+
     def kill(self) -> None:
         self._process.kill()
         self._process.join()
@@ -111,7 +119,7 @@ class Copy:
 
     def wait(self, timeout: float) -> subprocess.CompletedProcess[str]:
         self._process.join(timeout)
-        assert self.returncode is not None, f"it still runs after {timeout} s: {self.stderr}"
+        assert self.returncode is not None, f"it still runs after {timeout} s: {self.stacks()}"
         return subprocess.CompletedProcess(self._args, self.returncode, self.stdout, self.stderr)
 
 
@@ -167,7 +175,11 @@ def under_torchrun(
             of_rank = {**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}
             copy = Copy(target, *args, folder=folder, environment=of_rank)
             copies.append(stack.enter_context(copy))
-        return [copy.wait(timeout) for copy in copies]
+        try:
+            return [copy.wait(timeout) for copy in copies]
+        except AssertionError as late:
+            stacks = (f"rank {rank}: {copy.stacks()}" for rank, copy in enumerate(copies))
+            raise AssertionError("\n".join((str(late), *stacks))) from None
 
 
 def gcbench(*arguments: str) -> None:
@@ -216,5 +228,6 @@ def _begin(
     os.environ.clear()
     os.environ.update(environment)
     tempfile.tempdir = None  # it was set from the server's TMPDIR
+    faulthandler.register(signal.SIGUSR1)
     local._PROCESSES = multiprocessing.get_context("fork")
     target(*args)
