@@ -151,7 +151,7 @@ def test_workers_that_do_not_stop_are_killed(tmp_path: Path) -> None:
 def test_a_second_ctrl_c_kills_workers_that_do_not_stop(tmp_path: Path) -> None:
     with start_parent("stop-deaf for long", tmp_path) as parent:
         await_workers(tmp_path)
-        os.killpg(parent.pid, signal.SIGINT)
+        os.kill(parent.pid, signal.SIGINT)  # which has seen it when it has asked the workers
         checkpoint = tmp_path / "checkpoint-0"
         while not checkpoint.exists():
             time.sleep(0.01)
