@@ -23,7 +23,7 @@ KINDS = {
     "root": "root",
     "submitit": "the packages of gcbench[slurm]",
     "integrations": "the packages of gcbench[integrations]",
-    "datasets": "the package datasets of Hugging Face",
+    "datasets": "the package datasets of Hugging Face, of gcbench[test]",
     "joblib": "Hydra's launcher for joblib, of gcbench[test]",
     "chromium": "Debian's chromium",
 }
