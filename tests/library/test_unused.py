@@ -32,5 +32,6 @@ def test_what_ddp_drops_goes_back_into_the_residual() -> None:
 def test_the_state_of_a_parameter_waits_until_it_is_used(name: str) -> None:
     knobs = {"min_size": 0} if "min_size" in method_keys()[name] else {}
     knobs |= {"momentum": 0.9, "dense_steps": 1} if "adam" in name else {}
+    knobs |= {"exchange": "scatter"} if name == "ef21_muon" else {}  # its own is refused
     for seen in pool(2).run(leave_out, {name: knobs}, WAYS[1]):
         assert not seen[name].wrong
