@@ -29,6 +29,7 @@ UNUSUAL = {
     "dion": Case(0.25, 0.12, "every step is about lr long in every direction, with a momentum"),
     "dion2": Case(0.1, 0.25, "as dion, and a momentum decays only where half of it is sent"),
     "onebit_adam": Case(0.25, 0.1, "d = (m' - beta m) / (1 - beta) has ten times a code's error"),
+    "ef21_muon": Case(0.1, 0.15, "sends 15 % of what changed, both ways, of a long momentum"),
     "dgc": Case(0.001, 0.05, "sends one value of each tensor in a step, and has a momentum", 1000),
     "top_k": Case(0.1, 0.15, "sends one value in 64: the residual's rest is many steps old"),
 }

@@ -186,6 +186,10 @@ class CountingTransport:
         self.bits += 8 * by_process.nbytes // self.processes * (self.processes - 1)
         return self.inner.all_to_all(by_process)
 
+    def pass_on(self, message: Tensor) -> Tensor:
+        self.bits += 8 * message.nbytes
+        return self.inner.pass_on(message)
+
     def exchange_rows(self, rows: list[Tensor], row_bytes: list[int]) -> list[Tensor]:
         self.bits += 8 * sum(row.nbytes for row in rows)
         return self.inner.exchange_rows(rows, row_bytes)
