@@ -275,8 +275,9 @@ def _name_carried(
         if method.properties.divisible
         else "fully_shard cuts gradients into shards, and this needs them whole"
     )
+    given = name_of(compressor, knobs) if isinstance(compressor, str) else compressor
     return (
-        f"compressor={name_of(compressor, knobs)}: {why}; type "
+        f"compressor={given}: {why}; type "
         "compress(DistributedDataParallel(model), ...), replicas=... to shard inside of nodes and "
         "compress between them, or one of these methods with their default settings: "
         f"{', '.join(_carried_choices())}"

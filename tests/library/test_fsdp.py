@@ -165,7 +165,7 @@ REFUSALS = {
     "ragged": "compressor=qsgd code=elias_dense: a reduce-scatter takes codes of one length",
     "clipped": "clip_norm=0.5: a process has a shard of the gradient, and not its norm; type ",
     "hierarchical": "exchange=hierarchical: FSDP2 has averaged the gradients of a node ",
-    "ready": "compressor=CheckedGradients: a reduce-scatter takes codes of one length",
+    "ready": "compressor=CheckedGradients(inner=SumExchange(codec=QSGD(",
     "HSDP": "the parameters are on a mesh of shape (2, 2), and a compressor takes one",
     "tensor parallel": "tensor parallelism has cut the parameters, too; type compress with ",
     "replicated": "every process has the whole parameters, of which FSDP2 exchanges no shards; ",

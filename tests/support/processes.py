@@ -177,9 +177,10 @@ def under_torchrun(
             copies.append(stack.enter_context(copy))
         try:
             return [copy.wait(timeout) for copy in copies]
-        except AssertionError as late:
-            stacks = (f"rank {rank}: {copy.stacks()}" for rank, copy in enumerate(copies))
-            raise AssertionError("\n".join((str(late), *stacks))) from None
+        except AssertionError:
+            ranks = (f"rank {rank}: {copy.stacks()}" for rank, copy in enumerate(copies))
+            late = f"a rank still runs after {timeout} s"
+            raise AssertionError("\n".join((late, *ranks))) from None
 
 
 def gcbench(*arguments: str) -> None:
