@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.machinery
 import importlib.util
 import json
 import os
 import subprocess
 import sys
+import time
 from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
@@ -91,6 +93,38 @@ def test_lines_are_kept_at_once_and_what_failed_or_was_cut_off_is_tried_again(
     ]
     typed("--dry-run", "--out", "second", "--resume", "first", "--minutes", "1")
     assert names_in(tmp_path / "second") == names  # nothing is left
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_time_is_over_also_where_python_swallows_the_first_alarm(
+    script: ModuleType, typed: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A callback of the garbage collector runs when it comes, as hypothesis has one."""
+    alarms: list[float] = []
+    stop = script.stop
+
+    def note(*of_signal: object) -> None:
+        alarms.append(time.monotonic())
+        stop(*of_signal)
+
+    def wait_for_the_first_alarm(phase: str, info: object) -> None:
+        while phase == "stop" and not alarms:
+            pass
+
+    def endless() -> list[Any]:
+        gc.collect()
+        while True:
+            pass
+
+    monkeypatch.setattr(script, "AGAIN", 0.5)
+    monkeypatch.setattr(script, "stop", note)
+    monkeypatch.setattr(script, "list_items", lambda place: items(script, endless=endless))
+    gc.callbacks.append(wait_for_the_first_alarm)
+    try:
+        typed("--dry-run", "--out", "one", "--minutes", str(1 / 60))
+    finally:
+        gc.callbacks.remove(wait_for_the_first_alarm)
+    assert len(alarms) == 2
 
 
 def test_what_failed_may_count_as_measured(
