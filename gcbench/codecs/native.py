@@ -14,6 +14,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Sequence
+from contextlib import suppress
 from ctypes import CDLL, Array, c_double, c_float, c_int, c_int64, c_void_p
 from functools import cache
 from pathlib import Path
@@ -26,6 +27,7 @@ from gcbench.codecs.kernels import backend_in_use
 from gcbench.private import cache_folder, private_folder
 from gcbench.reasons import safe_text
 
+COMPILER_SECONDS = 300  # ten times what an idle core takes
 _TYPES: dict[str, Any] = {"*": c_void_p, "d": c_double, "f": c_float, "i": c_int, "n": c_int64}
 # Without -ffast-math, and without products that are added unrounded: results equal eager ones.
 _FLAGS = (
@@ -96,16 +98,24 @@ def addresses(tensors: Sequence[Tensor] | None) -> Array[c_void_p] | None:
 def load_native() -> CDLL:
     """Return the C++ beside this module as a library, compiled if there is none for this processor.
 
-    Raises RuntimeError if it cannot be compiled, or others could write to the cache.
+    Raises RuntimeError if it cannot be compiled or loaded, or others could write to the cache.
     """
-    library = CDLL(str(_build()))
+    try:
+        library = CDLL(str(_find_or_build()))
+    except (OSError, ValueError) as error:
+        raise RuntimeError(f"the C++ codecs cannot be built: {safe_text(str(error))}") from error
     for name, arguments in _FUNCTIONS.items():
         getattr(library, name).argtypes = [_TYPES[kind] for kind in arguments]
         getattr(library, name).restype = None
     return library
 
 
-def _build() -> Path:
+def _find_or_build() -> Path:
+    """Return the library in the user's cache, `codecs-KEY-DIGEST.so`.
+
+    The digest in its name tells a whole file from one that a power failure has cut off, which
+    would end the process that loads it.
+    """
     sources = sorted(Path(__file__).parent.glob("*.cpp"))
     texts = [path.read_text() for path in sorted(Path(__file__).parent.glob("*.[ch]*"))]
     compiler = find_compiler()
@@ -113,33 +123,59 @@ def _build() -> Path:
         raise RuntimeError("there is no C++ compiler on this machine; install g++")
     key = repr([texts, compiler, _FLAGS, _processor(), torch.__version__])
     folder = cache_folder("native")
-    try:
-        private_folder(folder, "XDG_CACHE_HOME")
-    except ValueError as error:
-        raise RuntimeError(str(error)) from error
-    library = folder / f"codecs-{hashlib.sha256(key.encode()).hexdigest()[:16]}.so"
+    private_folder(folder, "XDG_CACHE_HOME")
+    name = f"codecs-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
+    if found := _find(folder, name):
+        return found
     with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # one process builds, the others wait
-        if not library.exists():
-            _compile(compiler, sources, library)
-    return library
+        with suppress(OSError):  # a disk without locks; then each process compiles
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        return _find(folder, name) or _build(compiler, sources, folder, name)
+
+
+def _find(folder: Path, name: str) -> Path | None:
+    for path in folder.glob(f"{name}-*.so"):
+        if path.name == f"{name}-{_digest(path)}.so":
+            return path
+    return None
+
+
+def _build(compiler: str, sources: Sequence[Path], folder: Path, name: str) -> Path:
+    new = folder / f"{name}.{os.getpid()}.new"
+    try:
+        _compile(compiler, sources, new)
+        with new.open("rb+") as file:
+            os.fsync(file.fileno())
+        return new.replace(folder / f"{name}-{_digest(new)}.so")
+    finally:
+        new.unlink(missing_ok=True)
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
 
 
 def _compile(compiler: str, sources: Sequence[Path], library: Path) -> None:
-    new = library.with_suffix(".new")
     # PyTorch's own OpenMP, if it brings one, so that there is one pool of threads.
     openmp = [str(path) for path in (Path(torch.__file__).parent / "lib").glob("libgomp*.so*")]
-    command = [compiler, *_FLAGS, *map(str, sources), *openmp, "-Wl,--as-needed", "-o", str(new)]
+    command = [compiler, *_FLAGS, *map(str, sources), *openmp, "-Wl,--as-needed"]
     try:
-        subprocess.run(command, check=True, capture_output=True, text=True)
-        new.replace(library)
+        subprocess.run(
+            [*command, "-o", str(library)],
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=COMPILER_SECONDS,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise RuntimeError(
+            f"{compiler} took more than {COMPILER_SECONDS} s for the C++ codecs"
+        ) from error
     except subprocess.CalledProcessError as error:
         first = next((line for line in error.stderr.splitlines() if "error" in line), error)
         raise RuntimeError(
             f"the C++ codecs do not compile on this machine: {safe_text(str(first))}"
         ) from error
-    except OSError as error:
-        raise RuntimeError(f"the C++ codecs cannot be built: {error}") from error
 
 
 def _processor() -> str:

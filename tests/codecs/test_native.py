@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import os
 import subprocess
@@ -333,25 +334,62 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_library_is_built_once_for_each_processor(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = native._build()
-    assert native._build() == first and first.parent == cache
+    first = native._find_or_build()
+    with monkeypatch.context() as patched:  # what is there needs neither a lock nor a compiler
+        patched.setattr(fcntl, "flock", lambda *_: pytest.fail("locked"))
+        assert native._find_or_build() == first and first.parent == cache
     assert [*cache.glob("*.so")] == [first] and cache.stat().st_mode & 0o777 == 0o700
     monkeypatch.setattr(native, "_processor", lambda: "another")
     monkeypatch.setattr(subprocess, "run", lambda command, **_: Path(command[-1]).touch())
-    assert native._build() != first
+    assert native._find_or_build() != first
+
+
+@pytest.mark.parametrize("left", [0.0, 0.5])
+def test_a_damaged_library_is_built_anew(cache: Path, left: float) -> None:
+    """Loading one that a power failure has cut off would end the process."""
+    first = native._find_or_build()
+    whole = first.read_bytes()
+    first.write_bytes(whole[: int(len(whole) * left)])
+    assert native._find_or_build().read_bytes() == whole
+
+
+def test_a_disk_without_locks_has_a_library_too(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_locks(*_: object) -> None:
+        raise OSError(37, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    assert native._find_or_build().exists()
 
 
 def test_what_prevents_a_library_is_one_sentence(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def refused(words: str) -> None:
+        with pytest.raises(RuntimeError, match=words) as raised:
+            native.load_native.__wrapped__()
+        assert "\n" not in str(raised.value) and not [*cache.glob("codecs*")]
+
     (cache.parent.parent.parent / "one.cpp").write_text("this is no C++")
-    with pytest.raises(RuntimeError, match="do not compile on this machine: .*error: ") as raised:
-        native._build()
-    assert "\n" not in str(raised.value) and not [*cache.glob("codecs*")]
+    refused("do not compile on this machine: .*error: ")
+    with monkeypatch.context() as patched:
+        patched.setattr(native, "COMPILER_SECONDS", 0.01)
+        refused(r"took more than 0.01 s")
     cache.chmod(0o777)
-    with pytest.raises(RuntimeError, match="XDG_CACHE_HOME: .*can be written by others"):
-        native._build()
+    refused("XDG_CACHE_HOME: .*can be written by others")
+    cache.chmod(0o700)
+    (cache / "lock").unlink()
+    (cache / "lock").mkdir()
+    refused("cannot be built: .*Is a directory")
     monkeypatch.setenv("PATH", os.devnull)
     monkeypatch.delenv("CXX", raising=False)
-    with pytest.raises(RuntimeError, match="there is no C.. compiler"):
-        native._build()
+    refused("there is no C.. compiler")
+
+
+def test_what_a_compiler_leaves_that_is_no_library_leaves_codecs_eager(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subprocess, "run", lambda command, **_: Path(command[-1]).touch())
+    with pytest.raises(RuntimeError, match="cannot be built: .*file too short"):
+        native.load_native.__wrapped__()
