@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import atexit
 import os
+import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from typing import NoReturn, TypeVar
 
+PARENT = "GCBENCH_PARENT"  # the number of the command that started this one, with which it ends
+LOOK_SECONDS = 0.2  # between looks for the parent
+ORPHAN_SECONDS = 20.0  # for a process whose parent was killed
 Value = TypeVar("Value")
 _IMPORTED_BY = os.getpid()
 
@@ -32,6 +37,19 @@ def within(seconds: float | None, call: Callable[[], Value], otherwise: Value) -
     threading.Thread(target=run, daemon=True).start()
     wait([future], seconds)
     return future.result() if future.done() else otherwise
+
+
+def end_with(parent: int) -> None:
+    """Ask this process to stop once `parent` is gone, and end it if it does not stop."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(LOOK_SECONDS)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(ORPHAN_SECONDS)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def end_process(status: int) -> NoReturn:

@@ -136,3 +136,24 @@ def test_a_signal_after_the_last_command_is_left_to_the_caller() -> None:
     with pytest.raises(KeyboardInterrupt):
         for _ in run_commands([python("pass")], [{}]):
             os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_a_command_ends_with_a_killed_queue(tmp_path: Path) -> None:
+    """Otherwise the same command, typed again, would find its run taken."""
+    script = (
+        "import sys; from gcbench.papers.job_queue import run_commands; "
+        "list(run_commands([[sys.executable, '-m', 'gcbench', *sys.argv[1:]]], [{}]))"
+    )
+    run = ["model.widths=[8]", "trainer.epochs=1000", "trainer.launcher=virtual", "logger=none"]
+    directory = tmp_path / "run"
+    queue = subprocess.Popen([sys.executable, "-c", script, *run, f"directory={directory}"])
+    end = time.monotonic() + patience(120)
+    while not (directory / "metrics.jsonl").exists():
+        assert time.monotonic() < end and queue.poll() is None
+        time.sleep(0.1)
+    queue.kill()
+    queue.wait()
+    while (result := RunFiles(directory).read_result()) is None or result.status == "running":
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    assert result.status == "interrupted", result.reason

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from rich.status import Status
 
 from gcbench.console import outlive_terminal, spinner
-from gcbench.deadline import end_process
+from gcbench.deadline import end_process, end_with
 from gcbench.launch import slurm
 from gcbench.launch.failure import Failure, describe_exit, failure_of, leave_note, read_notes
 from gcbench.launch.lock import Lock, temporary_folder
@@ -33,9 +33,8 @@ from gcbench.launch.meeting import MEETING_FILE
 log = logging.getLogger("gcbench")
 
 STOP_SECONDS = 600.0  # from SIGTERM to the kill: a test may have to end first
-ORPHAN_SECONDS = 20.0  # for workers whose parent was killed
 FOLLOW_SECONDS = 5.0  # for workers to end by themselves when one of them has failed
-LOOK_SECONDS = 0.2  # between checks for a signal, and for the parent process
+LOOK_SECONDS = 0.2  # between checks for a signal
 # GNU's OpenMP, as in PyTorch's wheels, lets threads spin so often before they sleep. By default it
 # is 300 times as often, which on a busy machine takes many times the CPU time of a step.
 SPINNING = ("GOMP_SPINCOUNT", "1000")  # read when torch loads
@@ -186,7 +185,7 @@ def _work(target: Callable[..., None], args: tuple[Any, ...], place: _Place) -> 
     """Run the target as a worker process."""
     outlive_terminal()
     os.environ.update(_environment(place))
-    threading.Thread(target=_end_with, args=(place.parent,), daemon=True).start()
+    end_with(place.parent)
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         target(*args)
@@ -217,15 +216,6 @@ def _environment(place: _Place) -> dict[str, str]:
 def _loopback() -> str:
     names = {name for _, name in socket.if_nameindex()}
     return next((name for name in ("lo", "lo0") if name in names), "lo")
-
-
-def _end_with(parent: int) -> None:
-    """Ask this process to stop when `parent` is gone, and end it if it does not."""
-    while os.getppid() == parent:
-        time.sleep(LOOK_SECONDS)
-    os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(ORPHAN_SECONDS)
-    os._exit(1)
 
 
 @contextmanager

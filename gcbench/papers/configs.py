@@ -191,9 +191,9 @@ def keep_resolved(experiment: str, key: str, config: Config) -> None:
     table = experiment.rpartition("/")[0]
     _read(table)[key] = config
     if folder := _folder():
-        line = f"{json.dumps([key, config])}\n".encode()
+        kept = json.dumps([key, config]).encode()
         with suppress(OSError), (folder / _file_name(table)).open("ab", buffering=0) as file:
-            file.write(line)  # at once, as other processes add theirs
+            file.write(b"%s %s\n" % (_digest(kept), kept))  # at once, as other processes add theirs
 
 
 @cache
@@ -201,11 +201,16 @@ def _read(table: str) -> dict[str, Config]:
     folder, configs = _folder(), {}
     if folder:
         with suppress(OSError):
-            for line in (folder / _file_name(table)).read_text().splitlines():
-                with suppress(ValueError):  # half a line, of a process that was killed
-                    key, config = json.loads(line)
+            for line in (folder / _file_name(table)).read_bytes().splitlines():
+                digest, _, kept = line.partition(b" ")
+                if digest == _digest(kept):  # no half a line, of a process that was killed
+                    key, config = json.loads(kept)
                     configs[key] = config
     return configs
+
+
+def _digest(kept: bytes) -> bytes:
+    return hashlib.sha256(kept).hexdigest()[:16].encode()
 
 
 def _file_name(table: str) -> str:

@@ -21,6 +21,7 @@ from gcbench.config import (
 from gcbench.identity import flatten_config, identify
 from gcbench.papers.build import build, groups_of
 from gcbench.papers.configs import compose, experiment_override
+from gcbench.papers.job_queue import environment_of_child
 from gcbench.papers.missing import lacking_seeds
 from gcbench.papers.rows import Row
 from gcbench.papers.tables import read_table
@@ -93,18 +94,21 @@ def _identity(own: Sequence[str], config_dir: str | None, track: Track) -> str:
 
 
 def _rows(asked: Entry) -> list[Row]:
-    found = find_runs([asked.outputs, *asked.results])
-    found.warn()
-    return [*groups_of(read_table(TABLE), found.runs, PAPER)[PAPER]]
+    """Return the rows of the baselines, and of the entries in `outputs`.
+
+    Entries in `results` are left out: their code may have changed since, and anybody can write one.
+    """
+    own, others = find_runs([asked.outputs]), find_runs(asked.results)
+    own.warn()
+    others.warn()
+    baselines = [run for run in others.runs if run.experiment != f"{TABLE}/{ENTRY}"]
+    return [*groups_of(read_table(TABLE), [*own.runs, *baselines], PAPER)[PAPER]]
 
 
 def _lacking(
     asked: Entry, own: Sequence[str], identity: str, seeds: Sequence[int]
 ) -> Iterator[list[str]]:
-    """Yield what to type after gcbench -m for the runs that baselines and the entry lack.
-
-    Runs of the entry in `results` do not count: its code may have changed since.
-    """
+    """Yield what to type after gcbench -m for the runs that baselines and the entry lack."""
     wanted = [
         ([experiment_override(row.spec.experiment), *row.all_overrides], row.runs)
         for row in _rows(asked)
@@ -118,7 +122,7 @@ def _lacking(
 
 def _run(command: Sequence[str]) -> None:
     """Run a command to its end, also after Ctrl-C, on which it writes a checkpoint."""
-    with subprocess.Popen(command) as process:
+    with subprocess.Popen(command, env=environment_of_child()) as process:
         try:
             process.wait()
         except KeyboardInterrupt:

@@ -14,6 +14,7 @@ from math import inf
 from pathlib import Path
 from typing import IO
 
+from gcbench.deadline import PARENT
 from gcbench.launch.local import collect_signals
 from gcbench.records.schema import Result
 from gcbench.report.measures import main_score
@@ -43,7 +44,7 @@ class _Running:
         # In a session of its own, so that Ctrl-C reaches it only once, through the queue.
         self.process = subprocess.Popen(
             command,
-            env={**os.environ, **place},
+            env={**environment_of_child(), **place},
             stdin=subprocess.DEVNULL,
             stdout=self._output,
             stderr=subprocess.STDOUT,
@@ -59,6 +60,14 @@ class _Running:
         self._output.close()
         seconds = time.monotonic() - self.started
         return Ended(self.index, seconds, self.process.wait(), stopped, lines[-1] if lines else "")
+
+
+def environment_of_child() -> dict[str, str]:
+    """Return the environment of a command of gcbench that ends with this one."""
+    return {
+        **{name: value for name, value in os.environ.items() if name != "HYDRA_FULL_ERROR"},
+        PARENT: str(os.getpid()),
+    }
 
 
 def describe_outcome(ended: Ended, result: Result | None) -> str:

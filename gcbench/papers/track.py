@@ -9,6 +9,8 @@ from gcbench.identity import Flat, as_overrides, flat_differences, format_value
 
 FIXED = ("model.", "dataset.", "trainer.")
 LENGTH = ("trainer.epochs", "trainer.max_steps")  # which an entry may make shorter
+CLASSES = ("estimator._target_", "optimizer._target_", "schedule._target_")
+OURS = ("gcbench.", "torch.optim.")
 SVRG = "gcbench.train.svrg.SVRG"
 
 
@@ -17,7 +19,8 @@ class Track:
     """The rules of a table's entries, which are runs of its row `entry` with another method."""
 
     target: float  # the test loss that the mean over seeds has to be below
-    level: float  # of both tests
+    level: float  # of the test of the loss
+    saving: float  # the least share of every baseline's bytes that an entry saves
     tokens: float  # the most that an entry may train on, in those of the baselines
     seeds: tuple[int, ...]
 
@@ -35,6 +38,10 @@ class Track:
         most = self.tokens * rules["trainer.epochs"]
         if (epochs := flat["trainer.epochs"]) > most:
             broken[f"trainer.epochs={epochs:g}"] = f"the track has at most {most:g}"
+        for key in CLASSES:
+            target = str(flat.get(key, OURS[0]))
+            if not target.startswith(OURS):
+                broken[f"{key}={target}"] = "an entry's own code is its method alone"
         if flat["estimator._target_"] == SVRG:
             broken["estimator=svrg"] = "it reads all data again, beyond the tokens of its steps"
         return broken

@@ -2,7 +2,7 @@
 
 An entry reaches the target if the mean of its seeds' last test losses is below it, by a one-sided
 t test, as in the speedruns of modded-nanogpt. It stands if, too, its workers received fewer bytes
-than those of every baseline, by the same test of the logarithm of their ratio, seed by seed.
+than those of every baseline, with each seed, by the saving that the track asks for.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ def judge(track: Track, row: Row, rows: Sequence[Row]) -> Verdict:
     fewer, beaten = dict[str, float](), True
     for other in _baselines(rows):
         theirs = _by_seed("received_mib", other, track)
-        gains = [math.log(theirs[s] / received[s]) for s in received.keys() & theirs.keys()]
-        if gains and other is not row:
-            fewer[other.spec.title] = math.exp(fmean(gains))
-        beaten = beaten and _chance(gains) < track.level
+        ratios = [theirs[s] / received[s] for s in received.keys() & theirs.keys()]
+        if ratios and other is not row:
+            fewer[other.spec.title] = fmean(ratios)
+        beaten = beaten and bool(ratios) and min(ratios) * (1 - track.saving) >= 1
     missing = ", ".join(str(seed) for seed in track.seeds if seed not in losses)
     if missing:
         return Verdict(False, f"lacks seed {missing}", chance, fewer)
@@ -76,7 +76,8 @@ def judge(track: Track, row: Row, rows: Sequence[Row]) -> Verdict:
         return Verdict(False, f"does not reach {track.target:g}", chance, fewer)
     if row.spec.experiment:
         return Verdict(True, f"reaches {track.target:g}", chance, fewer)
-    return Verdict(beaten, "stands" if beaten else "receives as much", chance, fewer)
+    lacks = f"does not receive {100 * track.saving:g} % fewer bytes"
+    return Verdict(beaten, "stands" if beaten else lacks, chance, fewer)
 
 
 def _baselines(rows: Sequence[Row]) -> list[Row]:
@@ -88,8 +89,11 @@ def _by_seed(name: str, row: Row, track: Track) -> dict[int, float]:
 
 
 def _chance(gains: Sequence[float]) -> float:
-    """Return the p value of Student's one-sided t test of a mean gain above 0; 1 if not known."""
-    if not gains or not all(map(math.isfinite, gains)):
+    """Return the p value of Student's one-sided t test of a mean gain above 0; 1 if not known.
+
+    Gains that do not vary say nothing of their noise.
+    """
+    if len({*gains}) < 2 or not all(map(math.isfinite, gains)):
         return 1.0
     error = Noise([dict(enumerate(gains))]).error({"": dict(enumerate(gains))}, {"": 1.0})
     return error.p_above(fmean(gains)) if error else 1.0

@@ -77,10 +77,10 @@ def verdict(table: Table, entry: Sequence[RecordedRun]) -> tuple[bool, str]:
 @pytest.mark.parametrize(
     ("loss", "mib", "seeds", "expected"),
     [
-        (TARGET - 0.014, 49.9, SEEDS, "stands"),  # t of 4.0, where p < 0.01 asks for 3.75
-        (TARGET - 0.0125, 49.9, SEEDS, "does not reach 2"),  # t of 3.5
-        (TARGET - 0.1, 50.0, SEEDS, "receives as much"),
-        (TARGET - 0.1, 70.0, SEEDS, "receives as much"),
+        (TARGET - 0.014, 47, SEEDS, "stands"),  # t of 4.0, where p < 0.01 asks for 3.75
+        (TARGET - 0.0125, 47, SEEDS, "does not reach 2"),  # t of 3.5
+        (TARGET - 0.1, 47.4, SEEDS, "stands"),
+        (TARGET - 0.1, 47.6, SEEDS, "does not receive 5 % fewer bytes"),
         (TARGET - 0.1, 10.0, (1, 2, 4), "lacks seed 3, 5"),
     ],
 )
@@ -91,13 +91,12 @@ def test_an_entry_stands_if_it_reaches_the_target_with_fewer_bytes(
     assert verdict(table, entry) == (expected == "stands", expected)
 
 
-def test_bytes_that_differ_by_seed_are_tested_too(table: Table) -> None:
-    """With 49 or 51 MiB, the mean of five seeds is below 50 MiB by chance."""
+def test_every_seed_saves_bytes(table: Table) -> None:
     some = [
         runs_of(ENTRY, "compressor=onebit", loss=TARGET - 0.1, mib=mib)[seed - 1]
-        for seed, mib in zip(SEEDS, (49, 49, 49, 51, 51), strict=True)
+        for seed, mib in zip(SEEDS, (30, 30, 30, 30, 48), strict=True)
     ]
-    assert verdict(table, some) == (False, "receives as much")
+    assert verdict(table, some) == (False, "does not receive 5 % fewer bytes")
 
 
 def test_runs_outside_the_rules_are_no_entries(table: Table) -> None:
@@ -108,6 +107,9 @@ def test_runs_outside_the_rules_are_no_entries(table: Table) -> None:
     rules = compose(ENTRY).flat
     free = ("trainer.epochs=1.05", "clip_norm=1", "optimizer.lr=0.1", "trainer.max_steps=9")
     assert table.track.breaches(compose(ENTRY, overrides=free).flat, rules) == {}
+    for key in ("estimator", "optimizer", "schedule"):  # could read the test part, or data again
+        own = {**rules, f"{key}._target_": "mine.Own"}
+        assert [*table.track.breaches(own, rules)] == [f"{key}._target_=mine.Own"]
 
 
 def test_the_page_has_entries_by_bytes_called_by_what_tells_them_apart(table: Table) -> None:
@@ -173,7 +175,21 @@ def test_the_command_runs_what_is_missing_and_judges(
     typed.clear()
     with pytest.raises(SystemExit):
         enter.track(["top_k", f"results={tmp_path / 'kept'}"])
-    assert len(typed) == 1 and capsys.readouterr().out.endswith("top_k receives as much.\n")
+    assert len(typed) == 1 and capsys.readouterr().out.endswith(
+        "top_k does not receive 5 % fewer bytes.\n"
+    )
+
+
+def test_entries_in_results_are_not_judged(
+    typed: list[list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Anybody can write a result with fewer bytes and a later date."""
+    for seed in SEEDS:
+        forged = result(ENTRY, "compressor=top_k", seed=seed, loss=1.5, mib=0.001)
+        write(tmp_path / "kept" / str(seed), forged)
+    with pytest.raises(SystemExit):
+        enter.track(["top_k", f"results={tmp_path / 'kept'}"])
+    assert "top_k does not receive" in capsys.readouterr().out
 
 
 @pytest.fixture
@@ -209,4 +225,5 @@ def test_the_rules_are_those_of_the_page() -> None:
     path = conf_directory() / "table/modern/track.yaml"
     track = build_checked(Track, read_yaml(path)["track"], path)
     facts = (f"below {track.target:g}", f"p < {track.level:g}", f"up to {track.tokens:g}")
+    facts += (f"at least {100 * track.saving:g} % fewer bytes",)
     assert all(fact in page for fact in facts) and track.seeds == SEEDS
