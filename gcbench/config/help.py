@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
+from functools import cache
 from pathlib import Path
 from shutil import get_terminal_size
 from textwrap import wrap
@@ -77,6 +78,11 @@ def list_keys(*groups: str) -> str:
 
 def keys_in(file: Path) -> list[str]:
     """Return the keys of a file and of the files in its defaults list."""
+    return [*_keys_in(file, file.stat().st_mtime_ns)]
+
+
+@cache
+def _keys_in(file: Path, changed: int) -> list[str]:
     node = read_yaml(file)
     shared = [entry.partition("@")[0] for entry in node.pop("defaults", []) if entry != "_self_"]
     inherited = [

@@ -11,7 +11,6 @@ import shlex
 import shutil
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from copy import deepcopy
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -77,7 +76,7 @@ def composition_of(config: Config) -> Composition:
 
 def compose_experiment(experiment: str, budget: str, overrides: tuple[str, ...]) -> Config:
     """Return the resolved configuration as plain values, composed by Hydra."""
-    tree = deepcopy(_tree(experiment, overrides))
+    tree = _tree(experiment, overrides)  # which `resolve` copies
     tree.budget = _budget_node(budget)
     tree.hydra.runtime.choices["budget"] = budget
     config: Config = json.loads(json.dumps(resolve(tree).as_dict()))
@@ -86,8 +85,15 @@ def compose_experiment(experiment: str, budget: str, overrides: tuple[str, ...])
 
 @cache
 def _tree(experiment: str, overrides: tuple[str, ...]) -> Any:
-    changed = add_overrides(_tree(experiment, ()), overrides) if overrides else None
-    return changed or compose_overrides([experiment_override(experiment), *overrides])
+    if overrides and (changed := add_overrides(_tree(experiment, ()), overrides)):
+        return changed
+    tree = compose_overrides([experiment_override(experiment), *overrides])
+    hydra = tree.hydra  # of which only this is read, and copying all of it takes most of the time
+    tree.hydra = {
+        "overrides": {"task": hydra.overrides.task},
+        "runtime": {"choices": hydra.runtime.choices},
+    }
+    return tree
 
 
 @cache
@@ -193,7 +199,8 @@ def keep_resolved(experiment: str, key: str, config: Config) -> None:
     if folder := _folder():
         kept = json.dumps([key, config]).encode()
         with suppress(OSError), (folder / _file_name(table)).open("ab", buffering=0) as file:
-            file.write(b"%s %s\n" % (_digest(kept), kept))  # at once, as other processes add theirs
+            # At once, as other processes add theirs; the last line may be half a one.
+            file.write(b"\n%s %s\n" % (_digest(kept), kept))
 
 
 @cache
@@ -203,7 +210,7 @@ def _read(table: str) -> dict[str, Config]:
         with suppress(OSError):
             for line in (folder / _file_name(table)).read_bytes().splitlines():
                 digest, _, kept = line.partition(b" ")
-                if digest == _digest(kept):  # no half a line, of a process that was killed
+                if digest == _digest(kept):
                     key, config = json.loads(kept)
                     configs[key] = config
     return configs

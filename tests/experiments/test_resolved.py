@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -133,15 +133,24 @@ def test_all_code_that_composes_is_hashed() -> None:
                 assert line.split()[1].split(".")[1] in hashed, f"{file}: {line}"
 
 
-def test_a_damaged_line_is_composed_again(cache: Path) -> None:
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda line: line[:-9],  # the process was killed
+        lambda line: line.replace(b"4", b"5", 1) if b"4" in line else line[1:],
+        lambda line: line.replace(b"sgd", b"\xff", 1),
+        lambda line: b"5\n",
+        lambda line: b"[" * 100_000,
+    ],
+)
+def test_a_damaged_line_is_composed_again(cache: Path, damage: Callable[[bytes], bytes]) -> None:
     composed = configs.compose(*ROW).config
     (file,) = cache.glob("*/*")
-    file.write_bytes(file.read_bytes()[:-9])
+    file.write_bytes(damage(file.read_bytes()))
     forget()
     assert configs.compose(*ROW).config == composed
     forget()
-    assert configs.compose(*ROW).config == composed
-    assert json.loads(file.read_text().splitlines()[-1])[1] == composed
+    assert configs._read("powersgd/table4") == {"powersgd/table4/sgd budget=cpu": composed}
 
 
 def test_a_cache_that_others_can_write_to_is_not_used(
