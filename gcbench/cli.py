@@ -43,7 +43,7 @@ from gcbench.config.errors import nearest
 from gcbench.config.help import fold, help_on, short_help
 from gcbench.console import outlive_terminal, spinner
 from gcbench.launch import slurm
-from gcbench.reasons import escape, safe_text
+from gcbench.reasons import safe_text
 from gcbench.search import (
     count_objectives,
     explain_sweeper_error,
@@ -373,17 +373,10 @@ def _end_refused(sentence: str = "") -> NoReturn:
     sys.exit(1)
 
 
-class _Safe(logging.Formatter):
-    """A format for messages that may hold the name of a file, or what an exception says."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        return escape(super().format(record))
-
-
 def _log_to_stderr(name: str) -> None:
     """Send gcbench's notices to stderr in its own format, whatever logging Hydra sets up."""
     handler = logging.StreamHandler()
-    handler.setFormatter(_Safe(f"{name}: %(message)s"))
+    handler.setFormatter(logging.Formatter(f"{name}: %(message)s"))
     logger = logging.getLogger("gcbench")
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)

@@ -5,18 +5,11 @@ from __future__ import annotations
 import grp
 import os
 import pwd
-import re
 import stat
-import struct
-import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
-LINKING_SECONDS = 10.0  # longer than linking a library of codecs takes
 COMPILER_CACHE = "TORCHINDUCTOR_CACHE_DIR"
-# Inductor's libraries: `c` and a hash in base 32, in a folder named by the start of the hash.
-LIBRARIES, LIBRARY_NAME = "??/c*.so", re.compile(r"c[a-z2-7]{51}(\.[a-z]+)?\.so")
 
 
 def use_own_compiler_cache() -> None:
@@ -34,48 +27,12 @@ def use_own_compiler_cache() -> None:
         os.environ.pop(COMPILER_CACHE, None)
         os.environ[COMPILER_CACHE] = str(compiler_cache())
     private_folder(compiler_cache(), COMPILER_CACHE)
-    if compiler_cache() == _default_cache():
-        _drop_torn_libraries(compiler_cache())
     private_folder(Path(shared), "TMPDIR")
-
-
-def _drop_torn_libraries(cache: Path) -> None:
-    """Remove libraries whose linker was killed: torch would load them and not compile again.
-
-    Recently changed ones are left alone, as a linker may still be writing them, and so is every
-    file that does not look like Inductor's own. `cache` must be gcbench's own: another folder may
-    hold libraries of the user's.
-    """
-    for library in cache.glob(LIBRARIES):
-        with suppress(OSError):  # another process has removed it
-            status = library.lstat()
-            ours = LIBRARY_NAME.fullmatch(library.name) and not library.parent.is_symlink()
-            settled = time.time() - status.st_mtime > LINKING_SECONDS
-            if ours and stat.S_ISREG(status.st_mode) and settled and not _is_whole(library):
-                library.unlink()
-
-
-def _is_whole(library: Path) -> bool:
-    """Return whether a 64-bit ELF library is as long as its header says.
-
-    It ends with the table of sections, whose offset, entry size and length are in the header.
-    """
-    with library.open("rb") as file:
-        header = file.read(64)
-    if header[:5] != b"\x7fELF\x02":
-        return len(header) == 64 and any(header)  # another format, which this cannot check
-    (place,) = struct.unpack_from("<Q", header, 0x28)
-    size, count = struct.unpack_from("<HH", header, 0x3A)
-    return bool(place) and library.stat().st_size >= place + size * count
 
 
 def compiler_cache() -> Path:
     """Return torch.compile's cache folder: the one that the user has named, or gcbench's."""
-    return Path(os.environ.get(COMPILER_CACHE) or _default_cache())
-
-
-def _default_cache() -> Path:
-    return cache_folder("inductor")
+    return Path(os.environ.get(COMPILER_CACHE) or cache_folder("inductor"))
 
 
 def cache_folder(name: str) -> Path:

@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import socket
-import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -33,8 +32,7 @@ class NoLocks(OSError):
 class Lock:
     """A lock on a file, held until the last of the processes that share it has ended.
 
-    Only its holder may remove the file. Raises OSError for a link, a file with a second hard link,
-    and anything that is no plain file: it may be somebody else's.
+    Only its holder may remove the file.
     """
 
     def __init__(self, path: Path, descriptor: int | None = None) -> None:
@@ -84,13 +82,7 @@ class Lock:
 
 
 def _open(path: Path) -> int:
-    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(path, flags, 0o644)
-    status = os.fstat(descriptor)
-    if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
-        os.close(descriptor)
-        raise OSError(f"{path} is a link or no plain file; move it away")
-    return descriptor
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
 
 def _rebuild(path: Path, descriptor: Any) -> Lock:
@@ -106,12 +98,7 @@ def lock_directory(directory: Path) -> Iterator[Lock]:
     """
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / "run.lock"
-    try:
-        lock = Lock(path)
-    except OSError as error:
-        if error.filename:
-            raise
-        raise RunFailed(str(error)) from error
+    lock = Lock(path)
     try:
         if not _take(lock):
             who = lock.read_note() or "another process"

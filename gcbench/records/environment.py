@@ -6,11 +6,9 @@ import math
 import os
 import platform
 import subprocess
-from collections.abc import Mapping
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from types import MappingProxyType
 
 import torch
 
@@ -18,8 +16,6 @@ from gcbench.records.schema import Environment, Git, Machine
 
 # Variables that tell git of another checkout than the folder's.
 GIT_PLACES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR")
-# Git then writes no index, after which it would run a hook, and fetches nothing.
-GIT_WITHOUT = {"GIT_OPTIONAL_LOCKS": "0", "GIT_NO_LAZY_FETCH": "1", "GIT_ALLOW_PROTOCOL": "none"}
 BUILT_FROM = "built_from.json"  # which scripts/hatch_build.py adds to wheels
 PACKAGES = ("torch", "torchvision", "numpy", "hydra-core", "omegaconf", "wandb", "gcbench")
 
@@ -68,42 +64,15 @@ def checked_out() -> Git:
         said = _git_says(directory, "rev-list", "--max-count=1", "--format=%cI", "HEAD")
         if said:
             _, commit, date = said.split()  # after the word "commit"
-            changes = _changes_of(directory)
+            changes = _git_says(directory, "status", "--porcelain", "--untracked-files=no")
             return Git(commit=commit, dirty=None if changes is None else bool(changes), date=date)
     return Git(commit=None, dirty=None)
 
 
-def _changes_of(directory: Path) -> str | None:
-    """Return what git says has changed, without programs that the checkout would filter files by.
-
-    Submodules, which have configurations of their own, are only compared by their commits.
-    """
-    listed = _git_says(directory, "config", "--list", "--show-scope", "--name-only", "-z")
-    if listed is None:
-        return None
-    scopes_and_keys = listed.split("\0")
-    filters = {
-        key: ""
-        for scope, key in zip(scopes_and_keys[::2], scopes_and_keys[1::2], strict=False)
-        if scope in ("local", "worktree") and key.startswith("filter.")
-    }
-    status = ("status", "--porcelain", "--untracked-files=no", "--ignore-submodules=dirty")
-    return _git_says(directory, *status, config=filters)
-
-
-def _git_says(
-    directory: Path, *arguments: str, config: Mapping[str, str] = MappingProxyType({})
-) -> str | None:
-    """Return what git prints, or None if it fails.
-
-    It runs no program that the checkout, which may be another person's, names in its configuration.
-    """
-    environment = {k: v for k, v in os.environ.items() if k not in GIT_PLACES} | GIT_WITHOUT
-    first = int(environment.get("GIT_CONFIG_COUNT") or 0)
-    settings = {"core.fsmonitor": "false", "core.hooksPath": os.devnull, **config}
-    for index, (key, value) in enumerate(settings.items(), first):
-        environment |= {f"GIT_CONFIG_KEY_{index}": key, f"GIT_CONFIG_VALUE_{index}": value}
-    environment["GIT_CONFIG_COUNT"] = str(first + len(settings))
+def _git_says(directory: Path, *arguments: str) -> str | None:
+    """Return what git prints, or None if it fails."""
+    environment = {k: v for k, v in os.environ.items() if k not in GIT_PLACES}
+    environment |= {"GIT_OPTIONAL_LOCKS": "0"}
     command = ["git", "-C", str(directory), *arguments]
     try:
         done = subprocess.run(

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from gcbench.identity import finite
 from gcbench.records.configuration import Configuration, ReadByName, Record, first_problem
-from gcbench.records.reading import printable, read_json, read_lines
+from gcbench.records.reading import printable, read_json
 from gcbench.records.schema import Extended, Git, Resharded, Result
 
 FULL = (errno.ENOSPC, errno.EDQUOT)  # of the disk, and of the user's quota
@@ -97,7 +97,7 @@ class RunFiles:
         if not self.metrics.is_file():
             return []
         records = []
-        for line in read_lines(self.metrics):
+        for line in self.metrics.read_bytes().splitlines():
             try:
                 record = printable(json.loads(line))
             except (ValueError, RecursionError):
@@ -122,7 +122,7 @@ class RunFiles:
         if not self.metrics.exists():
             return 0
         try:
-            lines = "".join(line.decode() for line in read_lines(self.metrics)).split("\n")
+            lines = self.metrics.read_text(encoding="utf-8").split("\n")
         except ValueError as error:
             raise ValueError(
                 f"{self.metrics} is not UTF-8 text ({error}); move it away to go on without it"
@@ -184,10 +184,8 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     """Yield a binary file that replaces `path` once it is completely written."""
     new = path.with_name(path.name + ".new")
     with clear_errors(path):
-        # Left by a crash, or a link through which another file would be overwritten.
-        new.unlink(missing_ok=True)
         try:
-            with new.open("xb") as file:
+            with new.open("wb") as file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
@@ -198,12 +196,8 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def append_text(path: Path, text: str) -> None:
-    with clear_errors(path), open(path, "a", encoding="utf-8", opener=_no_link) as file:
+    with clear_errors(path), open(path, "a", encoding="utf-8") as file:
         file.write(text)
-
-
-def _no_link(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
 @contextmanager

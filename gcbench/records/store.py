@@ -24,7 +24,7 @@ from gcbench.identity import (
 )
 from gcbench.records.files import RunFiles, replace_file
 from gcbench.records.older import Change, changes_since, renew_error
-from gcbench.records.reading import limit_lines, printable, read_json, refuse_pipe
+from gcbench.records.reading import printable, read_json
 from gcbench.records.schema import Result, Status
 
 log = logging.getLogger("gcbench")
@@ -154,14 +154,13 @@ def find_runs(folders: Sequence[str | Path]) -> FoundRuns:
                 runs.setdefault(run.copy_key, run)
         except (OSError, EOFError, ValueError, lzma.LZMAError) as error:
             unreadable.append(f"{path}: {error}")
-    unreadable = [printable(sentence) for sentence in unreadable]
     return FoundRuns(sort_by_age(runs.values()), unreadable)
 
 
 def find_begun(folders: Sequence[str | Path]) -> list[str]:
     """Return the directories of runs without a result: they are running, or were killed."""
     return [
-        printable(root)
+        root
         for folder in folders
         for root, _, files in os.walk(folder)
         if "start.json" in files and "result.json" not in files
@@ -172,7 +171,7 @@ def read_run(directory: Path) -> RecordedRun:
     """Return the run of a directory. Raises OSError, or ValueError that says what is wrong."""
     files = RunFiles(directory.absolute())  # curves are read later, perhaps from another folder
     result = Result.parse(read_json(files.result))
-    return RecordedRun.of(result, printable(str(directory)), files.read_metrics)
+    return RecordedRun.of(result, str(directory), files.read_metrics)
 
 
 def read_kept(path: Path) -> Iterator[RecordedRun | str]:
@@ -181,17 +180,16 @@ def read_kept(path: Path) -> Iterator[RecordedRun | str]:
     A run with the name of an earlier one has the number of its line in its place: rows of several
     tables and repeated runs share a name, and a place says whose curves to read.
     """
-    refuse_pipe(path)
     names: set[str] = set()
     with lzma.open(path) as file:
-        for number, line in enumerate(limit_lines(file), start=1):
+        for number, line in enumerate(file, start=1):
             try:
                 run = _parse_line(line, path)
             except (ValueError, TypeError, KeyError, RecursionError) as error:
                 yield f"line {number}: {error}"
                 continue
             if run.name in names:
-                run.place = printable(f"{path}/{number}/{run.name}")
+                run.place = f"{path}/{number}/{run.name}"
             names.add(run.name)
             yield run
 
@@ -255,8 +253,7 @@ def _parse_line(line: bytes, path: Path) -> RecordedRun:
     text = line.decode().rstrip("\n")
     if "\\" in text or not text.isprintable():
         metrics = printable(metrics)
-    place = printable(f"{path}/{name}")
-    return RecordedRun.of(Result.parse(result), place, partial(list, metrics), text)
+    return RecordedRun.of(Result.parse(result), f"{path}/{name}", partial(list, metrics), text)
 
 
 def _format_line(run: RecordedRun) -> str:

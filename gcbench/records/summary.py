@@ -12,7 +12,6 @@ from rich.text import Text
 
 from gcbench.console import TextTable, print_table
 from gcbench.identity import describe_choices
-from gcbench.reasons import escape
 from gcbench.records.schema import (
     BITS_PER_MIB,
     Bits,
@@ -74,7 +73,7 @@ def print_summary(result: Result, directory: Path, console: Console) -> None:
     print_table(TextTable([], _facts(result), left=(0, 1)), console)
     if result.seconds:
         print_table(_phases(result.seconds), console)
-    console.print(Text(f"files in {escape(str(directory))}"), soft_wrap=True)
+    console.print(Text(f"files in {directory}"), soft_wrap=True)
     if where := result.logged and where_logged(result.logged, directory):
         console.print(Text(where), soft_wrap=True)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import grp
 import os
 import pwd
-import struct
 import tempfile
 from pathlib import Path
 
@@ -34,61 +33,6 @@ def test_libraries_lie_in_a_folder_of_the_users_own(
         assert cache == here / "cache" / "gcbench" / "inductor"
         assert cache.stat().st_mode & 0o777 == 0o700
         monkeypatch.setenv(COMPILER_CACHE, default_cache_dir())  # as the compiler's import does
-
-
-# An ELF header, and a section table with one entry of 64 bytes after it.
-HEADER = b"\x7fELF\x02" + bytes(35) + struct.pack("<Q", 64)
-WHOLE = HEADER.ljust(0x3A, b"\0") + struct.pack("<HHH", 64, 1, 0) + bytes(64)
-LIBRARY = "ab/c" + "ab" + "q" * 49  # as Inductor names it: a hash, in a folder named by it
-
-
-def make_libraries(cache: Path, contents: dict[str, bytes]) -> None:
-    for name, content in contents.items():
-        path = cache / name
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path.write_bytes(content)
-        os.utime(path, (0, 0))
-
-
-def files_of(folder: Path) -> set[str]:
-    return {str(path.relative_to(folder)) for path in folder.rglob("*") if not path.is_dir()}
-
-
-def test_a_library_whose_linker_was_killed_is_compiled_again(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv(COMPILER_CACHE, raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(here))
-    cache = here / "gcbench" / "inductor"
-    names = {kind: f"{LIBRARY[:-1]}{kind}.so" for kind in "abcd"}
-    main = f"{LIBRARY}.main.so"
-    contents = [WHOLE, WHOLE[:-1], b"", bytes(200)]
-    make_libraries(cache, dict(zip(names.values(), contents, strict=True)) | {main: b""})
-    new = cache / f"{LIBRARY}.so"
-    new.write_bytes(b"")  # a linker may still be writing it
-    for _ in range(2):  # the second time, the variable names gcbench's own folder
-        use_own_compiler_cache()
-        assert files_of(cache) == {names["a"], f"{LIBRARY}.so"}
-
-
-def test_no_file_of_the_users_own_is_removed(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither in a folder that TORCHINDUCTOR_CACHE_DIR names, nor beside Inductor's own files."""
-    script = b"/* GNU ld script */ INPUT(-lncursesw)"
-    users = {"conda/lib/libncurses.so": script, "lib.so": b"", "ab/lib.so": b"", "ab/c.so": b""}
-    monkeypatch.setenv("XDG_CACHE_HOME", str(here))
-    for cache, named in ((here / "scratch", True), (here / "gcbench" / "inductor", False)):
-        make_libraries(cache, {**users, f"{LIBRARY}.so": WHOLE})
-        make_libraries(here, {f"{LIBRARY}.so": b""})
-        (cache / "ca").symlink_to(here / "ab")
-        (cache / "ab" / f"c{'a' * 51}.so").symlink_to(here / "ab")
-        if named:
-            make_libraries(cache, {f"{LIBRARY}.so": b""})  # perhaps another program's
-            monkeypatch.setenv(COMPILER_CACHE, str(cache))
-        else:
-            monkeypatch.delenv(COMPILER_CACHE)
-        before = files_of(here)
-        use_own_compiler_cache()
-        assert files_of(here) == before
 
 
 def test_libraries_of_another_user_are_not_loaded(

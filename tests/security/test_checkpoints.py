@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import pickle
 import shutil
 from collections.abc import Callable
@@ -140,33 +139,6 @@ def test_metrics_that_are_no_text_are_named(cut: Path) -> None:
     (cut / "metrics.jsonl").write_bytes(b"\xff\xfe\n")
     with pytest.raises(RunFailed, match="metrics.jsonl is not UTF-8 text"):
         goes_on(cut)
-
-
-@pytest.mark.parametrize("name", ["run.lock", "result.json.new", "metrics.jsonl", "weights.pt.new"])
-@pytest.mark.parametrize("content", ["mine", None])
-def test_a_link_in_a_folder_from_elsewhere_leads_nowhere(
-    tmp_path: Path, name: str, content: str | None
-) -> None:
-    """The target of the link is neither overwritten nor created."""
-    precious, folder = tmp_path / "precious", tmp_path / "run"
-    if content:
-        precious.write_text(content)
-    folder.mkdir()
-    (folder / name).symlink_to(precious)
-    try:
-        run(folder, *OVERRIDES, "trainer.keep_weights=true", "trainer.max_steps=2")
-    except (OSError, RunFailed) as error:
-        assert name in str(error)
-    assert (precious.read_text() if precious.exists() else None) == content
-
-
-def test_a_second_name_of_another_file_is_no_lock(tmp_path: Path) -> None:
-    (tmp_path / "precious").write_text("mine")
-    (tmp_path / "run").mkdir()
-    os.link(tmp_path / "precious", tmp_path / "run" / "run.lock")
-    with pytest.raises(RunFailed, match="run.lock is a link or no plain file"):
-        run(tmp_path / "run", *OVERRIDES, "trainer.max_steps=2")
-    assert (tmp_path / "precious").read_text() == "mine"
 
 
 def test_a_folder_that_is_gone_is_told(tmp_path: Path) -> None:

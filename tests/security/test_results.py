@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import lzma
 import os
 import re
 import subprocess
@@ -26,7 +25,7 @@ from gcbench.launch.same import read_result_or_warn
 from gcbench.papers.claims_report import claims
 from gcbench.papers.command import report
 from gcbench.predict.command import predict_steps
-from gcbench.records.reading import LARGEST, printable
+from gcbench.records.reading import printable
 from gcbench.records.schema import PHASES
 from gcbench.records.store import find_runs
 from gcbench.report.command import runs
@@ -198,59 +197,11 @@ def test_a_result_that_is_none_in_the_runs_own_folder(here: Path, text: str) -> 
 def test_a_terminal_is_given_no_commands(capsys: pytest.CaptureFixture[str]) -> None:
     evil = "\x1b]0;title\x07\x1b[2J\x9b31m\r"
     write(Path("outputs/run"), result_of(SGD, status="failed", reason=f"out of{evil}memory"))
-    Path("outputs/run").rename(f"outputs/run{evil}")
     runs([])
     report(["table=powersgd/table4"])
     output = capsys.readouterr().out
     assert "out of" in output and not set(output) & set(evil) - set("]0;title[2J31m")
     assert printable("line\n\ttab \u00e9") == "line\n\ttab \u00e9"
-
-
-def test_files_that_never_end_or_are_huge_are_named_and_skipped(
-    here: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    write(Path("outputs/good"), result_of(SGD))
-    for name in ("pipe", "device", "large"):
-        Path("outputs", name).mkdir()
-    os.mkfifo("outputs/pipe/result.json")
-    os.mkfifo("outputs/pipe.jsonl.xz")
-    Path("outputs/device/result.json").symlink_to("/dev/zero")
-    with Path("outputs/large/result.json").open("w") as file:
-        file.truncate(LARGEST + 1)
-    with lzma.open("outputs/bomb.jsonl.xz", "wb", preset=0) as bomb:
-        for _ in range(LARGEST // 2**20 + 1):
-            bomb.write(bytes(2**20))
-    with caplog.at_level("WARNING", "gcbench"):
-        runs([])
-    says = {
-        "pipe/result.json: is no file",
-        "pipe.jsonl.xz: is no file",
-        "device/result.json: is no file",
-        "large/result.json: has more than 64 MiB, which no gcbench writes",
-        "bomb.jsonl.xz: line 1 has more than 64 MiB, which no gcbench writes",
-    }
-    told = [line for line in caplog.messages if line.startswith("not read: ")]
-    assert {line.removeprefix("not read: outputs/") for line in told} == says
-    (only,) = find_runs(["outputs"]).runs
-    Path("outputs/good/metrics.jsonl").unlink()
-    os.mkfifo("outputs/good/metrics.jsonl")
-    assert only.read_metrics() == []
-
-
-def test_names_of_files_give_a_terminal_no_commands(here: Path) -> None:
-    evil = "\x1b]0;title\x07\x1b[2J\x9b31m\r"
-    for name in ("damaged", "begun", "study"):
-        Path(f"outputs/{name}{evil}").mkdir(parents=True)
-    Path(f"outputs/damaged{evil}/result.json").write_text("{")
-    Path(f"outputs/begun{evil}/start.json").write_text("{")
-    Path(f"outputs/study{evil}/communication_times.json").write_text("{")
-    with lzma.open(f"outputs/kept{evil}.jsonl.xz", "wb") as kept:
-        line = {"name": "one", "metrics": [], "result": result_of(SGD)}
-        kept.write(f"{json.dumps(line)}\n3\n".encode())
-    for arguments in (("runs",), ("report", "table=orq/table1")):
-        done = command(arguments, here, dict(os.environ), timeout=100)
-        assert done.returncode == 0 and "not read: " in done.stderr
-        assert not set(done.stdout + done.stderr) & set("\x1b\x07\x9b\r")
 
 
 FORMULA = "=cmd|' /C calc'!A0"

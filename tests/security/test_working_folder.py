@@ -1,4 +1,4 @@
-"""A folder of other people's files, in which somebody types `gcbench`: none of its code runs."""
+"""The working folder's modules, which may have names of Python's own, shadow no others."""
 
 from __future__ import annotations
 
@@ -79,28 +79,6 @@ def test_no_process_of_the_command_imports_what_lies_there(others: Path, tmp_pat
     assert "spawned" in done.stdout and not mark.exists(), done.stderr
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "typed",
-    [
-        "--cfg job",
-        "--info plugins",
-        "methods qsgd",
-        "check gcbench.compressors.onebit.OneBit",
-        "predict pays model=resnet18 compressor=qsgd",
-        "bench sizes=[1000] draws=[normal] rounds=1 codec_backend=compiled",
-        "runs",
-        "report list",
-        f"{TINY} trainer.gpus=2 trainer.launcher=local",
-        f"-m {TINY} trainer.gpus=1 seed=1,2 trainer.codec_backend=compiled",
-    ],
-)
-def test_no_command_imports_what_lies_there(others: Path, typed: str) -> None:
-    mark = plant(others)
-    done = typed_in(others, Path(sys.executable).parent / "gcbench", *typed.split())
-    assert not mark.exists() and done.returncode == 0, done.stderr
-
-
 def test_with_python_m_nothing_is_imported_from_there(others: Path) -> None:
     mark = plant(others)
     done = typed_in(others, sys.executable, "-m", "gcbench", "--help")
@@ -131,50 +109,6 @@ def git(folder: Path, *arguments: str) -> str:
     who = ("-c", "user.name=n", "-c", "user.email=e@example.org")
     command = ["git", "-C", str(folder), *who, *arguments]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
-
-
-@pytest.mark.parametrize("door", ["fsmonitor", "hook", "filter", "submodule", "remote"])
-def test_git_runs_nothing_that_a_checkout_names(
-    others: Path, door: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(environment, "__file__", str(others.parent / "site" / "environment.py"))
-    monkeypatch.chdir(others)
-    mark = others.parent / "ran"
-    evil = others.parent / "evil"
-    evil.write_text(f"#!/bin/sh\ntouch {mark}\n")
-    evil.chmod(0o755)
-    git(others, "init")
-    (others / "file").write_text("1")
-    git(others, "add", "file")
-    git(others, "commit", "-m", "first")
-    commit = git(others, "rev-parse", "HEAD")
-    os.utime(others / "file", (1, 1))  # so that git compares contents
-    if door == "fsmonitor":
-        git(others, "config", "core.fsmonitor", str(evil))
-    elif door == "hook":
-        (others / ".git" / "hooks" / "post-index-change").symlink_to(evil)
-    elif door == "filter":
-        (others / ".git" / "info" / "attributes").write_text("* filter=x.y\n")
-        git(others, "config", "filter.x.y.clean", str(evil))
-    elif door == "submodule":
-        git(others, "init", "inner")
-        git(others / "inner", "commit", "--allow-empty", "-m", "inner")
-        git(others, "add", "inner")
-        git(others, "commit", "-m", "second")
-        commit = git(others, "rev-parse", "HEAD")
-        git(others / "inner", "config", "core.fsmonitor", str(evil))
-    else:
-        git(others, "config", "core.repositoryFormatVersion", "1")
-        git(others, "config", "extensions.partialClone", "origin")
-        git(others, "config", "remote.origin.url", str(others.parent))
-        git(others, "config", "remote.origin.promisor", "true")
-        git(others, "config", "remote.origin.uploadpack", str(evil))
-        tree = git(others, "rev-parse", "HEAD^{tree}")
-        (others / ".git" / "objects" / tree[:2] / tree[2:]).unlink()
-    found = checked_out()
-    assert not mark.exists() and found.commit == commit
-    date = git(others, "log", "-1", "--format=%cI")
-    assert door == "remote" or found == Git(commit=commit, dirty=False, date=date)
 
 
 def test_git_is_asked_about_the_folder_only(
