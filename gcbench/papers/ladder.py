@@ -1,10 +1,11 @@
-"""A ladder of models and workers: a table whose rows are each method at every size and number.
+"""A ladder: a table whose rows are each method with every size, length and number of workers.
 
-Training lasts 20 tokens a parameter (Hoffmann et al., 2022), a single epoch. The whole batch grows
-as the root of the tokens, as critical batch sizes do (Zhang et al., 2024), and does not depend on
-the number of workers, which share it. A method's learning rate, tuned at one size, is carried to
-the others over their width (Yang et al., 2022) and times the root of their batch, as is right for
-Adam (Malladi et al., 2022).
+Training lasts 20 tokens a parameter (Hoffmann et al., 2022), a single epoch, or a multiple of that,
+its length, with a schedule of its own. Across sizes the whole batch grows as the root of the
+tokens, as critical batch sizes do (Zhang et al., 2024); it does not depend on the number of
+workers, which share it, nor on the length, which is more steps. A method's learning rate, tuned at
+one size for each length, is carried to other sizes over their width (Yang et al., 2022) and times
+the root of their batch, as is right for Adam (Malladi et al., 2022).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from math import sqrt
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic.dataclasses import dataclass
 
@@ -29,21 +30,37 @@ class Size:
     parameters: int
     width: int
     windows: int  # in a step of all workers together
-    steps: int
+    steps: int  # of length 1
+    lengths: tuple[int, ...]
 
 
 @dataclass(frozen=True, config=CHECKED)
 class HeldOut:
-    """The cell that is predicted from the others, and the rows that run there."""
+    """A cell that is predicted from the others, and the rows that run there."""
 
     size: str
     workers: int
+    length: int
     rows: Texts
+
+
+class Cell(NamedTuple):
+    """Where rows of a ladder lie: a size, workers, and the length of training."""
+
+    size: str
+    workers: int
+    length: int
+
+    @classmethod
+    def of(cls, name: str) -> Cell:
+        """Return the cell of a row by its name, such as qsgd_30k_4_16."""
+        size, workers, length = name.rsplit("_", 3)[1:]
+        return cls(size, int(workers), int(length))
 
 
 @dataclass(frozen=True, config=CHECKED)
 class Ladder:
-    """The sizes and numbers of workers of a table; its first row is the dense one.
+    """The sizes, lengths and numbers of workers of a table; its first row is the dense one.
 
     The dense row runs with one worker only, as more of them compute the same.
     """
@@ -52,7 +69,7 @@ class Ladder:
     sizes: Mapping[str, Size]
     workers: tuple[int, ...]
     tuned: tuple[str, int]  # the size, and the workers, of the rows as they stand in the file
-    held_out: HeldOut
+    held_out: tuple[HeldOut, ...]
 
     def place(self, size: str, workers: int) -> tuple[int, int]:
         """Return the parameters and workers of a cell."""
@@ -61,26 +78,30 @@ class Ladder:
     def rows(self, nodes: Sequence[Config], table: str, path: Path) -> list[Config]:
         """Return the table's rows, the smallest size first; `nodes` are those in its file.
 
-        A node's `workers`, a list, replaces those of the ladder.
+        A node's `workers` replaces those of the ladder at length 1, and its `rates` its rate at
+        other lengths. `over_width: {rank: 24}` makes its rank the width over 24.
         """
-        for name in (self.tuned[0], self.held_out.size):
+        for name in (self.tuned[0], *(cell.size for cell in self.held_out)):
             if name not in self.sizes:
                 raise ConfigError(f"{path}: there is no size {name}; type {', '.join(self.sizes)}")
         return [
-            self._row(node, table, path, name, workers)
-            for name in self.sizes
+            self._row(node, table, path, cell)
+            for size in self.sizes
             for node in nodes
-            for workers in self._workers(node, name, node is nodes[0])
+            for cell in dict.fromkeys(self._cells(node, size, node is nodes[0]))
         ]
 
-    def _workers(self, node: Config, size: str, dense: bool) -> Iterator[int]:
-        if size != self.held_out.size:
-            workers = (1,) if dense else node.get("workers", self.workers)
-            yield from (each for each in workers if each <= self.sizes[size].windows)
-        elif node["name"] in self.held_out.rows:
-            yield 1 if dense else self.held_out.workers
+    def _cells(self, node: Config, size: str, dense: bool) -> Iterator[Cell]:
+        for length in self.sizes[size].lengths:
+            own = node.get("workers") if length == 1 else None
+            some = (1,) if dense else own or self.workers
+            yield from (Cell(size, k, length) for k in some if k <= self.sizes[size].windows)
+        for cell in self.held_out:
+            if cell.size == size and node["name"] in cell.rows:
+                yield Cell(size, 1 if dense else cell.workers, cell.length)
 
-    def _row(self, node: Config, table: str, path: Path, name: str, workers: int) -> Config:
+    def _row(self, node: Config, table: str, path: Path, cell: Cell) -> Config:
+        name, workers, length = cell
         size, tuned = self.sizes[name], self.sizes[self.tuned[0]]
         if size.windows % workers:
             raise ConfigError(
@@ -88,17 +109,22 @@ class Ladder:
             )
         settings: dict[str, Any] = {
             "model.width": size.width,
-            "dataset.size": size.windows * (size.steps * self.context + 1),
+            "dataset.size": size.windows * (size.steps * length * self.context + 1),
             "trainer.gpus": workers,
             "trainer.batch_size": size.windows // workers,
         }
+        for key, over in node.get("over_width", {}).items():
+            settings[key] = max(1, round(size.width / over))
+        own = node["runs"][RATE]
+        rate = node.get("rates", {}).get(length, own)
         if size != tuned:  # at whose own rate the row shows what else was tried
-            factor = tuned.width / size.width * sqrt(size.windows / tuned.windows)
-            settings[RATE] = float(f"{node['runs'][RATE] * factor:.3g}")
+            rate = float(f"{rate * tuned.width / size.width * sqrt(size.windows / tuned.windows):.3g}")
+        if rate != own:
+            settings[RATE] = rate
         return {
             "experiment": f"{table}/{node['name']}",
-            "name": f"{node['name']}_{name}_{workers}",
+            "name": f"{node['name']}_{name}_{workers}_{length}",
             "title": node["title"],
-            "group": f"{name}, K = {workers}",
+            "group": f"{name}, K = {workers}" + f", T = {length}" * (length > 1),
             "with": settings,
         }

@@ -20,9 +20,10 @@ from matplotlib.lines import Line2D
 from scipy.stats import t as student
 
 from gcbench.drawing import finish, logarithmic, panels, style_of_method
-from gcbench.papers.ladder import Ladder
+from gcbench.papers.ladder import Cell, Ladder
 from gcbench.papers.rows import Row
-from gcbench.report.document import EMPTY, Cell, Document, Heading, Line, Section, Summary
+from gcbench.report import document as pages
+from gcbench.report.document import EMPTY, Document, Heading, Line, Section, Summary
 from gcbench.report.document import format_summary as format_losses
 
 DRAWS = 2000
@@ -199,15 +200,17 @@ def fits_of(ladder: Ladder, rows: Sequence[Row]) -> Fits | None:
     families = {}
     for row in rows:
         if by_seed := row.values_by_seed("loss"):
-            size, workers = str(row.spec.name).rsplit("_", 2)[1:]
-            place = ladder.sizes[size].parameters, int(workers)
+            size, workers, length = Cell.of(str(row.spec.name))
+            if length > 1:
+                continue
+            place = ladder.sizes[size].parameters, workers
             losses.setdefault(row.spec.title, {})[place] = by_seed
             families[row.spec.title] = row.done[0].result.choices["compressor"]
     first = rows[0].spec.title
     dense = {n: by_seed for (n, _), by_seed in losses.get(first, {}).items()}
     origin, held = (
         ladder.place(*ladder.tuned),
-        ladder.place(ladder.held_out.size, ladder.held_out.workers),
+        ladder.place(ladder.held_out[0].size, ladder.held_out[0].workers),
     )
     known = {n: by_seed for n, by_seed in dense.items() if n != held[0]}
     made = {
@@ -222,7 +225,7 @@ def fits_of(ladder: Ladder, rows: Sequence[Row]) -> Fits | None:
 def with_fits(document: Document, ladder: Ladder, fits: Fits) -> Document:
     """Return a table's page with the fits in place of its cells, whose losses stand below."""
     size, workers = ladder.tuned
-    held = f"{ladder.held_out.size}, K = {ladder.held_out.workers}"
+    held = f"{ladder.held_out[0].size}, K = {ladder.held_out[0].workers}"
     headings = [
         Heading("penalty", f"Penalty at {size}, K = {workers}"),
         Heading("per_decade", "With ten times the parameters"),
@@ -255,7 +258,7 @@ def _line(title: str, one: Fit, measured: BySeed | None) -> Line:
     summary = Summary.of([*measured.values()]) if measured else None
     seeds = ", ".join(map(str, sorted({s for by_seed in one.penalties.values() for s in by_seed})))
     return Line(
-        title, None, None, [*(Cell(None, None, text) for text in texts), Cell(summary)], seeds
+        title, None, None, [*(pages.Cell(None, None, text) for text in texts), pages.Cell(summary)], seeds
     )
 
 

@@ -1,4 +1,4 @@
-"""Ladders: rows for every size and number of workers, fits to known slopes, the page, a picture."""
+"""Ladders: rows for every size, length and number of workers, fits to known slopes, the page, a picture."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from gcbench.launch.instantiate import parameter_shapes
 from gcbench.papers import tables
 from gcbench.papers.build import build, groups_of
 from gcbench.papers.configs import compose, compose_row
+from gcbench.papers.ladder import Cell
 from gcbench.papers.ladder_fit import Fit, draw_penalties, fit, fits_of
 from gcbench.papers.reach_map import _slopes
 from gcbench.papers.tables import Table, TableRow, read_table
@@ -106,14 +107,17 @@ def test_rows_have_the_same_tokens_whatever_the_workers_and_the_rate_of_their_si
     table, ladder = ladder_table, ladder_table.ladder
     assert ladder
     rows = {row.name: row for row in table.rows}
-    assert len(rows) == len(table.rows) and list(rows)[0] == "none_30k_1"
+    assert len(rows) == len(table.rows) and list(rows)[0] == "none_30k_1_1"
     assert [name for name in rows if name.startswith("none")] == [
-        f"none_{size}_1" for size in ladder.sizes
+        *(f"none_30k_1_{length}" for length in (1, 4, 16, 64)),
+        *(f"none_100k_1_{length}" for length in (1, 4, 16)),
+        *(f"none_300k_1_{length}" for length in (1, 4, 16)),
+        "none_1m_1_1",
     ]
-    assert {"qsgd_300k_64", "diloco_1m_16"} < rows.keys()
-    assert not {"powersgd_1m_16", "qsgd_30k_64"} & rows.keys()
+    assert {"qsgd_300k_64_1", "diloco_1m_16_1", "powersgd_30k_4_16"} < rows.keys()
+    assert not {"powersgd_1m_16_1", "qsgd_30k_64_1", "qsgd_30k_1_4"} & rows.keys()
     own = compose("modern/ladder/diloco")
-    tuned = compose_row(rows["diloco_100k_4"])
+    tuned = compose_row(rows["diloco_100k_4_1"])
     assert tuned.identity == own.identity
     for name, size in ladder.sizes.items():
         shapes = parameter_shapes({**tuned.config["model"], "width": size.width}, (), 256)
@@ -121,15 +125,21 @@ def test_rows_have_the_same_tokens_whatever_the_workers_and_the_rate_of_their_si
         assert 19 < size.windows * size.steps * ladder.context / size.parameters < 21
         assert size.steps % own.config["estimator"].get("every", 30) == 0
         for row in table.rows:
-            if str(row.group).startswith(f"{name},"):
+            if (cell := Cell.of(str(row.name))).size == name:
                 tokens = row.beside.get("dataset.size", own.config["dataset"]["size"])
                 gpus, batch_size = (row.beside[f"trainer.{k}"] for k in ("gpus", "batch_size"))
                 data = TokenData("", 256, torch.empty(tokens, device="meta"), torch.empty(0), 64)
-                assert data.steps_per_epoch(gpus, batch_size) == size.steps
+                assert data.steps_per_epoch(gpus, batch_size) == cell.length * size.steps
                 assert gpus * batch_size == size.windows
-    large = compose_row(rows["diloco_300k_16"]).config
+    large = compose_row(rows["diloco_300k_16_1"]).config
     rate = own.config["optimizer"]["lr"] * 48 / 88 * (128 / 64) ** 0.5
     assert large["optimizer"]["lr"] == pytest.approx(rate, rel=5e-3)
+    ranks = {
+        (name, size): compose_row(rows[f"{name}_{size}_4_1"]).config["rank"]
+        for name in ("powersgd", "powersgd_12")
+        for size in ("30k", "100k", "300k")
+    }
+    assert [*ranks.values()] == [1, 2, 4, 2, 4, 7]
 
 
 def run(row: TableRow, seed: int, size: int, workers: int, more: float) -> RecordedRun:
@@ -142,11 +152,12 @@ def test_the_page_and_the_picture_show_the_fits(ladder_table: Table) -> None:
     ladder = ladder_table.ladder
     assert ladder
     shown = [r for r in ladder_table.rows if str(r.name).split("_")[0] in ("none", "qsgd")]
-    table = replace(ladder_table, rows=[r for r in shown if "_30k_" not in str(r.name)])
+    shown = [r for r in shown if str(r.name).endswith("_1") and "_30k_" not in str(r.name)]
+    table = replace(ladder_table, rows=shown)
     runs = []
     for row in table.rows:
-        method, size, workers = str(row.name).split("_")
-        n, k = ladder.place(size, int(workers))
+        (size, workers, _), method = Cell.of(str(row.name)), str(row.name).split("_")[0]
+        n, k = ladder.place(size, workers)
         more = 0.0 if method == "none" else 0.03 + 0.02 * log10(n / 100_272) + 0.01 * log2(k / 4)
         runs += [run(row, seed, n, k, more) for seed in (1, 2)]
     rows = groups_of(table, runs, "paper")

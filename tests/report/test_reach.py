@@ -29,7 +29,7 @@ title: Time to a perplexity
 source: gcbench
 spread: deviation
 reach:
-  targets: {cpu: [40, 30, 20]}
+  targets: {cpu: [40, 37, 20]}
   networks: [1gbit, 100mbit]
   workers: [4, 64]
   compute_seconds: 0.02
@@ -43,15 +43,15 @@ rows:
   - {experiment: modern/gpt/local_8, title: Local}
 """
 CURVES = {  # perplexity after each epoch, by seed
-    "none": [(50, 42, 36, 28), (50, 44, 36, 30)],
-    "fp16": [(50, 42, 36, 28), (50, 44, 36, 30)],
-    "qsgd": [(50, 44, 36, 29), (51, 44, 37, 29)],
-    "local_8": [(52, 46, 42, 36), (52, 46, 41.5, 35)],
+    "none": [(60, 52, 44, 36), (60, 52, 43, 36.5)],
+    "fp16": [(60, 52, 44, 36), (60, 52, 43, 36.5)],
+    "qsgd": [(60, 52, 44.5, 36.5), (61, 52, 44, 37)],
+    "local_8": [(62, 56, 48, 36), (62, 56, 46, 39)],
 }
 EPOCHS = {  # to 40: interpolated by hand
-    "none": (2 + 2 / 6, 2 + 4 / 8),
-    "qsgd": (2 + 4 / 8, 2 + 4 / 7),
-    "local_8": (3 + 2 / 6, 3 + 3 / 13),
+    "none": (3 + 4 / 8, 3 + 3 / 6.5),
+    "qsgd": (3 + 4.5 / 8, 3 + 4 / 7),
+    "local_8": (3 + 8 / 12, 3 + 6 / 7),
 }
 VALUES, STEPS = 660_992, 10  # of gpt_tiny with 2,000 words; steps of an epoch
 
@@ -114,10 +114,10 @@ def test_seconds_are_steps_times_computation_coding_and_exchange(
         rows[title] = rows.get(title, "") + " ".join(line.split())
     assert f"{dense:.3g} s: 1.00, {half / dense:.2f}, {under / dense:.2f}" in rows["40: Dense"]
     assert f"{1e3 * local:.3g} ms: {dense / local:.2f}, {half / local:.2f}" in rows["40: Local"]
-    assert "2.42" in rows["40: Dense"] and "3.28" in rows["40: Local"]
-    # A seed of Local never reaches 30, and nobody 20.
-    assert "never" in rows["30: Local"] and "never" not in rows["30: Dense"]
-    assert "never" in rows["20: Dense"]
+    assert "3.48" in rows["40: Dense"] and "3.76" in rows["40: Local"]
+    # A seed of Local never reaches 37, and no run was made for 20.
+    assert "never" in rows["37: Local"] and "never" not in rows["37: Dense"]
+    assert "20: Dense" not in rows
     received = np.mean(EPOCHS["none"]) * STEPS * 1.5 * 32 * VALUES / 8 / 2**20
     assert f"{received:.0f}" in rows["40: Dense"]
 
@@ -134,7 +134,7 @@ def test_many_workers_have_another_exchange(race: Race) -> None:
 
 def test_the_first_is_sure_only_where_no_seeds_overlap(race: Race) -> None:
     slow = race.first(40, 4, link_at(1e7))
-    assert slow and slow.sure and slow.margin > 1.1
+    assert slow and slow.sure and slow.margin > 1.05
     times = {
         one.label: [s * race.step(one, 4, link_at(1e7))[1].step_seconds for s in steps]
         for one in (*race.contenders, *race.overlapped)
@@ -145,7 +145,7 @@ def test_the_first_is_sure_only_where_no_seeds_overlap(race: Race) -> None:
     assert slow.margin == pytest.approx(means[1][0] / means[0][0])
     fast = race.first(40, 4, Link(1e12))
     assert fast and not fast.sure  # the same curves as Half have
-    assert race.first(20, 4, link_at(1e7)) is None
+    assert race.targets == [40, 37]
 
 
 def test_the_map_is_drawn_and_written_as_json(
@@ -164,7 +164,8 @@ def test_the_map_is_drawn_and_written_as_json(
     cell = content["maps"]["40"][content["workers"].index(4)][place]
     assert first and cell[0] == first.label and cell[1] == pytest.approx(first.margin, rel=1e-3)
     qsgd = next(method for method in content["methods"] if method["label"] == "QSGD")
-    assert [curve[1] for curve in qsgd["curves"]] == [list(scores) for scores in CURVES["qsgd"]]
+    (seeds,) = qsgd["curves"]  # of one length
+    assert [curve[1] for curve in seeds] == [list(scores) for scores in CURVES["qsgd"]]
     assert said("figure=small/reach", "budget=bits").startswith("small/reach/map: no run of")
 
 
@@ -211,7 +212,7 @@ def test_the_page_draws_the_same_map_for_any_computation(
             )
             == 1
         )
-        assert "Never there in every seed: Dense" in page.value(
+        assert "No kept run has a schedule that ends at 33.3" in page.value(
             "document.getElementById('map-note').textContent"
         )
         assert page.problems == []
@@ -223,15 +224,15 @@ def test_a_larger_model_on_the_page_sends_and_computes_more_and_loses_what_the_l
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """At ten times the parameters QSGD's perplexity is 1.5 times as high, from 30 up to 45."""
+    """At ten times the parameters QSGD's perplexity is 1.08 times as high, up to 40."""
     monkeypatch.setattr(
-        reach_map, "_slopes", lambda table, runs: [("QSGD", log(1.5))] if table.reach else []
+        reach_map, "_slopes", lambda table, runs: [("QSGD", log(1.08))] if table.reach else []
     )
     for one in kept:
         one.result = one.result.model_copy(update={"parameters": VALUES})
     write_kept(Path("outputs/all.jsonl.xz"), kept)
     said("html")
-    at = {"map-target": 45, "map-size": 10 * VALUES, "map-link": 1e9, "map-workers": 4}
+    at = {"map-target": 40, "map-size": 10 * VALUES, "map-link": 1e9, "map-workers": 4}
     with browser(tmp_path / "chromium") as page:
         page.open(f"{Path('outputs/report.html').resolve().as_uri()}#{urlencode(at)}")
         text = "[...document.querySelectorAll('#map-order li')].map(li => li.textContent)"
@@ -241,11 +242,10 @@ def test_a_larger_model_on_the_page_sends_and_computes_more_and_loses_what_the_l
         }
         bits = all_reduce(32, 4, 1e9) - 6 * 50e-6
         step = 0.2 + 10 * coding("none") + 6 * 50e-6 + 10 * bits
-        dense = [1 + 5 / 8, 1 + 5 / 6]  # epochs to 45
-        assert seconds["Dense"] == pytest.approx(np.mean(dense) * STEPS * step, rel=5e-3)
+        assert seconds["Dense"] == pytest.approx(np.mean(EPOCHS["none"]) * STEPS * step, rel=5e-3)
         note = page.value("document.getElementById('map-note').textContent")
         assert "Not in the ladder, so as good as here with any size: Half, Local" in note
-        others = {"map-target": 30, "map-size": VALUES}
+        others = {"map-target": 40 / 1.08, "map-size": VALUES}
         page.open("about:blank")
         page.open(f"{Path('outputs/report.html').resolve().as_uri()}#{urlencode(at | others)}")
         here = "document.querySelector('#map-order li[data-method=QSGD]').textContent"
@@ -258,3 +258,23 @@ def test_a_larger_model_on_the_page_sends_and_computes_more_and_loses_what_the_l
         assert seconds["QSGD"] == pytest.approx(steps * step, rel=2e-2)
         assert 0.9 < qsgd["power"] < 1
         assert page.problems == []
+
+
+def test_each_method_has_the_length_of_training_that_is_there_first(
+    kept: list[RecordedRun],
+) -> None:
+    """A schedule that was made for a lower score passes this one later than it need be passed."""
+    table = read_table("small/reach")
+    rows = groups_of(table, kept, "cpu")["cpu"]
+    curves = {"none": (60, 58, 56, 54, 41, 30), "qsgd": (50, 41, 38, 36, 33, 30)}
+    longer = [
+        replace(
+            row, runs=[run(name, seed, curves[name]) for seed in (1, 2)] if name in curves else []
+        )
+        for row, name in zip(rows, CURVES, strict=True)
+    ]
+    race = race_of(table, rows, [longer])
+    assert race
+    dense, _, qsgd, _ = race.contenders
+    assert dense.steps[40] == [STEPS * epochs for epochs in EPOCHS["none"]]
+    assert qsgd.steps[40] == [STEPS * (2 + 1 / 3)] * 2
