@@ -128,6 +128,8 @@ def _answer(claim: Claim, parts: list[Part], budget: str | None) -> Answer:
     bases = dict.fromkeys(part.basis for part in parts if part.basis)
     if any(one.decided_by_loss for one in judged):
         bases["by test loss"] = None
+    if any(one.is_disputed for one in judged):
+        bases["though some test losses say the opposite"] = None
     not_asked = dict.fromkeys(
         f"{part.measure.replace('_', ' ')} is not asked at budget {budget}"
         for part in claim.check.rows
@@ -180,9 +182,12 @@ def _compare_study(part: StudyRelations, evidence: Evidence) -> Part:
         if study
         else {}
     )
-    measured = {path: measure_study(rows.get(path, {}).get(part.column)) for path in part.paths}
-    every = [measure_study(row.get(part.column)) for row in rows.values()]
+    each = "step" if part.name.startswith("links/") else "seed"
+    measured = {path: measure_study(rows.get(path, {}), part.column, each) for path in part.paths}
+    every = [measure_study(row, part.column, each) for row in rows.values()]
     title = f"study {part.name}, {part.column.replace('_', ' ')}"
+    if each == "step" and not any(m.value and m.value.by_seed for m in measured.values()):
+        title += " (medians, untested)"
     labelled = _label(part, measured)
     if len(measured) > MANY and all(m.value for m in measured.values()):
         title, labelled = f"{title} of {len(measured)} rows", {}
@@ -222,13 +227,18 @@ def _compare_rows(part: RowRelations, budget: str, evidence: Evidence) -> Part:
 
 
 def waiting(part: RowRelations, budget: str, evidence: Evidence) -> set[str]:
-    """Return the relations about recovery whose rows have fewer steps here than in the paper."""
+    """Return the relations about recovery whose rows have fewer steps here than in the paper.
+
+    What is recovered is what a row without compression reaches.
+    """
     if part.score != part.measure or BUDGETS.index(budget) <= BUDGETS.index(STEPS):
         return set()
     return {
         relation.text
         for relation in part.relations
-        if relation.recovers and any(map(evidence.gains_steps, relation.names))
+        if relation.recovers
+        and any(map(evidence.is_dense, relation.names))
+        and any(map(evidence.gains_steps, relation.names))
     }
 
 

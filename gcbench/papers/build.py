@@ -56,7 +56,7 @@ def build(
         return document
     from gcbench.papers.reach import race_of, with_reach  # imports torch
 
-    race = race_of(table, rows)
+    race = race_of(table, rows, [same for name, same in groups.items() if name != budget])
     return with_reach(document, race) if race else document
 
 
@@ -67,7 +67,9 @@ def groups_of(
 
     `overrides` are added to every experiment at the report's budget.
     """
-    budgets = dict.fromkeys([budget, *(column.budget for column in table.columns if column.budget)])
+    lengths = table.reach.targets if table.reach and budget in table.reach.targets else ()
+    named = (column.budget for column in table.columns if column.budget)
+    budgets = dict.fromkeys([budget, *named, *lengths])
     return {
         name: [
             *group_runs(table, runs, name, overrides if name == budget else ()),

@@ -33,15 +33,17 @@ UNDER = [
     "bound, if two one-sided tests do. +- is half of the 95 % interval, before that correction. "
     "The standard deviation is pooled over the rows of the table, unless Bartlett's test finds "
     "that theirs differ; rows are compared seed by seed only where they have good and bad seeds "
-    "in common. The seeds are planned: three, or six for all rows of a table. A run that diverged "
-    "is worse than any number.",
+    "in common. Rows have three seeds, and some of undecided claims six. A run that diverged is "
+    "worse than any number. Seconds on links are tested with the spread of their steps, or are "
+    "medians of one run and called untested.",
     "The order of two accuracies has a second test, that of the test losses of the same runs. It "
     "decides where the accuracies differ by less than noise and point the same way. Sizes, such "
     "as one point below, are decided by accuracy alone.",
     "Each budget is judged separately. Of those at which all rows have three seeds, the one that "
     "is closest to the paper's counts, whatever it says: at the others the model is smaller, with "
     "as many steps at cpu_steps, and with fewer at cpu_long, cpu_medium and cpu. That a method "
-    "recovers something (an equality within a bound, or a bound on what is lost) is judged from "
+    "recovers what training without compression reaches (an equality within a bound, or a bound on "
+    "what is lost) is judged from "
     "cpu_steps on, where that budget has more steps; the evidence tells how it stands with fewer. "
     "Costs come from kept runs of the same table; for runs that need a special machine they are "
     "estimates.",

@@ -79,6 +79,11 @@ class Evidence:
         spec = self.spec(path)
         return spec.experiment is not None and budget_of(spec, STEPS) == STEPS
 
+    def is_dense(self, path: str) -> bool:
+        """Return whether the row has no compression."""
+        spec = self.spec(path)
+        return spec.experiment is not None and compose_row(spec).choices["compressor"] == "none"
+
     def row(self, path: str, score: str, budget: str) -> Row:
         """Return a row with its runs; without more steps at budget=cpu_steps, at the smallest."""
         if budget == STEPS and not self.gains_steps(path):
@@ -130,13 +135,17 @@ class Evidence:
         return whole or sorted({path.rpartition("/")[0] for path in paths} & set(self._tables))
 
 
-def measure_study(value: Any) -> Measured:
-    """Return the measured value of a study's cell, which is a number or a list of one per seed."""
+def measure_study(row: Mapping[str, Any], column: str, each: str = "seed") -> Measured:
+    """Return the measured value of a study's cell, which is a number or a list of one per seed.
+
+    Seconds on links are a median, and beside it may lie those of `all_` steps.
+    """
+    value = row.get(f"all_{column}", row.get(column))
     if isinstance(value, list):
         by_seed = {seed: float(v) for seed, v in enumerate(value) if isinstance(v, (int, float))}
-        return Measured(Value(by_seed), _several(by_seed))
+        return Measured(Value(by_seed, each=each), _several(by_seed))
     if isinstance(value, (int, float)):
-        return Measured(Value(exact=float(value)), format_number(float(value), None))
+        return Measured(Value(exact=float(value), each=each), format_number(float(value), None))
     return Measured(None, "no number")
 
 
@@ -239,12 +248,7 @@ def describe(title: str, measured: Mapping[str, Measured], judged: Sequence[Judg
         verdict.value: [one for one in judged if one.verdict is verdict and not one.decided_by_loss]
         for verdict in (Verdict.CONTRARY, Verdict.NOT_DECIDED, Verdict.WITHIN_NOISE)
     }
-    against = [
-        one
-        for one in judged
-        if (one.so_far or one.verdict) in DECIDED
-        and one.by_loss not in (None, one.so_far or one.verdict)
-    ]
+    against = [one for one in judged if one.is_disputed]
     waiting = {
         f"about recovery, which budget {STEPS} decides; here {verdict.value}": [
             one for one in judged if one.so_far is verdict

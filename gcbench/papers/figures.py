@@ -13,7 +13,7 @@ from gcbench.console import name_first
 from gcbench.drawing import KEPT_KINDS, RC
 from gcbench.papers.ladder_fit import draw_penalties, fits_of
 from gcbench.papers.measured import StudyResult, find_study
-from gcbench.papers.reach import map_of, race_of
+from gcbench.papers.reach import Race, map_of, race_of
 from gcbench.papers.reach_map import as_json, draw_firsts, measured_links
 from gcbench.papers.rows import Row, group_runs
 from gcbench.papers.study_figures import STUDIES, TABLE_STUDIES
@@ -137,7 +137,9 @@ def figures_of_table(
         yield f"{table.name}/penalty", draw_penalties(fits) if fits else None
         return
     if table.reach:
-        yield from _map(table, rows, results)
+        lengths = [name for name in table.reach.targets if name != budget]
+        race = race_of(table, rows, [group_runs(table, runs, name) for name in lengths])
+        yield from _map(table, race, results)
         return
     drawn = series_of_rows(rows, asked.by_group)
     for name in (*asked.x, *asked.y, *filter(None, [asked.caption])):
@@ -161,8 +163,7 @@ def figures_of_table(
             yield from _of_scores(table, drawn, asked.by_group)
 
 
-def _map(table: Table, rows: Sequence[Row], results: Sequence[str]) -> Pictures:
-    race = race_of(table, rows)
+def _map(table: Table, race: Race | None, results: Sequence[str]) -> Pictures:
     cells = {target: map_of(race, target) for target in race.targets} if race else {}
     yield f"{table.name}/map", draw_firsts(race, cells, measured_links(results)) if race else None
     if race:

@@ -118,7 +118,9 @@ class Ladder:
         own = node["runs"][RATE]
         rate = node.get("rates", {}).get(length, own)
         if size != tuned:  # at whose own rate the row shows what else was tried
-            rate = float(f"{rate * tuned.width / size.width * sqrt(size.windows / tuned.windows):.3g}")
+            rate = float(
+                f"{rate * tuned.width / size.width * sqrt(size.windows / tuned.windows):.3g}"
+            )
         if rate != own:
             settings[RATE] = rate
         return {

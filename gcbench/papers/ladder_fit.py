@@ -258,7 +258,11 @@ def _line(title: str, one: Fit, measured: BySeed | None) -> Line:
     summary = Summary.of([*measured.values()]) if measured else None
     seeds = ", ".join(map(str, sorted({s for by_seed in one.penalties.values() for s in by_seed})))
     return Line(
-        title, None, None, [*(pages.Cell(None, None, text) for text in texts), pages.Cell(summary)], seeds
+        title,
+        None,
+        None,
+        [*(pages.Cell(None, None, text) for text in texts), pages.Cell(summary)],
+        seeds,
     )
 
 

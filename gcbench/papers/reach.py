@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
@@ -16,7 +16,7 @@ from gcbench.predict.devices import Device, ethernet_latency, format_seconds, re
 from gcbench.predict.model import Cluster, Compute, Method, Prediction, predict
 from gcbench.predict.recorded import INSTANT
 from gcbench.predict.subject import method_of, methods_by_exchange
-from gcbench.predict.target import First, epochs_to, first_of
+from gcbench.predict.target import First, epochs_to, first_of, was_made_for
 from gcbench.records.schema import BITS_PER_MIB
 from gcbench.records.store import RecordedRun
 from gcbench.report.document import Cell, Document, Heading, Line, Summary
@@ -35,7 +35,8 @@ class Contender:
     """A method with the kept runs whose curves say how many epochs it takes."""
 
     label: str
-    runs: Sequence[RecordedRun]
+    runs: Sequence[RecordedRun]  # of the table's budget
+    lengths: Sequence[Sequence[RecordedRun]]  # of all budgets: their schedules differ in length
     steps: Mapping[float, list[float]]  # by target and seed; none unless every seed reaches it
     forms: Mapping[str, Method]  # by exchange; the first is that of the runs
     wide: Method | None = None  # the first for a model of 32 times the width, if it has one
@@ -101,20 +102,46 @@ class Race:
         return first_of(times)
 
 
-def race_of(table: Table, rows: Sequence[Row]) -> Race | None:
-    """Return the race of a table's rows; None if it has no targets at their budget."""
+def race_of(table: Table, rows: Sequence[Row], others: Iterable[Sequence[Row]] = ()) -> Race | None:
+    """Return the race of a table's rows; None if it has no targets at their budget.
+
+    A method's epochs to a target are the fewest of all kept lengths: of `rows`, and of `others`,
+    the same rows at other budgets. A target for which no dense run was made is left out.
+    """
     if table.reach is None or rows[0].budget not in table.reach.targets or table.chooser is None:
         return None
-    device = read_device(table.reach.device)
-    score, targets = str(table.chooser.measure), table.reach.targets[rows[0].budget]
+    device, score = read_device(table.reach.device), str(table.chooser.measure)
+    lengths = [
+        [same.done for same in (row, *(other[i] for other in others)) if same.done]
+        for others in [list(others)]
+        for i, row in enumerate(rows)
+    ]
+    targets = [
+        target
+        for target in table.reach.targets[rows[0].budget]
+        if any(was_made_for(runs, score, target) for runs in lengths[0])
+    ]
     contenders = []
-    for row in (row for row in rows if row.done):
-        each = row.done[0].result.steps_per_epoch or 0
-        steps = {t: [each * e for e in epochs_to(row.done, score, t)] for t in targets}
-        config = compose_row(row.spec, row.budget).config
-        forms = methods_by_exchange(config, row.spec.title, device, max(WORKERS))
-        contenders.append(Contender(row.spec.title, row.done, steps, forms, _wide(config, device)))
+    for row, of_row in zip(rows, lengths, strict=True):
+        if row.done:
+            steps = {target: _fewest_steps(of_row, score, target) for target in targets}
+            config = compose_row(row.spec, row.budget).config
+            forms = methods_by_exchange(config, row.spec.title, device, max(WORKERS))
+            wide = _wide(config, device)
+            contenders.append(Contender(row.spec.title, row.done, of_row, steps, forms, wide))
     return Race(table.reach, score, targets, contenders, device) if contenders else None
+
+
+def _fewest_steps(
+    lengths: Iterable[Sequence[RecordedRun]], score: str, target: float
+) -> list[float]:
+    """Return the steps to a target by seed, at the length that is there first; none: never."""
+    tried = [
+        [epochs * (runs[0].result.steps_per_epoch or 0) for epochs in found]
+        for runs in lengths
+        if (found := epochs_to(runs, score, target))
+    ]
+    return min(tried, key=fmean, default=[])
 
 
 def _wide(config: Config, device: Device) -> Method | None:

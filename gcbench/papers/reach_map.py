@@ -28,7 +28,7 @@ from gcbench.papers.tables import Table, read_table, table_names
 from gcbench.predict.devices import PAYLOAD, format_rate, format_seconds, read_link
 from gcbench.predict.model import Cluster, Method, predict
 from gcbench.predict.recorded import INSTANT
-from gcbench.predict.target import First
+from gcbench.predict.target import LAST, First
 from gcbench.records.reading import read_json
 from gcbench.records.store import RecordedRun
 from gcbench.report.figures.curves import track
@@ -174,9 +174,12 @@ def races_of(runs: Sequence[RecordedRun]) -> Iterator[dict[str, Any]]:
     tables = [*map(read_table, table_names())]
     slopes = dict(slope for table in tables for slope in _slopes(table, runs))
     for table in tables:
-        for budget in table.reach.targets if table.reach else ():
-            race = race_of(table, group_runs(table, runs, budget))
-            if race:
+        groups = {
+            b: group_runs(table, runs, b) for b in (table.reach.targets if table.reach else ())
+        }
+        for budget, rows in groups.items():
+            race = race_of(table, rows, [same for same in groups.values() if same is not rows])
+            if race and race.targets:
                 shown = _profile(race, slopes)
                 yield {"table": table.name, "budget": budget, **shown}
 
@@ -193,6 +196,7 @@ def _profile(race: Race, slopes: Mapping[str, float] | None = None) -> dict[str,
     return {
         "score": race.score,
         "targets": race.targets,
+        "made_for": [_scores_made_for(runs, race.score) for runs in race.contenders[0].lengths],
         "parameters": race.contenders[0].runs[0].result.parameters,
         "compute_seconds": race.settings.compute_seconds,
         "backward_share": race.device.backward_share,
@@ -204,14 +208,24 @@ def _profile(race: Race, slopes: Mapping[str, float] | None = None) -> dict[str,
     }
 
 
+def _scores_made_for(runs: Sequence[RecordedRun], score: str) -> tuple[float, float]:
+    """Return the scores through which dense runs go in the last 15 % of their schedule."""
+    curves = [t for run in runs if (t := track(run, score, "step"))]
+    late = [float(np.interp((1 - LAST) * t.step[-1], t.step, t.y)) for t in curves]
+    return _round(min(late)), _round(max(float(t.y[-1]) for t in curves))
+
+
 def _method(race: Race, one: Contender) -> dict[str, Any]:
-    """Return curves over steps, and by exchange and workers what a step waits for and codes."""
-    tracks = [track(run, race.score, "step") for run in one.runs]
+    """Return curves over steps, by length, and by exchange and workers what a step costs."""
+    lengths = [[track(run, race.score, "step") for run in runs] for runs in one.lengths]
     return {
         "label": one.label,
         "dense": one.own.family == "none" and one.own.every == 1 and not one.overlap[0],
         "buckets": math.ceil(one.own.dense_bytes / one.overlap[1]) if one.overlap[0] else 1,
-        "curves": [[[*map(float, t.step)], [*map(_round, t.y)]] for t in tracks if t],
+        "curves": [
+            [[[*map(float, t.step)], [*map(_round, t.y)]] for t in tracks if t]
+            for tracks in lengths
+        ],
         "costs": {
             exchange: {w: [_round(c) for c in _costs(method, w, race)] for w in WORKERS}
             for exchange, method in one.forms.items()

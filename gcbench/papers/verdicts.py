@@ -35,12 +35,12 @@ class Verdict(Enum):
     IN_PART = "in part", "some of what is asked holds, and of some the opposite holds"
     WITHIN_NOISE = (
         "within noise",
-        "everything that is asked holds or is equal, some of it by less than noise",
+        "the means are as is asked, some of them by less than noise",
     )
     CONTRARY = "contrary at this budget", "the opposite holds, by more than noise"
     CONSISTENT = "consistent", "it holds where the paper's own number was an input"
     COVERED = "covered by tests", "tests check it, and passed at the commit shown"
-    NOT_DECIDED = "not decided", "the opposite of what is asked may hold, by less than noise"
+    NOT_DECIDED = "not decided", "some means are contrary to what is asked, by less than noise"
     NOT_YET = "not yet", "runs, a study or passed tests are missing"
 
 
@@ -77,6 +77,7 @@ class Value(NamedTuple):
 
     by_seed: Mapping[int, float] = {}  # infinite where training diverged
     exact: float | None = None
+    each: str = "seed"  # what there is a number of; of "step": measured seconds
 
     @property
     def mean(self) -> float:
@@ -97,6 +98,7 @@ class Margin(NamedTuple):
     mean: float = math.nan  # by how much the relation holds; negative if it is violated
     error: Error | None = None  # of the mean; None if it is not known
     counts: tuple[int, ...] = ()  # the number of seeds of each row; empty if none depends on one
+    each: str = "seed"
     of_loss: Margin | None = None  # that of the test losses, if it may decide
     waits: bool = False  # for more steps, however it stands after these
 
@@ -125,11 +127,17 @@ class Judged(NamedTuple):
     so_far: Verdict | None = None  # what would be the verdict if it did not wait for more steps
 
     @property
+    def is_disputed(self) -> bool:
+        """Return whether accuracies and test losses decide it in opposite ways."""
+        verdict = self.so_far or self.verdict
+        return verdict in DECIDED and self.by_loss not in (None, verdict)
+
+    @property
     def text(self) -> str:
-        relation, _, mean, error, counts, of_loss, _ = self.margin
+        relation, _, mean, error, counts, each, of_loss, _ = self.margin
         if not counts:
-            return f"{relation.text}: {mean:+.3g}"
-        seeds = " and ".join(map(str, sorted(set(counts)))) + f" seed{'s' * (set(counts) != {1})}"
+            return f"{relation.text}: {mean:+.3g}" + " (untested)" * (each == "step")
+        seeds = " and ".join(map(str, sorted(set(counts)))) + f" {each}{'s' * (set(counts) != {1})}"
         if of_loss and of_loss.error and math.isfinite(of_loss.mean):
             seeds = f"test loss {of_loss.mean:+.3g} +- {of_loss.error.half_width():.2g}, {seeds}"
         if error is None:
@@ -152,13 +160,14 @@ def _margin(relation: Relation, values: Mapping[str, Value], noise: Noise) -> Ma
     rows = {name: values[name] for name in relation.names}
     mean = relation.margin(relation.difference({name: row.mean for name, row in rows.items()}))
     seeded = {name: row.by_seed for name, row in rows.items() if row.exact is None}
+    each = next((row.each for row in rows.values()), "seed")
     if not seeded:
-        return Margin(relation, mean=mean)
+        return Margin(relation, mean=mean, each=each)
     if math.isfinite(mean):
         error = noise.error(seeded, {name: relation.weights[name] for name in seeded})
     else:
         error = Error(0.0, 1)  # one side diverged with every seed, or the mean is not known
-    return Margin(relation, True, mean, error, tuple(map(len, seeded.values())))
+    return Margin(relation, True, mean, error, tuple(map(len, seeded.values())), each)
 
 
 def judge(margins: Sequence[Margin]) -> list[Judged]:
@@ -192,5 +201,4 @@ def _judge(margin: Margin, p: float, p_of_loss: float) -> Judged:
         return Judged(margin, Verdict.REPRODUCED if holds else Verdict.CONTRARY, by_loss)
     if by_loss and of_loss and mean * of_loss.mean >= 0:
         return Judged(margin, by_loss, by_loss, decided_by_loss=True)
-    equal = sign == ">=" and margin.error is not None and not math.isnan(mean)
-    return Judged(margin, Verdict.WITHIN_NOISE if holds or equal else Verdict.NOT_DECIDED, by_loss)
+    return Judged(margin, Verdict.WITHIN_NOISE if holds else Verdict.NOT_DECIDED, by_loss)

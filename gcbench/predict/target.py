@@ -17,6 +17,7 @@ from gcbench.predict.scenario import Scenario
 from gcbench.records.metrics import MAIN_SCORES, where_reached
 from gcbench.records.store import RecordedRun, find_runs
 
+LAST = 0.15  # share of a schedule at whose end a target lies for which it was made
 SENT = ("exchange", "workers_per_node", "code", "every")  # knobs that are no difference of curves
 
 
@@ -51,8 +52,18 @@ def epochs_to(runs: Iterable[RecordedRun], score: str, target: float) -> list[fl
     return epochs
 
 
+def was_made_for(runs: Iterable[RecordedRun], score: str, target: float) -> bool:
+    """Return whether all runs first reach a target in the last 15 % of their schedule.
+
+    Earlier the rate is still high: a run with a schedule that ends there would be sooner.
+    """
+    lengths = {run.result.epochs or 0.0 for run in runs}
+    epochs = epochs_to(runs, score, target)
+    return bool(epochs) and min(epochs) >= (1 - LAST) * max(lengths)
+
+
 class Curves(NamedTuple):
-    """The kept runs of one workload."""
+    """The kept runs of one workload, of all lengths."""
 
     title: str
     score: str
@@ -61,19 +72,36 @@ class Curves(NamedTuple):
     def epochs(self, method: Method, target: float) -> list[float] | None:
         """Return the epochs to a target by seed; empty: never, None: no such runs.
 
-        Of several configurations, such as rates, it is the fastest of those with most seeds.
+        Of several configurations, such as lengths and rates, it is the fastest of those with most
+        seeds.
         """
+        tried = (epochs_to(runs, self.score, target) for runs in self._configurations(method))
+        return min(tried, key=lambda epochs: fmean(epochs) if epochs else inf, default=None)
+
+    def are_made_for(self, dense: Method, target: float) -> bool:
+        """Return whether a schedule of dense training was made for a target."""
+        tried = self._configurations(dense)
+        return any(was_made_for(runs, self.score, target) for runs in tried)
+
+    @property
+    def lengths(self) -> str:
+        """Return the lengths of the runs, in epochs."""
+        return ", ".join(f"{e:.3g}" for e in sorted({run.result.epochs or 0 for run in self.runs}))
+
+    def ends(self, dense: Method) -> set[float]:
+        """Return the scores at which runs without compression end, in the mean over seeds."""
+        return {
+            fmean((run.result.test or {})[self.score] for run in runs)
+            for runs in self._configurations(dense)
+        }
+
+    def _configurations(self, method: Method) -> list[list[RecordedRun]]:
         by_identity: dict[str, list[RecordedRun]] = {}
         for run in self.runs:
             if _is_of(run, method):
                 by_identity.setdefault(run.result.identity, []).append(run)
         most = max(map(len, by_identity.values()), default=0)
-        tried = [
-            epochs_to(runs, self.score, target)
-            for runs in by_identity.values()
-            if len(runs) == most
-        ]
-        return min(tried, key=lambda epochs: fmean(epochs) if epochs else inf, default=None)
+        return [runs for runs in by_identity.values() if len(runs) == most]
 
 
 def _is_of(run: RecordedRun, method: Method) -> bool:
@@ -86,20 +114,20 @@ def _is_of(run: RecordedRun, method: Method) -> bool:
 
 
 def _title(run: RecordedRun) -> str:
-    choices, trainer, epochs = run.result.choices, run.config["trainer"], run.result.epochs or 0
+    choices, trainer = run.result.choices, run.config["trainer"]
     table = (run.experiment or "own/").rpartition("/")[0]
     return (
         f"{choices['model']} on {choices['dataset']} ({table}: {run.result.workers or 1} workers x "
-        f"{trainer['batch_size']}, {epochs:.3g} epochs, budget={run.budget})"
+        f"{trainer['batch_size']})"
     )
 
 
 def nearest_curves(arguments: Pays, scenario: Scenario) -> Curves:
     """Return the curves of the kept model that is nearest to the scenario's.
 
-    That is the same model, else one on the same data, else the one with such a score whose size is
-    nearest, and of these the workload with most methods. Raises ConfigError if the uncompressed
-    runs of none reach the target.
+    That is the same model, else one on the same data, if there are any, else the one whose size is
+    nearest, and of these the workload with most methods. Raises ConfigError if no schedule of an
+    uncompressed run was made for the target.
     """
     target, by_title = arguments.target or 0.0, dict[str, list[RecordedRun]]()
     for run in find_runs(arguments.results).runs:
@@ -119,15 +147,21 @@ def nearest_curves(arguments: Pays, scenario: Scenario) -> Curves:
         Curves(title, next(filter((runs[0].result.test or {}).__contains__, MAIN_SCORES)), runs)
         for title, runs in by_title.items()
     ]
-    scores = {c.score for c in every if c.runs[0].result.choices["dataset"] == scenario.dataset}
-    ranked = sorted((c for c in every if c.score in scores or not scores), key=distance)
-    found = next((curves for curves in ranked if curves.epochs(scenario.dense, target)), None)
+    same = [c for c in every if c.runs[0].result.choices["dataset"] == scenario.dataset]
+    ranked = sorted(same or every, key=distance)
+    found = next((c for c in ranked if c.are_made_for(scenario.dense, target)), None)
     if found is None:
-        nearest = f"; the nearest kept model is {ranked[0].title}" if ranked else ""
+        nearest = ""
+        if ranked:
+            kept = ranked[0].runs[0].result.choices
+            alike = [c for c in ranked if c.runs[0].result.choices["model"] == kept["model"]]
+            ends = sorted({round(end, 2) for c in alike for end in c.ends(scenario.dense)})
+            nearest = f"; those of {kept['model']} on {kept['dataset']}, the nearest, end at "
+            nearest += ", ".join(map(str, ends))
         raise ConfigError(
             f"target={target:g}: no run without compression in "
-            f"results={','.join(arguments.results)} reaches it in every seed{nearest}; type "
-            "another target, or results=FOLDER with your own runs"
+            f"results={','.join(arguments.results)} has a schedule that ends there{nearest}; type "
+            "such a target, or results=FOLDER with your own runs"
         )
     return found
 
@@ -171,8 +205,9 @@ def rank_by_target(
         title=f"{title}: time to {curves.score} {target:g}",
         notes=[
             f"Epochs to {curves.score} {target:g} are those of {curves.title}, the nearest kept "
-            "model, interpolated between its tests; yours may need others, so train those that are "
-            "close. x: times sooner than none.",
+            f"model: of the kept lengths ({curves.lengths} epochs) each method has the one that is "
+            "there first. Only dense training surely has a schedule made for it. Yours may need "
+            "other epochs, so train those that are close. x: times sooner than none.",
             *(_sentence(link, first) for link, on in times.items() if (first := first_of(on))),
             *(f"{what}: {', '.join(names)}." for what, names in absent.items() if names),
             *notes,

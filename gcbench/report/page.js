@@ -603,7 +603,7 @@ function renderMap() {
   const size = typed("map-size", race.parameters);
   const larger = size / race.parameters;
   const sliders = {
-    "map-target": [typed("map-target", race.targets[1] ?? low), 0.9 * low, 1.2 * high, (value) => number(value)],
+    "map-target": [typed("map-target", race.targets[0]), 0.9 * low, 1.2 * high, (value) => number(value)],
     "map-size": [Math.log10(size), Math.log10(race.parameters), Math.log10(race.parameters) + 3, (value) => `${number(10 ** value / 1e6)} million`],
     "map-compute": [Math.log10(typed("map-compute", race.compute_seconds * larger * 1e3)), 0, 7, (value) => duration(10 ** value / 1e3)],
     "map-link": [Math.log10(typed("map-link", 1e9)), 7.5, 11, (value) => `${number(10 ** value / 1e9)} Gbit/s`],
@@ -616,10 +616,12 @@ function renderMap() {
   }
   const target = sliders["map-target"][0];
   const compute = 10 ** sliders["map-compute"][0] / 1e3;
+  // A schedule made for another score would be asked how soon it passes this one.
+  const madeFor = race.made_for.some((ends) => target >= Math.min(...ends) && target <= Math.max(...ends));
   const steps = race.methods.map((method) => {
     const worse = Math.exp((method.per_decade ?? 0) * Math.log10(larger));
-    const reached = method.curves.map(([xs, ys]) => placeOf(xs, ys, target / worse, lowerIsBetter.has(race.score)));
-    return reached.every((step) => step !== null) ? reached : null;
+    const tried = madeFor ? method.curves.map((seeds) => seeds.map(([xs, ys]) => placeOf(xs, ys, target / worse, lowerIsBetter.has(race.score)))) : [];
+    return tried.filter((reached) => reached.every((step) => step !== null)).sort((a, b) => mean(a) - mean(b))[0] ?? null;
   });
   const cells = race.workers.flatMap((workers, j) => MAP_RATES.map((rate, i) => {
     const ranked = rank(race, steps, workers, rate, compute, larger);
@@ -650,11 +652,12 @@ function renderMap() {
   const ranked = rank(race, steps, race.workers[chosen[1]], chosen[0], compute, larger);
   const dense = ranked.find(({ method }) => method.dense);
   const said = ranked.map(({ method, exchange, time }) => element("li", { "data-method": method.label }, `${method.label}${exchange ? ` (${exchange})` : ""}: ${duration(time)}${dense ? `, ${number(Number((dense.time / time).toPrecision(3)))} x` : ""}`));
-  const late = race.methods.filter((_, i) => !steps[i]).map(({ label }) => label);
+  const ends = race.made_for.map(([a, b]) => `${number(Math.min(a, b))} to ${number(Math.max(a, b))}`).join(", ");
+  const late = !madeFor ? [] : race.methods.filter((_, i) => !steps[i]).map(({ label }) => label);
   const unknown = larger > 1 ? race.methods.filter((one) => !one.dense && one.per_decade === null).map(({ label }) => label) : [];
   byId("map").replaceChildren(svg);
   byId("map-order").replaceChildren(...said);
-  byId("map-note").textContent = `At the circle${ranked.length > 1 && !isSure(ranked) ? ", where the seeds of the first overlap with others" : ""}; x: times sooner than no compression.${late.length ? ` Never there in every seed: ${late.join(", ")}.` : ""}${unknown.length ? ` Not in the ladder, so as good as here with any size: ${unknown.join(", ")}.` : ""}`;
+  byId("map-note").textContent = !madeFor ? `No kept run has a schedule that ends at ${number(target)}. Schedules of dense training end at ${ends}.` : `At the circle${ranked.length > 1 && !isSure(ranked) ? ", where the seeds of the first overlap with others" : ""}; x: times sooner than no compression.${late.length ? ` Never there in every seed: ${late.join(", ")}.` : ""}${unknown.length ? ` Not in the ladder, so as good as here with any size: ${unknown.join(", ")}.` : ""}`;
 }
 
 // ---- The table of runs ---------------------------------------------------------------------------
