@@ -2,9 +2,9 @@
 
 A method's loss is L(N) + penalty, where L(N) = L0 (N / N0)^-a, and the penalty is linear in log N
 and log K (K: workers), with either sign. Penalties are differences between runs of the same seed.
-Intervals are for 90 %: the seeds of each size are drawn anew, for all its runs together, with
-deviations scaled to be right for so few, and times Student's t. A size with one seed is drawn
-with the deviation that runs of the other sizes have.
+Intervals are for 95 %: the seeds of each size are drawn anew, for all its runs together, with
+deviations scaled to be right for so few, and times Student's t; what the lines do not fit widens
+them. A size with one seed is drawn with the deviation that runs of the other sizes have.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from gcbench.report.document import EMPTY, Document, Heading, Line, Section, Sum
 from gcbench.report.document import format_summary as format_losses
 
 DRAWS = 2000
-SHARE = 0.9
+SHARE = 0.95
 Place = tuple[int, int]  # parameters and workers
 BySeed = Mapping[int, float]
 LOSS = Heading("loss", "Loss", digits=4, deviation=True)
@@ -118,15 +118,17 @@ def fit(
     x = np.array([[1.0, *(_logs(p, origin)[i] for i in used)] for p in places])
     y = np.array([*draws.means(paired, dense=-1).values()])  # [places, 1 + draws]
     coefficients = np.linalg.pinv(x) @ y
-    made = [_estimate(one, wide) for one in coefficients]
+    unfit = _rest(x, y[:, 0]) * np.diag(np.linalg.pinv(x.T @ x))
+    made = [_estimate(one, wide, float(v)) for one, v in zip(coefficients, unfit, strict=True)]
     slopes = [made[1 + used.index(i)] if known[i] else None for i in range(2)]
     predicted = None
     if all(known):
-        beyond = np.array([1.0, *_logs(held, origin)]) @ coefficients
+        at = np.array([1.0, *_logs(held, origin)])
+        beyond = at @ coefficients
         whole = {(n, 1): {s: dense[n][s] for s in seeds[n]} for n in seeds}
         drawn = draws.means(whole, dense=1)
         law, law_rest = _law({n: losses for (n, _), losses in drawn.items()}, held[0])
-        rest = _rest(x, y[:, 0]) + law_rest
+        rest = _rest(x, y[:, 0]) * float(1 + at @ np.linalg.pinv(x.T @ x) @ at) + law_rest
         predicted = _estimate(beyond + law, wide, rest)
     return Fit(paired, origin, made[0], slopes[0], slopes[1], predicted)
 
@@ -243,7 +245,17 @@ def with_fits(document: Document, ladder: Ladder, fits: Fits) -> Document:
         for title, of in fits.losses.items()
         for n in dict.fromkeys(n for n, _ in of)
     ]
-    sections = [Section("Test losses, in nats", below), *document.sections]
+    inside = [
+        abs(fmean(measured.values()) - one.predicted.value) <= (one.predicted.half or 0.0)
+        for title, one in fits.fits.items()
+        if one.predicted and (measured := fits.losses[title].get(fits.held))
+    ]
+    told = f"{sum(inside)} of {len(inside)} losses measured at {held} are inside their intervals."
+    sections = [
+        *([Section("Held out", [told])] if inside else []),
+        Section("Test losses, in nats", below),
+        *document.sections,
+    ]
     return replace(document, headings=headings, lines=lines, sections=sections)
 
 

@@ -296,4 +296,7 @@ def machine_of(environment: Environment) -> str:
         return "unknown"
     if environment.device == "cuda" and machine.gpus:
         return machine.gpus[0]
-    return f"{machine.cpu or 'CPU'}, {machine.cores} cores"
+    vectors = (
+        f", {machine.cpu_capability}" if machine.cpu_capability else ""
+    )  # which results follow
+    return f"{machine.cpu or 'CPU'}, {machine.cores} cores{vectors}"

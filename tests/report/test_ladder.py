@@ -74,10 +74,9 @@ def test_without_noise_slopes_and_what_is_held_out_are_exact() -> None:
     assert alone.per_decade and alone.per_decade.half is None
 
 
-@pytest.mark.parametrize(
-    ("large", "most"), [(SEEDS, 0.96), ((1,), 0.98)], ids=["all", "one seed of the largest"]
-)
-def test_intervals_have_the_truth_nine_times_in_ten(large: Sequence[int], most: float) -> None:
+@pytest.mark.parametrize("large", [SEEDS, (1,)], ids=["all", "one seed of the largest"])
+def test_intervals_have_the_truth_nineteen_times_in_twenty(large: Sequence[int]) -> None:
+    """Or more often: where the line is right, what it leaves is the noise of seeds once more."""
     trials, hits = 120, np.zeros(4)
     for trial in range(trials):
         made, measured = fit_to(0.01, trial, large=large)
@@ -91,7 +90,17 @@ def test_intervals_have_the_truth_nine_times_in_ten(large: Sequence[int], most: 
         for i, (one, truth) in enumerate(truths.items()):
             assert one.half is not None
             hits[i] += abs(one.value - truth) <= one.half
-    assert all(0.82 < share < most for share in hits / trials), hits / trials
+    assert all(hits / trials > 0.93), hits / trials
+
+
+def test_what_the_lines_do_not_fit_widens_intervals() -> None:
+    """Without noise, a penalty that bends at 300,000 parameters leaves the slope unsure."""
+    dense = {n: dict.fromkeys(SEEDS, loss(n)) for n in SIZES}
+    bent = {(n, k): max(0.0, log10(n / 300_000)) for n in SIZES for k in WORKERS}
+    losses = {p: {s: dense[p[0]][s] + more for s in SEEDS} for p, more in bent.items()}
+    made = fit(dense, losses, ORIGIN, HELD)
+    assert made and made.per_decade and made.per_decade.half and made.penalty.half
+    assert made.per_decade.half > 0.1 and made.penalty.half > 0.05
 
 
 @pytest.fixture
