@@ -157,8 +157,8 @@ def test_a_mapping_of_python_is_the_keys_below_it() -> None:
 
 
 def test_a_benchmark_is_answered_with_keys_of_benchmarks() -> None:
-    assert unknown_key("rouds", "3", benchmark=True).endswith("did you mean rounds=3?")
-    assert "rounds" not in unknown_key("rouds", "3", benchmark=False)
+    assert unknown_key("clases", "3", benchmark=True).endswith("did you mean classes=3?")
+    assert "classes" not in unknown_key("clases", "3", benchmark=False)
     assert "trainer" not in unknown_key("gpus", "3", benchmark=True)
 
 

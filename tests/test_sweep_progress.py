@@ -41,9 +41,10 @@ OVERRIDES = [
 
 
 def sweep(outputs: Path, *overrides: str, timeout: float = 300) -> subprocess.CompletedProcess[str]:
-    return command(
-        ("-m", f"outputs={outputs}", *OVERRIDES, *overrides), outputs, os.environ, timeout
-    )
+    keys = {override.partition("=")[0] for override in overrides}
+    shared = [one for one in OVERRIDES if one.partition("=")[0] not in keys]
+    typed = ("-m", f"outputs={outputs}", *shared, *overrides)
+    return command(typed, outputs, os.environ, timeout)
 
 
 def test_a_sweep_goes_on_after_a_failure_lists_it_and_skips_what_is_done(tmp_path: Path) -> None:
