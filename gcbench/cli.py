@@ -327,9 +327,13 @@ def _read_options(arguments: Sequence[str], benchmark: bool) -> Namespace:
         )
 
     parser.error = refuse  # type: ignore[method-assign]
-    options, unknown = parser.parse_known_intermixed_args(arguments)
-    for flag in (argument for argument in unknown if argument.startswith("-")):
-        known = [one for one in parser._option_string_actions if one.startswith("--")]
+    # argparse would read -clip_norm=1 as -c with a value.
+    with_value = [one for one in arguments if re.match("-[^-]*=", one)]
+    named = parser._option_string_actions
+    keys = [one for one in with_value if one.partition("=")[0] not in named]
+    options, unknown = parser.parse_known_intermixed_args([] if keys else arguments)
+    for flag in keys or (argument for argument in unknown if argument.startswith("-")):
+        known = [one for one in named if one.startswith("--")]
         raise ConfigError(_option_sentence(flag, known, arguments, benchmark))
     _refuse_two_commands(options)
     refuse_twice(options.overrides, sweep=True)

@@ -84,6 +84,7 @@ def test_mistakes_are_answered_in_one_sentence(
         sentence = ".*".join(map(re.escape, case["says"].split("…")))
         if stdout or "\x1b" in answer or not re.fullmatch(f"[^:]*: {sentence}", answer):
             wrong.append(f"{words}\n    {answer}\n    {case['says']}")
-        left = {path for path in tmp_path.rglob("*") if path.is_file()} - allowed
+        empty = {path for path in tmp_path.rglob("*") if path.is_dir() and not any(path.iterdir())}
+        left = ({path for path in tmp_path.rglob("*") if path.is_file()} | empty) - allowed
         assert not left, f"{words} leaves {left}"
     assert not wrong, "\n".join(wrong)

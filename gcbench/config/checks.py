@@ -24,6 +24,7 @@ from gcbench.settings.fields import (
     refusal,
 )
 from gcbench.settings.optimizer import OptimizerSettings
+from gcbench.settings.run import DatasetSettings
 from gcbench.settings.trainer import OTHER_NAMES, TrainerSettings
 
 # Groups whose files have only the keys that their class takes.
@@ -62,6 +63,7 @@ def check_values(config: Config, *keys: type[Settings]) -> None:
                 f"{group}.{name}: no such key, in a file of the configuration; {advice}"
             )
         check_node(node, schema, f"{group}.")
+    check_node(config.get("dataset", {}), DatasetSettings, "dataset.")
     _check_groups(config.get("optimizer", {}))
 
 

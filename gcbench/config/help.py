@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from shutil import get_terminal_size
 from textwrap import wrap
@@ -33,7 +34,8 @@ def method_keys() -> dict[str, list[str]]:
     return {choice: sort_keys(own) for choice, own in keys_by_choice("compressor").items()}
 
 
-def keys_by_choice(group: str) -> dict[str, list[str]]:
+@cache  # as there are a hundred files
+def keys_by_choice(group: str) -> Mapping[str, Sequence[str]]:
     """Return the keys that the file of each choice of a group has."""
     folder = conf_directory() / group
     return {choice: keys_in(folder / f"{choice}.yaml") for choice in choices_in(group)}

@@ -100,7 +100,8 @@ class Keys:
         if synonym in self and synonym != key:
             return self._advice([synonym], value)
         known = [one for one in self if one != key]
-        fitting = [one for one in known if self.admits(one, value)]
+        read = _read(value)
+        fitting = [one for one in known if self._fits(one, read)]
         here = [one for one in fitting if self.is_here(one)]
         for like in (self._alike, _with_leaf, _spelled):
             for keys in (here, fitting, known):
@@ -110,12 +111,10 @@ class Keys:
 
     def admits(self, key: str, value: str) -> bool:
         """Return whether a value that was typed may be one of this key."""
-        if key not in self.hints:
-            return True
-        try:
-            return refusal("", parse_value(value), self.hints[key][0]) is None
-        except HydraException:
-            return False
+        return self._fits(key, _read(value))
+
+    def _fits(self, key: str, value: Any) -> bool:
+        return key not in self.hints or refusal("", value, self.hints[key][0]) is None
 
     def _advice(self, likely: Sequence[str], value: str) -> str:
         first = likely[0]
@@ -191,6 +190,14 @@ def read_knobs(overrides: Sequence[str]) -> dict[str, Any]:
         for one in OverridesParser.create().parse_overrides(list(overrides))
     }
     return {k: v.text if isinstance(v, QuotedString) else v for k, v in parsed.items()}
+
+
+def _read(value: str) -> Any:
+    """Return a typed value as Hydra parses it, or the text if it cannot."""
+    try:
+        return parse_value(value)
+    except HydraException:
+        return value
 
 
 def parse_value(value: str) -> Any:

@@ -132,8 +132,8 @@ def _unreadable(override: str, why: str) -> str:
             "value, as in \"name='a=b'\""
         )
     return (
-        f"{override}: this is not a readable key=value; close its brackets and quotes, and quote a "
-        "value with spaces or commas, as in 'name=\"a, b\"'"
+        f"{override}: this is not a readable key=value; type it without brackets and quotes, or "
+        "close them, and quote a value with spaces or commas, as in 'name=\"a, b\"'"
     )
 
 

@@ -18,6 +18,7 @@ from gcbench.settings.trainer import OTHER_NAMES
 
 PLAIN = re.compile(r"[\w./:+-]*", re.ASCII)
 NOT_TEXT = re.compile(r"[,=\[\](){}'\"\\]")  # what ends a value, or is for the user to close
+SPACED = re.compile(r"\s|[^=]*\s=|[^=]*=(\s|.*[\s,]$)")  # at its ends, or at =
 NAMES = re.compile(r"[\w.,-]+", re.ASCII)
 
 
@@ -57,13 +58,12 @@ def _refuse_split(words: Sequence[str]) -> None:
             (n for n in range(len(words), start + 1, -1) if _is_split(words[start:n])), start + 1
         )
         several, joined = " ".join(words[start:end]), "".join(words[start:end])
-        if end > start + 1 or ("=" in word and word.endswith(",")):
+        if end > start + 1 or SPACED.match(word):
             name, _, value = joined.lstrip("+").partition("=")
             if _is_group(name):
                 _refuse_no_name(name, value)
-            raise ConfigError(
-                f"{several}: there are no spaces around = and commas; type {joined.rstrip(',')}"
-            )
+            whole = re.sub(r"\s*([=,])\s*", r"\1", joined).strip(" ,")
+            raise ConfigError(f"{several}: there are no spaces around = and commas; type {whole}")
 
 
 def _is_split(words: Sequence[str]) -> bool:
