@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import shlex
 import shutil
 import sys
 from argparse import Namespace
@@ -33,14 +34,17 @@ from gcbench.config import (
     open_nodes,
     readable,
     refuse_empty_sweep,
+    refuse_twice,
     register,
     resolve,
     resolve_benchmark,
     sentence_of,
 )
 from gcbench.config.choices import store_rows
-from gcbench.config.errors import nearest
+from gcbench.config.errors import as_known, folded, nearest
 from gcbench.config.help import fold, help_on, short_help
+from gcbench.config.keys import SYNONYMS, Keys
+from gcbench.config.sentences import bare_word
 from gcbench.console import outlive_terminal, spinner
 from gcbench.launch import slurm
 from gcbench.reasons import safe_text
@@ -197,6 +201,11 @@ SUBCOMMANDS = {
 }
 
 
+# What others call a subcommand that starts a run, or a sweep.
+RUNS = ("run", "train", "start", "launch")
+SWEEPS = ("sweep", "multirun", "grid")
+
+
 def main() -> None:
     """Run `gcbench`: the first argument names a subcommand; anything else is a run."""
     outlive_terminal()
@@ -211,13 +220,27 @@ def main() -> None:
 def _run_or_refuse(arguments: Sequence[str]) -> None:
     if "-sc" in arguments and _complete_subcommand(os.environ.get("COMP_LINE", "")):
         return
-    if arguments and arguments[0][:1] not in ("-", "~") and "=" not in arguments[0]:
-        known = near(arguments[0], [*SUBCOMMANDS, "--help"]) or ", ".join(SUBCOMMANDS)
-        raise ConfigError(
-            f"{arguments[0]}: there is no such subcommand; type gcbench {known}, or key=value for "
-            "a run"
-        )
+    if arguments and arguments[0][:1] not in ("-", "~", "") and "=" not in arguments[0]:
+        _refuse_subcommand(*arguments)
     _start_hydra(run, "config", arguments)
+
+
+def _refuse_subcommand(word: str, *rest: str) -> NoReturn:
+    """Say what to type in place of a first word that is no subcommand."""
+    if word in (*RUNS, *SWEEPS):
+        what, option = ("a sweep", ["-m"]) if word in SWEEPS else ("a run", [])
+        command = shlex.join(["gcbench", *option, *rest])
+        raise ConfigError(f"{word}: {what} needs no subcommand; type {command}")
+    if rest and rest[0].startswith("="):  # a key, its = and its value
+        readable([word, *rest])
+    following = rest[0] if rest and re.fullmatch("[^-=][^=]*", rest[0]) else ""
+    if not nearest(word, SUBCOMMANDS, like=0.8):
+        if sentence := bare_word(word, following, benchmark=False, overrides=rest):
+            raise ConfigError(sentence)
+    known = near(word, [*SUBCOMMANDS, "--help"]) or ", ".join(SUBCOMMANDS)
+    raise ConfigError(
+        f"{word}: there is no such subcommand; type gcbench {known}, or key=value for a run"
+    )
 
 
 def _complete_subcommand(line: str) -> bool:
@@ -248,9 +271,9 @@ def _start_hydra(command: Callable[[], None], config: str, arguments: Sequence[s
     elif "--version" in arguments:
         print(f"gcbench {version('gcbench')}")
     else:
-        options = _read_options(arguments)
+        options = _read_options(arguments, config == "bench")
         flags = [argument for argument in arguments if argument not in options.overrides]
-        options.overrides = readable(options.overrides)
+        options.overrides = readable(options.overrides, options.config_dir, config == "bench")
         if config == "config" and options.cfg == "job" and not options.package:
             _print_config(options.overrides, options.config_dir)
             return
@@ -284,11 +307,15 @@ def _print_config(overrides: Sequence[str], config_dir: str | None) -> None:
     print(OmegaConf.to_yaml(OmegaConf.create(shown)), end="")
 
 
-def _read_options(arguments: Sequence[str]) -> Namespace:
-    """Return Hydra's options; raise ConfigError for one it lacks, and for a sweep without rows."""
+def _read_options(arguments: Sequence[str], benchmark: bool) -> Namespace:
+    """Return Hydra's options; raise ConfigError for one it lacks, and for what Hydra lets pass.
+
+    That is a key typed twice, and a sweep without rows.
+    """
     from hydra._internal.utils import get_args_parser
 
     parser = get_args_parser()
+    parser.allow_abbrev = False
 
     def refuse(message: str) -> NoReturn:
         found = re.match(r"argument (--[\w-]+)", message)
@@ -300,17 +327,41 @@ def _read_options(arguments: Sequence[str]) -> Namespace:
         )
 
     parser.error = refuse  # type: ignore[method-assign]
-    options, unknown = parser.parse_known_intermixed_args(arguments)
-    for flag in (argument for argument in unknown if argument.startswith("-")):
-        known = [one for one in parser._option_string_actions if one.startswith("--")]
-        likely = nearest(flag, known, most=1, like=0.75)
-        key = flag.lstrip("-").partition("=")[0]
-        as_key = f"{key}=VALUE, as keys have no dashes" if key[1:] else "--help"
-        meant = likely[0] if likely else as_key
-        raise ConfigError(f"{flag}: there is no such option; type {meant}")
+    # argparse would read -clip_norm=1 as -c with a value.
+    with_value = [one for one in arguments if re.match("-[^-]*=", one)]
+    named = parser._option_string_actions
+    keys = [one for one in with_value if one.partition("=")[0] not in named]
+    options, unknown = parser.parse_known_intermixed_args([] if keys else arguments)
+    for flag in keys or (argument for argument in unknown if argument.startswith("-")):
+        known = [one for one in named if one.startswith("--")]
+        raise ConfigError(_option_sentence(flag, known, arguments, benchmark))
     _refuse_two_commands(options)
+    refuse_twice(options.overrides, sweep=True)
     refuse_empty_sweep(options.overrides, options.config_dir)
     return options
+
+
+def _option_sentence(
+    flag: str, known: Sequence[str], arguments: Sequence[str], benchmark: bool
+) -> str:
+    """Return the sentence for an option that there is not, which is often a key in dashes."""
+    name, _, value = flag.lstrip("-").replace("-", "_").partition("=")
+    following = [*arguments, ""][arguments.index(flag) + 1]
+    if not value and following and following[0] != "-" and "=" not in following:
+        value, flag = following, f"{flag} {following}"
+    if name.startswith("config"):
+        own = Path(value or "mine.yaml").stem
+        return (
+            f"{flag}: keys of a run are read from a file FOLDER/experiment/{own}.yaml; type "
+            f"--config-dir FOLDER +experiment={own}"
+        )
+    keys = Keys.of_command(benchmark, arguments)
+    if as_known(name, keys) in keys:
+        return f"{flag}: keys have no dashes; type {as_known(name, keys)}={value or 'VALUE'}"
+    if likely := nearest(flag, known, most=1, like=0.75):
+        return f"{flag}: there is no such option; type {likely[0]}"
+    meant = keys.meant(name, value) if name[1:] or folded(name) in SYNONYMS else ""
+    return f"{flag}: there is no such option; {meant or 'type --help'}"
 
 
 def _refuse_two_commands(options: Namespace) -> None:

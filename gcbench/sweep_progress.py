@@ -237,8 +237,9 @@ def _jobs(config: DictConfig) -> Iterator[DictConfig]:
     from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 
     loader = GlobalHydra.instance().config_loader()
+    searched = (config.hydra.sweeper.get("params") or {}).items()
     overrides = OverridesParser.create(config_loader=loader).parse_overrides(
-        list(config.hydra.overrides.task)
+        [*(f"{key}={values}" for key, values in searched), *config.hydra.overrides.task]
     )
     for job_overrides in BasicSweeper.split_arguments(overrides, None)[0]:
         yield loader.load_sweep_config(config, list(job_overrides))

@@ -21,6 +21,7 @@ from gcbench.config import (
     compose_overrides,
     conf_directory,
     open_nodes,
+    read_method,
     readable,
     resolve,
     run_directory,
@@ -157,8 +158,8 @@ def test_a_mapping_of_python_is_the_keys_below_it() -> None:
 
 
 def test_a_benchmark_is_answered_with_keys_of_benchmarks() -> None:
-    assert unknown_key("rouds", "3", benchmark=True).endswith("did you mean rounds=3?")
-    assert "rounds" not in unknown_key("rouds", "3", benchmark=False)
+    assert unknown_key("clases", "3", benchmark=True).endswith("did you mean classes=3?")
+    assert "classes" not in unknown_key("clases", "3", benchmark=False)
     assert "trainer" not in unknown_key("gpus", "3", benchmark=True)
 
 
@@ -519,6 +520,20 @@ def test_tests_compose_what_hydra_composes(
     monkeypatch.setattr(loader, "create_defaults_list", create)
     assert compose(*overrides) == here
     assert run_directory(compose(*overrides)) == run_directory(here)
+
+
+def test_case_and_dashes_do_not_count_in_the_name_of_a_choice(tmp_path: Path) -> None:
+    typed = compose("compressor=Top-K", "model=ResNet20", "dataset=CIFAR_10")
+    assert typed == compose("compressor=top_k", "model=resnet20", "dataset=cifar10")
+    assert split_sweep(["compressor=QSGD,PowerSGD"]) == [
+        ["compressor=qsgd"],
+        ["compressor=powersgd"],
+    ]
+    assert read_method("Power-SGD", {"rank": 3}) == read_method("powersgd", {"rank": 3})
+    (tmp_path / "compressor").mkdir()
+    own = tmp_path / "compressor" / "QSGD.yaml"
+    own.write_text("# @package _global_\ndefaults: [qsgd]\nbits: 3\n")
+    assert compose_overrides(["compressor=QSGD"], str(tmp_path)).bits == 3, "as it is typed"
 
 
 def test_what_only_a_shell_or_quotes_would_change_is_read_as_it_was_meant(

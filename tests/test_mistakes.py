@@ -65,7 +65,10 @@ def test_mistakes_are_answered_in_one_sentence(
             allowed.add(file := tmp_path / name)
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text)
-        command, *arguments = shlex.split(f"{GROUPS[group]['command']} {words}")
+        own = shlex.split(words)
+        keys = {word.partition("=")[0] for word in own if "=" in word}
+        command, *shared = shlex.split(GROUPS[group]["command"])
+        arguments = [*(one for one in shared if one.partition("=")[0] not in keys), *own]
         while "=" in command:
             monkeypatch.setenv(*command.split("="))
             command, *arguments = arguments
@@ -81,6 +84,7 @@ def test_mistakes_are_answered_in_one_sentence(
         sentence = ".*".join(map(re.escape, case["says"].split("…")))
         if stdout or "\x1b" in answer or not re.fullmatch(f"[^:]*: {sentence}", answer):
             wrong.append(f"{words}\n    {answer}\n    {case['says']}")
-        left = {path for path in tmp_path.rglob("*") if path.is_file()} - allowed
+        empty = {path for path in tmp_path.rglob("*") if path.is_dir() and not any(path.iterdir())}
+        left = ({path for path in tmp_path.rglob("*") if path.is_file()} | empty) - allowed
         assert not left, f"{words} leaves {left}"
     assert not wrong, "\n".join(wrong)

@@ -41,9 +41,10 @@ OVERRIDES = [
 
 
 def sweep(outputs: Path, *overrides: str, timeout: float = 300) -> subprocess.CompletedProcess[str]:
-    return command(
-        ("-m", f"outputs={outputs}", *OVERRIDES, *overrides), outputs, os.environ, timeout
-    )
+    keys = {override.partition("=")[0] for override in overrides}
+    shared = [one for one in OVERRIDES if one.partition("=")[0] not in keys]
+    typed = ("-m", f"outputs={outputs}", *shared, *overrides)
+    return command(typed, outputs, os.environ, timeout)
 
 
 def test_a_sweep_goes_on_after_a_failure_lists_it_and_skips_what_is_done(tmp_path: Path) -> None:
@@ -180,6 +181,20 @@ def test_the_same_run_under_another_name_is_not_made_twice(tmp_path: Path) -> No
     ]
     again = sweep(tmp_path, "name=third", "rerun=true")
     assert again.returncode == 0 and len(list(tmp_path.glob("*/result.json"))) == 2
+
+
+def test_a_sweep_may_be_that_of_a_file(tmp_path: Path) -> None:
+    """As Hydra has it: a primary file with the values of keys, and with the mode."""
+    (tmp_path / "mine.yaml").write_text(
+        "defaults: [config, _self_]\n"
+        "hydra: {mode: MULTIRUN, sweeper: {params: {optimizer.lr: '0.05,0.1'}}}\n"
+    )
+    typed = (*OVERRIDES, "--config-dir", str(tmp_path), "--config-name", "mine")
+    done = command(typed, tmp_path, os.environ, 300)
+    assert done.returncode == 0, done.stderr
+    assert "gcbench: 2 rows; 2 x about" in done.stderr
+    assert "row 2 of 2, optimizer.lr=0.1: accuracy" in done.stderr
+    assert len(list(tmp_path.glob("outputs/mlp-digits-qsgd*/result.json"))) == 2
 
 
 def test_rows_go_to_the_directories_that_are_typed(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from gcbench.config import (
     Config,
     ConfigError,
     Option,
+    as_known,
     conf_directory,
     find_method,
     method_files,
@@ -104,8 +105,7 @@ def read_methods(
     Raises ConfigError for an unknown name.
     """
     files = refuse_unknown(names, config_dir)
-    asked = names or list(files)
-    for name in asked:
+    for name in [as_known(name, files) for name in names] or files:
         node, knobs = find_method(name, config_dir, overrides)
         about, form = " ".join(top_comment(files[name])), form_in(files[name])
         yield ListedMethod(name, about, form, knobs, _measure(node) if measure else None)
@@ -115,7 +115,7 @@ def refuse_unknown(names: Sequence[str], config_dir: str | None = None) -> dict[
     """Return the files of all methods; raise ConfigError if one of these names has none."""
     files = method_files(config_dir)
     for name in names:
-        if name not in files:
+        if as_known(name, files) not in files:
             raise ConfigError(
                 f"{name}: there is no such method; type {near(name, files) or ', '.join(files)}"
             )

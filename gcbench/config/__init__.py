@@ -6,6 +6,7 @@ This package does not import torch, so that help and error messages appear at on
 from gcbench.config.budget import PAPER as PAPER
 from gcbench.config.budget import budget_names as budget_names
 from gcbench.config.checks import refuse_empty_sweep as refuse_empty_sweep
+from gcbench.config.checks import refuse_twice as refuse_twice
 from gcbench.config.compose import add_overrides as add_overrides
 from gcbench.config.compose import compose_overrides as compose_overrides
 from gcbench.config.compose import find_method as find_method
@@ -26,8 +27,10 @@ from gcbench.config.errors import ConfigError as ConfigError
 from gcbench.config.errors import IdleKeyError as IdleKeyError
 from gcbench.config.errors import RunDiverged as RunDiverged
 from gcbench.config.errors import RunFailed as RunFailed
+from gcbench.config.errors import as_known as as_known
 from gcbench.config.errors import near as near
 from gcbench.config.help import method_keys as method_keys
+from gcbench.config.keys import read_knobs as read_knobs
 from gcbench.config.methods import keys_of_optimizer as keys_of_optimizer
 from gcbench.config.methods import read_method as read_method
 from gcbench.config.naming import notices_of as notices_of
@@ -41,6 +44,5 @@ from gcbench.config.reading import read_arguments as read_arguments
 from gcbench.config.reading import read_keys as read_keys
 from gcbench.config.resolve import resolve as resolve
 from gcbench.config.resolve import resolve_benchmark as resolve_benchmark
-from gcbench.config.sentences import read_knobs as read_knobs
 from gcbench.config.sentences import sentence_of as sentence_of
 from gcbench.config.typed import readable as readable

@@ -11,7 +11,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from gcbench.config.choices import row_names, table_directory, tables_in
-from gcbench.config.directory import conf_directory
+from gcbench.config.directory import choices_in, conf_directory
 from gcbench.config.errors import Config, ConfigError, IdleKeyError, nearest
 from gcbench.identity import Flat
 from gcbench.settings.config import NEEDS, SCHEMAS
@@ -24,7 +24,8 @@ from gcbench.settings.fields import (
     refusal,
 )
 from gcbench.settings.optimizer import OptimizerSettings
-from gcbench.settings.trainer import TrainerSettings
+from gcbench.settings.run import DatasetSettings
+from gcbench.settings.trainer import OTHER_NAMES, TrainerSettings
 
 # Groups whose files have only the keys that their class takes.
 WITH_KEYS_BY_CHOICE = ("optimizer", "estimator", "network")
@@ -62,6 +63,7 @@ def check_values(config: Config, *keys: type[Settings]) -> None:
                 f"{group}.{name}: no such key, in a file of the configuration; {advice}"
             )
         check_node(node, schema, f"{group}.")
+    check_node(config.get("dataset", {}), DatasetSettings, "dataset.")
     _check_groups(config.get("optimizer", {}))
 
 
@@ -132,6 +134,31 @@ def check_nesterov(optimizer: Config) -> None:
         )
 
 
+def refuse_twice(overrides: Sequence[str], sweep: bool = False) -> None:
+    """Raise ConfigError for a key that was typed twice: the last value would win without a word.
+
+    `sweep` says that several values of a key, separated by commas, are a sweep.
+    """
+    by_key: dict[str, list[str]] = {}
+    for override in overrides:
+        name = _name(override)
+        by_key.setdefault(OTHER_NAMES.get(name, name), []).append(override)
+    for same in by_key.values():
+        names = list(dict.fromkeys(map(_name, same)))
+        if names[1:]:
+            raise ConfigError(f"{' and '.join(names)} are one key; type only {same[0]}")
+        if same[1:]:
+            values = list(dict.fromkeys(override.partition("=")[2] for override in same))
+            several = sweep and values[1:] and not any(v == "" or "(" in v for v in values)
+            swept = f"{names[0]}={','.join(values)}"
+            advice = f", or gcbench -m {swept}, without braces, for a sweep" if several else ""
+            raise ConfigError(f"{' and '.join(same)}: type only one of them{advice}")
+
+
+def _name(override: str) -> str:
+    return override.lstrip("+~").partition("=")[0]
+
+
 def refuse_empty_sweep(arguments: Sequence[str], config_dir: str | None) -> None:
     """Raise ConfigError for a `group=glob(pattern)` that no choice of the group matches.
 
@@ -141,11 +168,11 @@ def refuse_empty_sweep(arguments: Sequence[str], config_dir: str | None) -> None
         if not (typed := re.fullmatch(r"\+?([\w/]+)=glob\(([^][,]+)\)", argument)):
             continue
         group, pattern = typed[1], typed[2].strip("'\"")
-        roots = [conf_directory(), *([Path(config_dir)] if config_dir else [])]
-        files = {file.stem for root in roots for file in (root / group).glob("*.yaml")}
-        choices = sorted(files | {*row_names(group.removeprefix("experiment/"))})
+        rows = row_names(group.removeprefix("experiment/"))
+        choices = sorted({*choices_in(group, config_dir), *rows})
         if fnmatch.filter(choices, pattern):
             continue
+        roots = [conf_directory(), *([Path(config_dir)] if config_dir else [])]
         groups = {str(d.relative_to(r)) for r in roots for d in r.rglob("*") if d.is_dir()}
         groups |= {f"experiment/{table}" for table in tables_in(table_directory())}
         advice = f"type one of {', '.join(choices)}"

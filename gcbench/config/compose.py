@@ -24,10 +24,11 @@ from gcbench.config.choices import WITH_TARGETS, row_names, store_rows
 from gcbench.config.directory import choices_in, conf_directory, method_files, refuse_no_folder
 from gcbench.config.errors import COMPOSITION_ERRORS, Config, ConfigError
 from gcbench.config.help import NO_KNOBS, list_choices, list_keys, list_method_knobs, sort_keys
+from gcbench.config.keys import parse_value, read_knobs
 from gcbench.config.methods import levels_of_bits, read_method, to_plain
 from gcbench.config.naming import bench_name, run_directory, sweep_subdirectory
 from gcbench.config.resolve import resolve
-from gcbench.config.sentences import parse_value, read_knobs, sentence_of, unknown_choice
+from gcbench.config.sentences import sentence_of, unknown_choice
 from gcbench.config.typed import readable
 from gcbench.settings.config import SCHEMAS, RunConfig
 from gcbench.settings.fields import format_value
@@ -40,7 +41,7 @@ def compose_overrides(overrides: Sequence[str], config_dir: str | None = None) -
     Files in `config_dir` count like those in conf/. Raises ConfigError if there is no such folder.
     """
     refuse_no_folder(config_dir)
-    overrides = readable(overrides)
+    overrides = readable(overrides, config_dir)
     store_rows(overrides, own_files=bool(config_dir))
     searched = [f"hydra.searchpath=['{Path(config_dir).resolve()}']"] if config_dir else []
     with _open_conf():

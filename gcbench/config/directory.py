@@ -23,9 +23,10 @@ def conf_directory() -> Path:
     return checkout / "conf" if (checkout / "pyproject.toml").is_file() else package / "conf"
 
 
-def choices_in(group: str) -> list[str]:
-    """Return the choices of a group: the names of its files."""
-    return sorted(path.stem for path in (conf_directory() / group).glob("*.yaml"))
+def choices_in(group: str, config_dir: str | None = None) -> list[str]:
+    """Return the choices of a group: the names of its files, ours and those in `config_dir`."""
+    folders = [conf_directory(), *([Path(config_dir)] if config_dir else [])]
+    return sorted({path.stem for folder in folders for path in (folder / group).glob("*.yaml")})
 
 
 def refuse_no_folder(config_dir: str | None) -> None:

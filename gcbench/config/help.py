@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from shutil import get_terminal_size
@@ -34,7 +34,8 @@ def method_keys() -> dict[str, list[str]]:
     return {choice: sort_keys(own) for choice, own in keys_by_choice("compressor").items()}
 
 
-def keys_by_choice(group: str) -> dict[str, list[str]]:
+@cache  # as there are a hundred files
+def keys_by_choice(group: str) -> Mapping[str, Sequence[str]]:
     """Return the keys that the file of each choice of a group has."""
     folder = conf_directory() / group
     return {choice: keys_in(folder / f"{choice}.yaml") for choice in choices_in(group)}
@@ -78,11 +79,6 @@ def list_keys(*groups: str) -> str:
 
 def keys_in(file: Path) -> list[str]:
     """Return the keys of a file and of the files in its defaults list."""
-    return [*_keys_in(file, file.stat().st_mtime_ns)]
-
-
-@cache
-def _keys_in(file: Path, changed: int) -> list[str]:
     node = read_yaml(file)
     shared = [entry.partition("@")[0] for entry in node.pop("defaults", []) if entry != "_self_"]
     inherited = [

@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from gcbench.config.checks import check_node, refuse_idle_keys, to_floats
 from gcbench.config.directory import choices_in, conf_directory, read_yaml
-from gcbench.config.errors import Config, ConfigError, near
+from gcbench.config.errors import Config, ConfigError, as_known, near
 from gcbench.config.help import NO_KNOBS, sort_keys
 from gcbench.settings.compressor import Bits, MethodSettings
 from gcbench.settings.fields import example, format_value, refusal
@@ -57,11 +57,11 @@ def keys_of_optimizer(choice: str) -> list[str]:
 
 
 def _file_of(choice: str) -> Path:
-    file = conf_directory() / "compressor" / f"{choice}.yaml"
-    if choice not in (known := choices_in("compressor")):
+    known = choices_in("compressor")
+    if (name := as_known(choice, known)) not in known:
         advice = near(choice, known) or ", ".join(known)
         raise ConfigError(f"compressor={choice}: there is no such method; type {advice}")
-    return file
+    return conf_directory() / "compressor" / f"{name}.yaml"
 
 
 def read_file(path: Path) -> DictConfig:

@@ -21,7 +21,8 @@ from typing import (
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from gcbench.config.errors import ConfigError, near
+from gcbench.config.checks import refuse_twice
+from gcbench.config.errors import ConfigError, as_known, near
 from gcbench.config.help import fold
 from gcbench.settings.fields import (
     Count,
@@ -92,6 +93,7 @@ def read_arguments(kind: type[A], typed: Sequence[str], forms: Forms = NO_FORMS)
                 f"{pair}: {own} does not read it; leave it out, or type {' or '.join(readers)}"
             )
     others = [p for p in pairs if kind.takes_other_keys and p.partition("=")[0] not in known]
+    refuse_twice(others)
     values = read_keys(kind, [pair for pair in pairs if pair not in others])
     plain = tuple(argument for argument in arguments if "=" not in argument)
     made = kind.model_construct({*values}, **values, **options, plain=plain, others=tuple(others))
@@ -107,6 +109,7 @@ def read_keys(kind: type[Any], typed: Sequence[str]) -> dict[str, Any]:
     mistake.
     """
     known = _keys_of(kind)
+    refuse_twice([one for one in typed if not _takes_several(known, one)])
     values: dict[str, Any] = {}
     for argument in typed:
         name, _, text = argument.partition("=")
@@ -122,6 +125,11 @@ def read_keys(kind: type[Any], typed: Sequence[str]) -> dict[str, Any]:
         before = values.get(key.field, ())
         values[key.field] = (*before, *value) if isinstance(value, tuple) else value
     return values
+
+
+def _takes_several(known: Mapping[str, _Key], argument: str) -> bool:
+    key = known.get(argument.partition("=")[0])
+    return key is not None and key.several
 
 
 class _Key(NamedTuple):
@@ -177,6 +185,7 @@ def _value(argument: str, key: _Key) -> Any:
         return None
     values = []
     for part in _parts(text) if key.several else [text]:
+        part = as_known(part, key.choices)
         if key.choices and part not in key.choices:
             likely = near(part, key.choices) or ", ".join(key.choices)
             raise ConfigError(f"{argument}: type {name}={likely}")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from typing import Any
 
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from gcbench.config.budget import apply_budget
@@ -55,6 +58,7 @@ def resolve_benchmark(composed: DictConfig) -> BenchConfig:
 
 
 def _settle_and_check(composed: DictConfig, *keys: type[Settings]) -> Config:
+    _refuse_sweep_without_m(composed)
     config = settle(composed)
     typed = typed_keys(composed)
     _refuse_added_keys(composed, config)
@@ -62,6 +66,19 @@ def _settle_and_check(composed: DictConfig, *keys: type[Settings]) -> Config:
     check_values(config, *keys)
     refuse_idle_keys(all_knobs(config), typed)
     return config
+
+
+def _refuse_sweep_without_m(composed: DictConfig) -> None:
+    """Refuse a launcher or a sweeper of one run, which Hydra starts here without a word."""
+    # As they were typed: a ${hydra.job.num} in one has no value yet.
+    typed: Any = OmegaConf.to_container(composed.hydra.overrides.hydra)
+    for override in typed:
+        of_sweeps = re.match(r"\+*hydra[./](launcher|sweeper|sweep)\b", override)
+        if of_sweeps and composed.hydra.mode is not RunMode.MULTIRUN:
+            raise ConfigError(
+                f"{override}: only gcbench -m reads this, and without -m a run starts on this "
+                f"machine; type gcbench -m {override}, or leave it out"
+            )
 
 
 def settle(composed: DictConfig) -> Config:
@@ -107,6 +124,9 @@ def _refuse_values_for_groups(tree: DictConfig, choices: Mapping[str, str]) -> N
         if group in tree and not isinstance(value, DictConfig):
             name = "null" if value is None else value
             raise ConfigError(value_for_group(group, name, isinstance(value, str)))
+    for group in GROUPS:
+        if group not in choices and isinstance(tree.get(group), DictConfig):
+            raise ConfigError(value_for_group(group, "[...]", is_name=False))
 
 
 def _check_rate(optimizer: Config) -> None:

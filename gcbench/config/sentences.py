@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from errno import EDQUOT, ENOSPC
-from typing import Any
 
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import QuotedString
 from hydra.errors import OverrideParseException
 from yaml import YAMLError
 
 from gcbench.config.checks import WITH_KEYS_BY_CHOICE
 from gcbench.config.choices import GROUPS, experiments
-from gcbench.config.errors import ConfigError, nearest
+from gcbench.config.directory import choices_in
+from gcbench.config.errors import ConfigError, as_known, nearest
 from gcbench.config.help import keys_by_choice
-from gcbench.settings.compressor import MethodSettings
+from gcbench.config.keys import Keys, leaf_of
 from gcbench.settings.config import SCHEMAS
-from gcbench.settings.fields import hints_of, refusal
-from gcbench.settings.run import BenchSettings, RunSettings
 from gcbench.settings.trainer import OTHER_NAMES
-
-MANY = 8  # choices that have a key; if more do, those are listed that lack it
 
 
 def unknown_key(key: str, value: str, benchmark: bool, overrides: Sequence[str] = ()) -> str:
@@ -39,23 +33,40 @@ def unknown_key(key: str, value: str, benchmark: bool, overrides: Sequence[str] 
             f"compressor={','.join(having)} with it, and compressor={','.join(without)} in a "
             "second command without it"
         )
-    groups = ("compressor",) if benchmark else GROUPS
-    owners, hints = _owners(groups), _hints(benchmark)
+    keys = Keys.of_command(benchmark, overrides)
     group, _, leaf = key.rpartition(".")
-    advice = [f"{key} belongs to {choices}" for choices in owners.get(key, ())]
-    keys = [k for k in {**hints, **owners} if k != key and _admits(hints.get(k), value)]
-    if key not in owners:
-        near = [k for k in keys if k.startswith(f"{group}.")] if group else keys
-        likely = _likely(leaf, near, hints)
-        likely = likely or [k for k in keys if _leaf(k) == leaf]
-    else:
-        likely = [] if group else [k for k in keys if _leaf(k) == leaf]
-    if likely:
-        advice.append(f"did you mean {' or '.join(f'{k}={value}' for k in likely)}?")
-    elif not advice and group in SCHEMAS:
+    advice = [f"{key} belongs to {choices}" for choices in keys.owners(key)]
+    if advice:
+        others = [one for one in keys if leaf_of(one) == leaf and one != key]
+        if likely := [] if group else [one for one in others if keys.admits(one, value)]:
+            advice.append(f"did you mean {' or '.join(f'{one}={value}' for one in likely)}?")
+    elif meant := keys.meant(key, value):
+        advice.append(meant)
+    elif group in SCHEMAS:
         advice += _keys_of(group, overrides)
     advice = advice or ["type gcbench --help or gcbench --cfg job to see the keys"]
     return f"{key}={value}: no such key with these choices; {'; '.join(advice)}"
+
+
+def bare_word(word: str, following: str, benchmark: bool, overrides: Sequence[str]) -> str:
+    """Return the sentence for a word without =, which says nothing; empty if none is like it."""
+    keys = Keys.of_command(benchmark, overrides)
+    groups = ("compressor", "model") if benchmark else GROUPS
+    choices = {group: choices_in(group) for group in groups}
+    key, value = as_known(word, keys), following or "VALUE"
+    if key in keys:
+        return f"{word} {following}".rstrip() + f": type {key}={value}"
+    if following and (meant := keys.meant(word, following)):
+        return f"{word} {following}: {meant}"
+    for like in (1, 0.8):
+        likely = [
+            f"{group}={name}"
+            for group, known in choices.items()
+            for name in nearest(word, known, most=1, like=like)
+        ]
+        if likely:
+            return f"{word}: type {' or '.join(likely)}"
+    return ""
 
 
 def _keys_of(group: str, overrides: Sequence[str]) -> list[str]:
@@ -75,76 +86,6 @@ def _methods_without(key: str, overrides: Sequence[str]) -> tuple[list[str], lis
     having = [name for name in methods if key in keys[name]]
     without = [name for name in methods if key not in keys[name]]
     return (without, having) if having and without else None
-
-
-def _likely(leaf: str, keys: Sequence[str], hints: Mapping[str, tuple[Any, str]]) -> list[str]:
-    """Return the keys whose last part is `leaf`; if there are none, those that resemble it.
-
-    These are described by it, or else begin with it, or else have a similar spelling.
-    """
-    word = leaf.replace("_", " ")
-    return (
-        [k for k in keys if _leaf(k) == leaf]
-        or [k for k in keys if k in hints and hints[k][1].startswith(word)]
-        or [k for k in keys if _leaf(k).startswith(leaf)]
-        or [k for k in keys if nearest(leaf, [_leaf(k)], like=0.7)]
-    )
-
-
-def _leaf(key: str) -> str:
-    return key.rpartition(".")[2]
-
-
-def _admits(hint: tuple[Any, str] | None, value: str) -> bool:
-    return hint is None or refusal("", parse_value(value), hint[0]) is None
-
-
-def read_knobs(overrides: Sequence[str]) -> dict[str, Any]:
-    """Return the typed values of overrides as Hydra parses them, by key."""
-    parser = OverridesParser.create()
-    parsed = {one.get_key_element(): one.value() for one in map(parser.parse_override, overrides)}
-    return {k: v.text if isinstance(v, QuotedString) else v for k, v in parsed.items()}
-
-
-def parse_value(value: str) -> Any:
-    """Return a typed value as Hydra parses it."""
-    return read_knobs([f"key={value}"])["key"]
-
-
-def _hints(benchmark: bool) -> dict[str, tuple[Any, str]]:
-    """Return the annotation and the meaning of all keys, by key as it is typed."""
-    own = {"": BenchSettings} if benchmark else {"": RunSettings}
-    groups = {} if benchmark else {f"{group}.": schema for group, schema in SCHEMAS.items()}
-    models = [("", MethodSettings), *own.items(), *groups.items()]
-    hints = {
-        f"{prefix}{name}": (hints_of(model)[name], field.description or "")
-        for prefix, model in models
-        for name, field in model.model_fields.items()
-    }
-    return hints | {typed: hints[key] for typed, key in OTHER_NAMES.items() if key in hints}
-
-
-def _owners(groups: Sequence[str]) -> dict[str, list[str]]:
-    """Return for each key, as typed, the choices that have it, like `compressor=atomo, powersgd`.
-
-    The name of a group is also such a key, which no choice has.
-    """
-    owners: dict[str, list[str]] = {group: [] for group in groups}
-    for group in groups:
-        having: dict[str, list[str]] = {}
-        choices = keys_by_choice(group)
-        for choice, keys in choices.items():
-            for key in keys:
-                full = key if group == "compressor" else f"{group}.{key}"
-                having.setdefault(full, []).append(choice)
-        for key, owning in having.items():
-            others = [choice for choice in choices if choice not in owning]
-            owners.setdefault(key, []).append(
-                f"every {group}= except {', '.join(others)}"
-                if 0 < len(others) < len(owning) and len(owning) > MANY
-                else f"{group}={', '.join(owning)}"
-            )
-    return owners
 
 
 def sentence_of(
@@ -168,11 +109,8 @@ def _sentence(error: BaseException, command: str, overrides: Sequence[str]) -> s
         return str(mistake)
     if isinstance(error, YAMLError):
         return f"a file of the configuration is not valid YAML: {' '.join(str(error).split())}"
-    if isinstance(error, OverrideParseException) and str(error).startswith("mismatched input '='"):
-        return (
-            f"{error.override}: this has more than one =; type each key=value by itself, or quote "
-            "the value, as in \"name='a=b'\""
-        )
+    if isinstance(error, OverrideParseException):
+        return _unreadable(error.override, str(error))
     cause = "" if isinstance(error, ConfigError) else str(error.__cause__ or "")
     lines = [*str(error).splitlines(), *(cause.splitlines() if cause not in str(error) else [])]
     said_by_omegaconf = ("object_type=", "full_key: hydra.")
@@ -183,6 +121,20 @@ def _sentence(error: BaseException, command: str, overrides: Sequence[str]) -> s
     text = text.removeprefix("ConfigError raised while resolving interpolation: ")
     text = text.partition("\nConfig search path")[0]
     return _in_our_words(text, command == "gcbench bench", overrides)
+
+
+def _unreadable(override: str, why: str) -> str:
+    if override.count(" ") and all("=" in part for part in override.split(" ")):
+        return f"{override}: these are several keys; leave out the quotes around them"
+    if why.startswith("mismatched input '='"):
+        return (
+            f"{override}: this has more than one =; type each key=value by itself, or quote the "
+            "value, as in \"name='a=b'\""
+        )
+    return (
+        f"{override}: this is not a readable key=value; type it without brackets and quotes, or "
+        "close them, and quote a value with spaces or commas, as in 'name=\"a, b\"'"
+    )
 
 
 def _sentence_of_a_file(error: OSError, command: str) -> str:
@@ -198,8 +150,13 @@ def _sentence_of_a_file(error: OSError, command: str) -> str:
 
 def _in_our_words(text: str, benchmark: bool, overrides: Sequence[str]) -> str:
     """Return the sentence for an error message of Hydra or OmegaConf; the message if unknown."""
-    if missing := re.search(r"Could not find '(.+)/(.*?)'\nAvailable options in .*\n", text):
-        return unknown_choice(missing[1], missing[2], text[missing.end() :].split())
+    if missing := re.search(r"Could not find '((.+)/(.*?))'\nAvailable options in .*\n", text):
+        group, choice = missing[2], missing[3]
+        for typed in overrides:  # whose choice may have slashes
+            own, _, value = typed.partition("=")
+            if any(f"{own}/{one}" == missing[1] for one in value.split(",") if "/" in one):
+                return unknown_choice(own, missing[1].removeprefix(f"{own}/"), choices_in(own))
+        return unknown_choice(group, choice, text[missing.end() :].split())
     if missing := re.search(r"Could not find 'experiment/(.+?)'", text):
         return _unknown_experiment(missing[1])
     if twice := re.match(r"Could not append to config\. An item is already at '(.+?)'", text):
@@ -223,12 +180,6 @@ def _in_our_words(text: str, benchmark: bool, overrides: Sequence[str]) -> str:
                 )
     if sweep := re.match(r"Sweep parameters '(.+)' requires", text):
         return f"{sweep[1]}: several values are a sweep; type gcbench -m '{sweep[1]}'"
-    not_read = r"(?:parsing override|alternative at input) '(.+?)'|LexerNoViableAltException: (.+)"
-    if unread := re.search(not_read, text):
-        return (
-            f"{unread[1] or unread[2]}: this is not a readable key=value; close its brackets and "
-            "quotes, and quote a value with spaces or commas, as in 'name=\"a, b\"'"
-        )
     if unknown := re.match(r"Could not override '.+?'\.\s.* \+(.+?)=(.*)", text):
         return unknown_key(unknown[1], unknown[2], benchmark, overrides)
     return text

@@ -20,8 +20,9 @@ import torch
 from torch import Tensor
 
 from gcbench.data.arrays import ArrayData, Pair
-from gcbench.data.protocol import Split, hold_out
+from gcbench.data.protocol import hold_out
 from gcbench.settings.fields import Count
+from gcbench.settings.run import Split
 
 RATE = 16_000  # samples per second
 WINDOW, HOP, FFT, BANDS = 400, 160, 512, 40  # windows of 25 ms, every 10 ms

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from gcbench.data.augment import Augmentation
-from gcbench.data.protocol import Kind, Split, hold_out
+from gcbench.data.protocol import Kind, hold_out
 from gcbench.seeds import mix
+from gcbench.settings.run import Split
 
 Pair = tuple[Tensor, Tensor]
 FLIPS = -1  # replaces the epoch in the seed of draws that hold for all epochs

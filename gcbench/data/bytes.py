@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from glob import glob
 from itertools import accumulate
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 from zlib import crc32
 
 import numpy as np
@@ -20,8 +20,8 @@ from torch import Tensor
 
 from gcbench.data.wikitext2 import TokenData, find_text
 from gcbench.settings.fields import Count, example
+from gcbench.settings.run import Split
 
-Split = Literal["valid", "test"]
 Size = Annotated[Count, example(1_000_000)] | None
 HELD_OUT = 0.02  # of the bytes, for each of validation and test
 NO_PROSE = {".svg", ".dot"}  # pictures

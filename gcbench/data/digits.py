@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from gcbench.data.arrays import ArrayData
-from gcbench.data.protocol import Split
+from gcbench.settings.run import Split
 
 FILE = Path(__file__).with_suffix(".npz")  # uint8 images [1797, 8, 8] and labels
 

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from gcbench.data.arrays import ArrayData, Pair
-from gcbench.data.protocol import Split
 from gcbench.data.vision import mnist
+from gcbench.settings.run import Split
 
 FOUR, NINE = 4, 9
 REAL = 2500  # number of pixels and products of two pixels; as many probes follow

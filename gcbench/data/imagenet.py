@@ -22,9 +22,10 @@ from torchvision.transforms.functional import center_crop, pil_to_tensor, resize
 
 from gcbench.data.arrays import epoch_order, part_of
 from gcbench.data.augment import crop_box
-from gcbench.data.protocol import Kind, Split, Task, hold_out
+from gcbench.data.protocol import Kind, Task, hold_out
 from gcbench.seeds import mix
 from gcbench.settings.fields import Count
+from gcbench.settings.run import Split
 
 Files = Sequence[tuple[str, int]]
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

@@ -13,8 +13,9 @@ import numpy as np
 import torch
 
 from gcbench.data.arrays import ArrayData, Pair
-from gcbench.data.protocol import Split, hold_out
+from gcbench.data.protocol import hold_out
 from gcbench.settings.fields import Count
+from gcbench.settings.run import Split
 
 SITE = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets"
 

@@ -12,8 +12,9 @@ import numpy as np
 import torch
 
 from gcbench.data.arrays import ArrayData, Pair
-from gcbench.data.protocol import Split, hold_out
+from gcbench.data.protocol import hold_out
 from gcbench.settings.fields import Count
+from gcbench.settings.run import Split
 
 SITE = "https://github.com/treforevans/uci_datasets, where it is uci_datasets/protein/data.csv.gz"
 

@@ -62,9 +62,6 @@ class Data(Protocol):
     def test_batch(self, index: int, batch_size: int) -> tuple[Tensor, Tensor]: ...
 
 
-Split = Literal["test", "valid"]
-
-
 def hold_out(samples: int, share: int = 10) -> tuple[Tensor, Tensor]:
     """Return the indices of training rows and of held-out rows.
 

@@ -10,9 +10,10 @@ from pydantic import Field
 from torch import Tensor
 
 from gcbench.data.arrays import ArrayData, Pair, epoch_order, part_of
-from gcbench.data.protocol import Kind, Split, Task, hold_out
+from gcbench.data.protocol import Kind, Task, hold_out
 from gcbench.seeds import mix
 from gcbench.settings.fields import Count, NonNegative
+from gcbench.settings.run import Split
 
 Samples = Annotated[int, Field(ge=2)]
 

@@ -19,8 +19,7 @@ from torchvision import datasets
 
 from gcbench.data.arrays import ArrayData, Pair
 from gcbench.data.augment import Augmentation
-from gcbench.data.protocol import Split
-from gcbench.settings.run import CropFill, CropPadding, Flip
+from gcbench.settings.run import CropFill, CropPadding, Flip, Split
 
 # What unpickling an array has to call, by module and name.
 ARRAY_PARTS = {

@@ -96,6 +96,7 @@ def lock_directory(directory: Path) -> Iterator[Lock]:
     If this process is killed, it stays held until all processes that share the lock have ended.
     Raises RunFailed if another process runs there.
     """
+    made = [one for one in (directory, *directory.parents) if not one.exists()]
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / "run.lock"
     lock = Lock(path)
@@ -111,6 +112,9 @@ def lock_directory(directory: Path) -> Iterator[Lock]:
     except ConfigError:  # refused before it has written anything
         if {file.name for file in directory.iterdir()} <= {path.name, ".hydra"}:
             path.unlink()
+        with suppress(OSError):  # something else is there
+            for folder in made:
+                folder.rmdir()
         raise
     finally:
         lock.release()

@@ -47,7 +47,8 @@ def codec(
             `natural`, `mxfp4`, or `bf16`; or a Compressor.
         seed: the seed of random rounding.
         device: `cpu` or `cuda`, for which `codec_backend` is chosen.
-        codec_backend, **knobs: as in `compress`.
+        codec_backend: as in `compress`.
+        **knobs: as in `compress`.
 
     Raises:
         ConfigError: as `compress` does, and for a method that sends something else.

@@ -92,7 +92,8 @@ def local_steps(
         pattern: "sequential" fragments of about as many values, or "strided": layers in turn.
         delay: steps that the worker takes while an exchange is under way.
         mixing: weight of the worker's own parameters where it takes the shared ones.
-        seed, codec_backend, error_every, **knobs: as in `compress`.
+        seed, codec_backend, error_every: as in `compress`.
+        **knobs: as in `compress`.
 
     Returns:
         A handle as of `compress`, whose `ratio` refers to fp32 gradients in every step. Its

@@ -17,6 +17,7 @@ from gcbench.config import (
     ConfigError,
     RunFailed,
     notices_of,
+    refuse_twice,
     resolve_overrides,
     to_overrides,
 )
@@ -99,12 +100,8 @@ def _join(overrides: Sequence[str], keys: Mapping[str, Any]) -> list[str]:
                 f"{override}: options belong to the command line; type gcbench.sweep for -m, and "
                 "'hydra.searchpath=[file://my_conf]' for --config-dir my_conf"
             )
-    for override in to_overrides(keys):
-        name = override.partition("=")[0]
-        for other in typed:
-            if other.partition("=")[0].lstrip("+") == name:
-                raise ConfigError(f"{other} {override}: type only one of them")
-        typed.append(override)
+    typed += to_overrides(keys)
+    refuse_twice(typed, sweep=True)
     return typed
 
 

@@ -69,7 +69,8 @@ def compress_weights(
             and, to cast, `bf16`; without error feedback, as differences have it already.
         differences: whether codes are of differences.
         seed: the seed of random rounding, which must be equal on all workers.
-        codec_backend, **knobs: as in `compress`; parameters with fewer than `min_size` values per
+        codec_backend: as in `compress`.
+        **knobs: as in `compress`; parameters with fewer than `min_size` values per
             shard are sent as they are.
 
     Returns:

@@ -24,7 +24,7 @@ from gcbench.papers.measured import KeptStudy, find_study, study_document
 from gcbench.papers.rows import RowsByBudget
 from gcbench.papers.tables import Table, read_table, tables_of
 from gcbench.records.store import RecordedRun
-from gcbench.report.command import NAMED, Page, Source, diff, html, names_of
+from gcbench.report.command import NAMED, WRITTEN, Page, Source, diff, html, names_of
 from gcbench.report.document import Document, show_document
 from gcbench.report.listing import compare_points
 from gcbench.settings.marks import OneOf
@@ -111,7 +111,7 @@ class Figures(OfPapers):
 
     figure: str = ""
     """a table or paper, a study, which_method, runs, or all: as svg, png and pdf in figures/ below
-    keep=, or below the first folder of results="""
+    keep=, or in outputs/figures"""
     budget: Budget = PAPER
     keep: str | None = None
     """a folder for the figures, as svg and png, as in keep=outputs"""
@@ -268,7 +268,7 @@ def _draw(arguments: Figures) -> None:
     from gcbench.drawing import KEPT_KINDS, KINDS  # imports matplotlib
     from gcbench.papers.figures import draw
 
-    folder = Path(arguments.keep or arguments.folder) / "figures" / (arguments.name or "")
+    folder = Path(arguments.keep or WRITTEN) / "figures" / (arguments.name or "")
     for line in draw(
         arguments.figure,
         _load(arguments),

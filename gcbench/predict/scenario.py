@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from gcbench.config import (
     ConfigError,
+    as_known,
     choices_in,
     compose_overrides,
     method_files,
@@ -125,7 +126,8 @@ def build_scenario(arguments: OnClusters) -> Scenario:
 def _choose_methods(arguments: OnClusters) -> Sequence[str]:
     """Return the choices of conf/compressor that were asked for."""
     known = [*method_files(arguments.config_dir)]
-    names = known if arguments.compressor == ("all",) else arguments.compressor
+    names = [as_known(name, [*known, "all"]) for name in arguments.compressor]
+    names = known if names == ["all"] else names
     if "all" in names:
         raise ConfigError(
             f"compressor={','.join(names)}: all has the others, too; type all alone, or leave it "

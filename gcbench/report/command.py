@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("gcbench")
 
 RESULTS = ("outputs",)
+WRITTEN = Path("outputs")  # where pages and pictures go: results may be another's, or only read
 ALL = "all"
 NAMED = 5  # names that a refusal lists
 
@@ -49,12 +50,6 @@ class Source(Arguments):
     """entity/project, with source=wandb"""
     name: str | None = None
     """only the runs of this name, as a sweep with name=first gives to all of its runs"""
-
-    @property
-    def folder(self) -> Path:
-        """Return the first folder of results, where pictures and pages are written by default."""
-        first = Path(self.results[0])
-        return first.parent if first.is_file() else first
 
     @property
     def place(self) -> str:
@@ -113,7 +108,7 @@ gcbench report html results=old,new file=both.html
 """
 
     file: str | None = None
-    """where to write it; by default report.html in the first folder of results="""
+    """where to write it; by default outputs/report.html"""
 
 
 class Runs(Source):
@@ -177,7 +172,7 @@ def html(arguments: Page, tables_of: TablesOf, races_of: RacesOf) -> None:
         raise ConfigError(f"{arguments.place}: no runs there; type where there are some")
     from gcbench.report.page import build_page  # imports torch
 
-    path = Path(arguments.file or arguments.folder / "report.html")
+    path = Path(arguments.file or WRITTEN / "report.html")
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, build_page(runs, tables_of, races_of).encode())
     print(f"{path}: {len(runs)} run{'s' * (len(runs) != 1)}; open it in a browser")

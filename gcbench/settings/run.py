@@ -143,6 +143,7 @@ class BenchSettings(Settings):
     """folder in which benchmarks have theirs"""
 
 
+Split = Literal["test", "valid"]
 CropPadding = Natural
 CropFill = Literal["zeros", "reflect"]
 Flip = Literal["random", "alternating"]
@@ -157,6 +158,8 @@ class DatasetSettings(Settings):
     """folder with the files of data sets"""
     download: Annotated[bool, ELSEWHERE]
     """true: files are fetched when they are missing"""
+    split: Split
+    """the part of the data that scores the model"""
     augment: bool
     """true: random crops and flips of training images"""
     crop_padding: Annotated[CropPadding, AUGMENTED, Neutral(4)]

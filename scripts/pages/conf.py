@@ -19,6 +19,7 @@ html_theme = "furo"
 html_title = f"gcbench {release}"
 nb_execution_mode = "off"  # the tests run the notebook
 myst_heading_anchors = 4  # links to headings, as GitHub makes them
+autodoc_mock_imports = ["accelerate", "lightning", "transformers"]  # need not be installed
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
 autodoc_member_order = "bysource"

@@ -52,9 +52,9 @@ def test_a_script_needs_no_main_guard(tmp_path: Path) -> None:
 def test_slips_of_scripts_are_answered(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match=r"3: type overrides as texts \('bits=4'\) or keywords"):
         gcbench.run(3)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="bits=4 bits=2: type only one of them"):
+    with pytest.raises(ConfigError, match="bits=4 and bits=2: type only one of them"):
         gcbench.run("bits=4", bits=2)
-    with pytest.raises(ConfigError, match="trainer.gpus=3 trainer.gpus=2: type only one of them"):
+    with pytest.raises(ConfigError, match="trainer.gpus=3 and trainer.gpus=2: type only one"):
         gcbench.run("trainer.gpus=3", trainer={"gpus": 2})
     with pytest.raises(ConfigError, match="--config-dir: options belong to the command line"):
         gcbench.run("--config-dir", "my_conf", "compressor=mine")

@@ -198,7 +198,13 @@ def test_runs_of_one_experiment_are_told_apart_by_their_methods_first(said) -> N
     assert any(f"{SGD} compressor=qsgd" in line for line in lines)
 
 
-def test_a_page_is_written_beside_the_results(here: Path, said) -> None:
-    write(here / "other" / "a", result_of(SGD))
+def test_pages_and_pictures_are_never_written_to_the_results_of_others(here: Path, said) -> None:
+    named("first", "compressor=qsgd", "bits=2")
+    named("first", "compressor=qsgd", "bits=8")
+    other = OUT.rename(here / "other")
+    before = {*other.rglob("*")}
     for typed in (("html", "results=other"), ("results=other", "html")):
-        assert said(*typed).startswith("other/report.html: 1 run; open it")
+        assert said(*typed).startswith("outputs/report.html: 2 runs; open it")
+    said("figure=runs", "results=other")
+    assert [*OUT.rglob("figures/**/*.png")]
+    assert {*other.rglob("*")} == before

@@ -17,6 +17,7 @@ from lib import grid, predictions, reach, steps
 from needed import patience
 from nightly import each
 
+import gcbench
 from gcbench.config import budget_names, compose_overrides, resolve
 from gcbench.console import PAGE_WIDTH
 from gcbench.papers.command import report
@@ -119,6 +120,13 @@ def test_links_of_pages_lead_somewhere(page: Path) -> None:
 @each(("page", "most"), [("README.md", 150), ("outputs/README.md", 250)])
 def test_first_pages_are_short(page: str, most: int) -> None:
     assert len((ROOT / page).read_text(encoding="utf-8").splitlines()) <= most
+
+
+def test_the_page_of_functions_has_all_of_them() -> None:
+    page = (ROOT / "scripts" / "pages" / "api.md").read_text(encoding="utf-8")
+    assert set(re.findall(r":: gcbench\.(\w+)$", page, re.MULTILINE)) == {*gcbench.__all__}
+    others = {path.stem for path in (ROOT / "gcbench" / "integrations").glob("[!_]*.py")}
+    assert set(re.findall(r":: gcbench\.integrations\.(\w+)\.", page)) == others
 
 
 def test_the_first_screen_has_the_commands_that_install_run_and_test() -> None:
