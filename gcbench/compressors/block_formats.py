@@ -116,18 +116,20 @@ class BlockFormat(Checked, Codec, ABC):
     ) -> Message:
         rows, blocks = len(tensors[0]), sum(count_blocks(segments, self.block_size))
         codes = torch.empty(rows, sum(segments), dtype=torch.uint8)
-        dtype = torch.float32 if self.scale == torch.float32 else torch.uint8
-        fitted = [torch.empty(rows, blocks, dtype=dtype)]
+        fitted = [torch.empty(rows, blocks, dtype=self._code_of_scale)]
         if self.scale == torch.float8_e4m3fn:
             fitted.append(torch.empty(rows, len(segments), dtype=torch.float32))
         starts = torch.tensor(noise.starts(segments)).to(torch.int32).view(rows, -1)
-        is_random = self.rounding == "stochastic"
+        is_random, layout = self.rounding == "stochastic", self._layout(segments)
         for k in range(rows):
             load_native().blocks_encode(
-                *(addresses([x[k : k + 1] for x in tensors]), *self._layout(segments)),
-                *(self.element.last, address(starts[k])),
-                *(address(noise.keys[k]) if is_random else None, address(codes[k])),
-                *(address(fitted[0][k]), address(fitted[1][k]) if fitted[1:] else None),
+                *(addresses([x[k : k + 1] for x in tensors], 1, segments), *layout),
+                *(self.element.last, address(starts[k], torch.int32, len(segments))),
+                address(noise.keys[k], torch.int32, 2) if is_random else None,
+                *(
+                    address(codes[k], torch.uint8, sum(segments)),
+                    *self._places(fitted, k, segments),
+                ),
                 torch.get_num_threads(),
             )
         return [pack(codes, self.element.bits), *fitted]
@@ -136,12 +138,28 @@ class BlockFormat(Checked, Codec, ABC):
         self, codes: Tensor, fitted: Message, segments: tuple[int, ...], out: Tensor
     ) -> None:
         codes, fitted = codes.contiguous(), [part.contiguous() for part in fitted]
+        layout = self._layout(segments)
         for k, row in enumerate(out):
             load_native().blocks_decode(
-                *(address(codes[k]), *self._layout(segments), address(fitted[0][k])),
-                *(address(fitted[1][k]) if fitted[1:] else None, address(row)),
+                *(address(codes[k], torch.uint8, sum(segments)), *layout),
+                *(*self._places(fitted, k, segments), address(row, torch.float32, sum(segments))),
                 torch.get_num_threads(),
             )
+
+    @property
+    def _code_of_scale(self) -> torch.dtype:
+        return torch.float32 if self.scale == torch.float32 else torch.uint8
+
+    def _places(
+        self, fitted: Message, row: int, segments: tuple[int, ...]
+    ) -> tuple[int | None, int | None]:
+        """Return where a row's scales of blocks, and those of tensors if any, lie."""
+        scales, *of_tensors = (part[row] for part in fitted)
+        blocks = sum(count_blocks(segments, self.block_size))
+        return (
+            address(scales, self._code_of_scale, blocks),
+            address(next(iter(of_tensors), None), torch.float32, len(segments)),
+        )
 
     def _layout(self, segments: tuple[int, ...]) -> tuple[Any, ...]:
         """Return the tensors, the blocks and the format, as native code takes them."""

@@ -68,7 +68,9 @@ class CheckedGradients:
         out = self.inner.aggregate(
             {k: g for k, g in grads.items() if k not in empty}, state, comm, step
         )
-        nothing = Aggregated(empty, lambda: empty, State(), lambda: torch.zeros(()))
+        nothing = Aggregated(
+            empty, lambda: empty, State(), lambda: torch.zeros((), dtype=torch.float32)
+        )
         return merge([out, nothing], grads)
 
 

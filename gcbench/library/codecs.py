@@ -128,7 +128,9 @@ class BufferCodec:
 
     def _find_parts(self, n: int) -> list[Part]:
         device = torch.device("cpu")
-        message = self._codec.encode(torch.zeros(1, n), (n,), self._noise(0, 0, 0, n, device))
+        message = self._codec.encode(
+            torch.zeros(1, n, dtype=torch.float32), (n,), self._noise(0, 0, 0, n, device)
+        )
         return to_bytes(message)[1]
 
     @staticmethod

@@ -156,7 +156,7 @@ class FlatCompression(FsdpCompression):
         turns = read.turns.read(by_name(saved, "turns", self._exchanges)[name], self._device)
         if turns.used:
             values, state = turns.join_all(read.state)
-            rows = {name: torch.zeros(1, values, device=self._device)}
+            rows = {name: torch.zeros(1, values, dtype=torch.float32, device=self._device)}
             refuse_other_tensors(self.compressor, rows, self._comm, state)
         return replace(read, turns=turns)
 

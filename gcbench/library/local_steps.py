@@ -226,7 +226,8 @@ class LocalTraining(JointCompression):
     def _send(self, fragment: str, names: list[str]) -> None:
         """Exchange the parameters of these names, at once or in the background."""
         shapes = {name: self._shapes[name] for name in names}
-        flat = torch.empty(1, sum(self._own[name].numel() for name in names), device=self._device)
+        size = sum(self._own[name].numel() for name in names)
+        flat = torch.empty(1, size, dtype=torch.float32, device=self._device)
         places = split_rows(flat, {name: self._own[name].shape for name in names})
         subtract_own(places, self._shared, [self._own])
         exchange = self._exchanges[fragment]
@@ -282,7 +283,7 @@ class LocalTraining(JointCompression):
             if key not in saved:
                 raise not_a_state(f"no {key}")
         rows = {
-            name: torch.zeros(1, *self._shapes[name], device=self._device)
+            name: torch.zeros(1, *self._shapes[name], dtype=torch.float32, device=self._device)
             for name in self._fragments[int(name)]
         }
         refuse_other_tensors(self.compressor, rows, self._comm, read.state)

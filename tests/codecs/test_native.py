@@ -355,3 +355,22 @@ def test_what_prevents_a_library_is_one_sentence(
     monkeypatch.delenv("CXX", raising=False)
     with pytest.raises(RuntimeError, match="there is no C.. compiler"):
         native._build()
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        torch.zeros(2, 3, dtype=torch.float64),
+        torch.zeros(2, 3, dtype=torch.bfloat16),
+        torch.zeros(2, 2),
+        torch.zeros(3, 3),
+        torch.zeros(3, 2).T,
+    ],
+)
+def test_a_tensor_of_another_type_or_size_is_not_handed_to_native_code(x: Tensor) -> None:
+    for take in (
+        lambda: native.address(x, torch.float32, 6),
+        lambda: native.addresses([x], 2, [3]),
+    ):
+        with pytest.raises(TypeError, match="native code takes"):
+            take()
