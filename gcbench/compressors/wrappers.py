@@ -175,6 +175,8 @@ def _aggregate_corrected(
 class SigmaClipping(Checked):
     """Clip each value to `clip_sigma` standard deviations of its tensor, on each worker.
 
+    With `rotate=hadamard`, rotated values are clipped.
+
     Wen et al., "TernGrad: Ternary Gradients to Reduce Communication in Distributed Deep Learning",
     NeurIPS 2017, section 4:
 

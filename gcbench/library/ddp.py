@@ -179,6 +179,8 @@ class DdpCompression(Compression):
     ) -> None:
         """Wait for all exchanges of a backward pass, and keep the new state."""
         self._refuse_late_parameters(taken)
+        if earlier:
+            self._warn_of_sum("no_sync()")
         ending = self._submit(partial(self._end, taken, earlier, used))
         if self._side:
             self._side.result(ending)
