@@ -323,7 +323,10 @@ class LocalTraining(JointCompression):
         if type(steps) is not int or steps < 0:
             raise not_a_state(f"local steps={steps!r:.60}")
         refuse_other_values("shared", saved["shared"], self._shared)
-        late = {name: torch.empty(1, *shape, device="meta") for name, shape in self._shapes.items()}
+        late = {
+            name: torch.empty(1, *shape, dtype=torch.float32, device="meta")
+            for name, shape in self._shapes.items()
+        }
         refuse_other_values("late", saved["late"], late, some=True)
         model = {name_without_wrappers(k): x for k, x in self._model.state_dict().items()}
         refuse_other_values("model", saved["model"], model, finite=self._own)
