@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial, wraps
+from types import MethodType
 from typing import Any
 
 from torch.optim import Optimizer
@@ -61,7 +62,7 @@ def _watch(optimizer: Optimizer, stepped: Callable[[], None]) -> None:
     step = optimizer.step
 
     @wraps(step)
-    def watched(*args: Any, **kwargs: Any) -> Any:
+    def watched(_: Optimizer, *args: Any, **kwargs: Any) -> Any:
         nonlocal inside
         inside = True
         try:
@@ -71,4 +72,5 @@ def _watch(optimizer: Optimizer, stepped: Callable[[], None]) -> None:
         end()
         return result
 
-    optimizer.step = watched  # type: ignore[method-assign]
+    # A method, as learning rate schedules take its function.
+    optimizer.step = MethodType(watched, optimizer)  # type: ignore[method-assign]

@@ -189,7 +189,10 @@ def with_optimizers(process: Process, kind: str) -> dict[str, list[Tensor]]:
             given = [torch.optim.SGD(part, 0.1, momentum=0.9) for part in (matrices, rest)]
         wrapper = {"wrapped": SlowWeights, "skipping": Skipping}.get(kind)
         given = [wrapper(optimizer) for optimizer in given] if wrapper else given
-        return net, given, gcbench.local_steps(net, given, every=3)
+        local = gcbench.local_steps(net, given, every=3)
+        for optimizer in given:  # which wraps its step() once more
+            torch.optim.lr_scheduler.ConstantLR(optimizer, 1.0)
+        return net, given, local
 
     def train(net: Net, given: list[torch.optim.Optimizer], steps: range) -> list[Tensor]:
         for step in steps:
