@@ -20,6 +20,7 @@ from gcbench.bench.timing import Row, mean_seconds, ratio_in_turn, seconds, slow
 from gcbench.codecs.kernels import Backend, use_backend
 from gcbench.comm.collectives import Comm
 from gcbench.comm.control import ProcessGroupControl
+from gcbench.comm.groups import group_beside
 from gcbench.comm.transport import transport_of
 from gcbench.compressors import Compressor, Grads, flatten_each, parts_of
 from gcbench.compressors.dense import Dense
@@ -167,4 +168,4 @@ def hook_state(group: dist.ProcessGroup | None, rank: int) -> PowerSGDState:
 
 def gloo_group() -> dist.ProcessGroup:
     """Return a new group of all processes."""
-    return cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=TIMEOUT))
+    return group_beside(cast(dist.ProcessGroup, dist.group.WORLD), backend="gloo")

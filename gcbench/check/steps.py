@@ -40,13 +40,14 @@ def gradients(
     """
     grads: Grads = {}
     for i, (name, shape) in enumerate(shapes.items()):
-        common = torch.randn(shape, generator=torch.Generator().manual_seed(10_000 + i))
-        seeds = [1000 * worker + 100 * number + i for worker in workers]
-        of_workers = [
-            torch.randn(shape, generator=torch.Generator().manual_seed(seed)) for seed in seeds
-        ]
+        common = _normal(shape, 10_000 + i)
+        of_workers = [_normal(shape, 1000 * worker + 100 * number + i) for worker in workers]
         grads[name] = torch.stack([common + x for x in of_workers]) * 0.1
     return grads
+
+
+def _normal(shape: tuple[int, ...], seed: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float32)
 
 
 def shapes_of(grads: Grads) -> dict[str, tuple[int, ...]]:

@@ -7,7 +7,7 @@
 
 namespace {
 
-enum Scale { FLOAT32, POWER, OF_TENSOR };
+enum Scale { FLOAT32, POWER_UP, POWER_DOWN, OF_TENSOR };
 
 struct Form {  // floats.py `FloatFormat`
   int exponent, mantissa, last;
@@ -63,14 +63,14 @@ inline float largest(const float* x, Index n) {
   return value;
 }
 
-// Returns the code in e8m0 of a block's scale: block_formats.py `_shared_exponents`.
-inline int shared_exponent(float most, const Form& form) {
+// Returns the code in e8m0 of a block's scale: blocks.py `shared_exponents`.
+inline int shared_exponent(float most, const Form& form, bool up) {
   std::int32_t bits;
   std::memcpy(&bits, &most, sizeof bits);
   const int exponent = bits >> 23, emax = (form.last >> form.mantissa) - form.bias();
   const int last = (form.last & ((1 << form.mantissa) - 1)) << form.dropped();
   if (exponent == 255) return 255;
-  return std::clamp(exponent - emax + ((bits & 0x7fffff) > last), 0, 254 - emax);
+  return std::clamp(exponent - emax + (up && (bits & 0x7fffff) > last), 0, 254 - emax);
 }
 
 inline float power(int code) {
@@ -83,7 +83,8 @@ inline float power(int code) {
 inline float scale_of(int kind, const void* scales, Index block, float of_tensor) {
   if (kind == FLOAT32) return static_cast<const float*>(scales)[block];
   const int code = static_cast<const std::uint8_t*>(scales)[block];
-  return kind == POWER ? power(code) : float_value(code, E4M3, E4M3.step()) * of_tensor;
+  if (kind == OF_TENSOR) return float_value(code, E4M3, E4M3.step()) * of_tensor;
+  return power(code);
 }
 
 // Calls f(tensor, first value in it, number of values, first value in the row, block).
@@ -102,11 +103,11 @@ void each_block(Index tensors, const Index* sizes, Index size, int threads, F f)
 
 // Copies of what a byte that is written may be part of: a format and draws are passed by value.
 template <bool RANDOM>
-void encode_block(const float* x, int n, float scale, Form form, Draw draw, Word index,
+void encode_block(const float* x, Index n, float scale, Form form, Draw draw, Word index,
                   std::uint8_t* __restrict codes) {
   const float by = scale == 0 ? 1 : scale, per_step = 1 / form.step();
-  for (int first = 0; first < n; first += 64) {
-    const int count = std::min(64, n - first);
+  for (Index first = 0; first < n; first += 64) {
+    const int count = int(std::min<Index>(64, n - first));
     int of_few[64];
     for (int i = 0; i < count; i++) {
       const Word word = RANDOM ? draw(index + Word(first + i)) : 0;
@@ -116,9 +117,9 @@ void encode_block(const float* x, int n, float scale, Form form, Draw draw, Word
   }
 }
 
-void decode_block(const std::uint8_t* codes, int n, float scale, Form form, float* __restrict out) {
+void decode_block(const std::uint8_t* codes, Index n, float scale, Form form, float* __restrict out) {
   const float step = form.step();
-  for (int i = 0; i < n; i++) out[i] += float_value(codes[i], form, step) * scale;
+  for (Index i = 0; i < n; i++) out[i] += float_value(codes[i], form, step) * scale;
 }
 
 }  // namespace
@@ -140,16 +141,17 @@ void blocks_encode(const float* const* x, Index tensors, const Index* sizes, Ind
     const float most = largest(v, n);
     if (kind == FLOAT32) {
       static_cast<float*>(scales)[b] = most / form.largest();
-    } else if (kind == POWER) {
-      static_cast<std::uint8_t*>(scales)[b] = std::uint8_t(shared_exponent(most, form));
+    } else if (kind != OF_TENSOR) {
+      static_cast<std::uint8_t*>(scales)[b] =
+          std::uint8_t(shared_exponent(most, form, kind == POWER_UP));
     } else {
       const float unit = of_tensors[t] == 0 ? 1 : of_tensors[t], share = most / form.largest() / unit;
       static_cast<std::uint8_t*>(scales)[b] =
           std::uint8_t(float_code<false>(share, E4M3, 1 / E4M3.step(), 0));
     }
     const float scale = scale_of(kind, scales, b, of_tensors ? of_tensors[t] : 0);
-    if (key) encode_block<true>(v, int(n), scale, form, draw, starts[t] + Word(first), codes + place);
-    else encode_block<false>(v, int(n), scale, form, draw, 0, codes + place);
+    if (key) encode_block<true>(v, n, scale, form, draw, starts[t] + Word(first), codes + place);
+    else encode_block<false>(v, n, scale, form, draw, 0, codes + place);
   });
 }
 
@@ -160,7 +162,7 @@ void blocks_decode(const std::uint8_t* codes, Index tensors, const Index* sizes,
   const Form form{exponent, mantissa, 0};
   each_block(tensors, sizes, size, threads, [=](Index t, Index, Index n, Index place, Index b) {
     const float scale = scale_of(kind, scales, b, of_tensors ? of_tensors[t] : 0);
-    decode_block(codes + place, int(n), scale, form, out + place);
+    decode_block(codes + place, n, scale, form, out + place);
   });
 }
 }

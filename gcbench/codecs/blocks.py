@@ -44,13 +44,17 @@ def largest_of(blocks: Tensor) -> Tensor:
 
 
 @kernel
-def shared_exponents(blocks: Tensor, element: FloatFormat) -> Tensor:
-    """Return the scales of MX blocks in e8m0, at which no element exceeds the largest."""
+def shared_exponents(blocks: Tensor, element: FloatFormat, up: bool) -> Tensor:
+    """Return the scales of MX blocks in e8m0.
+
+    If they are rounded `up`, no element exceeds the largest, and else none does the largest power
+    of two by more than its half.
+    """
     bits = blocks.abs().amax(-1).view(torch.int32)
     exponents, mantissas = bits >> 23, bits & 0x7FFFFF
     emax = (element.last >> element.mantissa_bits) - element.bias
     last = (element.last & ((1 << element.mantissa_bits) - 1)) << (23 - element.mantissa_bits)
-    codes = exponents - emax + (mantissas > last)
+    codes = exponents - emax + (mantissas > last if up else 0)
     # With a larger scale, the largest element would be infinite.
     codes = codes.clamp(0, 254 - emax)
     return torch.where(exponents == 255, 255, codes).to(torch.uint8)

@@ -200,13 +200,18 @@ def encode_native(
     """
     codes, rows = codes.contiguous(), len(codes)
     lengths = torch.empty(rows, sum(blocks.counts), dtype=torch.int16)
-    given = codes.data_ptr(), rows, *_sizes(blocks), address(numbers), address(distances), levels
+    given = (
+        *(address(codes, torch.uint8, rows * sum(blocks.segments)), rows, *_sizes(blocks)),
+        address(numbers, torch.int64, 2 * levels + 1),
+        address(distances, torch.int64, blocks.size + 1),
+        *(levels, address(lengths, torch.int16, lengths.numel())),
+    )
     threads = torch.get_num_threads()
-    load_native().elias_encode(*given, address(lengths), None, 0, threads)
+    load_native().elias_encode(*given, None, 0, threads)
     size = (int(lengths.sum(1).max()) + 7) // 8
     streams = torch.zeros(rows, size // 4 + 1, dtype=torch.int32)
-    of_streams = address(streams), streams.shape[1]
-    load_native().elias_encode(*given, address(lengths), *of_streams, threads)
+    of_streams = address(streams, torch.int32, streams.numel()), streams.shape[1]
+    load_native().elias_encode(*given, *of_streams, threads)
     return streams.view(torch.uint8)[:, :size], lengths
 
 
@@ -221,16 +226,17 @@ def decode_native(
     """Return codes `[r, n]` by native code, from a table of runs, or of distances and codes."""
     refuse_lengths(lengths, streams.shape[1])
     streams, lengths = streams.contiguous(), lengths.contiguous()
-    codes = torch.empty(len(streams), sum(blocks.segments), dtype=torch.uint8)
-    tables = (
-        address(first),
-        len(first) - 1,
-        address(second),
-        0 if second is None else len(second) - 1,
-    )
+    rows = len(streams)
+    codes = torch.empty(rows, sum(blocks.segments), dtype=torch.uint8)
+    tables = [
+        (None, 0) if x is None else (address(x, torch.int64, len(x)), len(x) - 1)
+        for x in (first, second)
+    ]
     load_native().elias_decode(
-        *(address(streams), *streams.shape, address(lengths), *_sizes(blocks), *tables, levels),
-        *(address(codes), torch.get_num_threads()),
+        *(address(streams, torch.uint8, streams.numel()), *streams.shape),
+        address(lengths, torch.int16, rows * sum(blocks.counts)),
+        *(*_sizes(blocks), *tables[0], *tables[1], levels),
+        *(address(codes, torch.uint8, codes.numel()), torch.get_num_threads()),
     )
     return codes
 

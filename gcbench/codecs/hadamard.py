@@ -124,8 +124,10 @@ def _rotate_native(
     keys = noise.keys.expand(len(y), -1).contiguous()
     starts = starts.view(len(noise.keys), -1).expand(len(y), -1).contiguous()
     load_native().rotate(
-        *(len(y), len(tensors), addresses(tensors), (c_int64 * len(tensors))(*segments)),
-        *(address(starts), address(keys), size, address(y), y.shape[1], back),
+        *(len(y), len(tensors), addresses(tensors, len(y), segments)),
+        *((c_int64 * len(tensors))(*segments), address(starts, torch.int32, starts.numel())),
+        *(address(keys, torch.int32, 2 * len(y)), size),
+        *(address(y, torch.float32, len(y) * sum(padded(segments, size))), y.shape[1], back),
         torch.get_num_threads(),
     )
 
@@ -169,7 +171,7 @@ def _sums(x: Tensor) -> Tensor:
 @lru_cache(maxsize=64)
 def _matrix(n: int, device: torch.device) -> Tensor:
     """Return the matrix H of n rows."""
-    return _sums(torch.eye(n).unsqueeze(0))[0].to(device)
+    return _sums(torch.eye(n, dtype=torch.float32).unsqueeze(0))[0].to(device)
 
 
 _UNITS = {1 << k: _unit(1 << k) for k in range(20)}

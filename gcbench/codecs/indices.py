@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gcbench.codecs.native import is_native, load_native
+from gcbench.codecs.native import address, is_native, load_native
 from gcbench.codecs.packing import pack, packed_bytes, unpack, width_of
 
 Sizes = Sequence[int]
@@ -42,8 +42,11 @@ def largest_of_each(x: Tensor, segments: Sizes, counts: Sizes) -> Tensor:
             (c_int64 * len(segments))(*segments),
             (c_int64 * len(counts))(*counts),
         )
-        places = x.data_ptr(), chosen.data_ptr()
-        load_native().largest(*places, *x.shape, *sizes, torch.get_num_threads())
+        load_native().largest(
+            address(x, torch.float32, len(x) * sum(segments)),
+            address(chosen, torch.int64, chosen.numel()),
+            *(*x.shape, *sizes, torch.get_num_threads()),
+        )
         return chosen
     parts, start = [], 0
     for run in _runs(tuple(segments), tuple(counts), x.is_cuda):

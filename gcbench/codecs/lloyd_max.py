@@ -72,4 +72,4 @@ def rounded_levels(bits: int) -> list[list[float]]:
 def level_table(bits: int) -> Tensor:
     """Return these levels, and then these places, as one tensor on the CPU."""
     levels, halfway = rounded_levels(bits)
-    return torch.tensor([*levels, *halfway])
+    return torch.tensor([*levels, *halfway], dtype=torch.float32)

@@ -75,22 +75,45 @@ def is_native(x: Tensor, dtype: torch.dtype = torch.float32) -> bool:
     return backend_in_use() == "native" and x.device.type == "cpu" and x.dtype == dtype
 
 
-def address(x: Tensor | None) -> int | None:
-    """Return where a contiguous tensor lies."""
-    assert x is None or x.is_contiguous()
-    return None if x is None else x.data_ptr()
+def address(x: Tensor | None, dtype: torch.dtype, size: int) -> int | None:
+    """Return where a tensor of `size` values of this type lies, one value after the other.
+
+    Raises TypeError for any other, as native code would read or write what is not there.
+    """
+    if x is None:
+        return None
+    if x.dtype != dtype or x.numel() != size or not x.is_contiguous() or not x.is_cpu:
+        raise _refusal(f"{size} contiguous", dtype, x)
+    return x.data_ptr()
 
 
-def addresses(tensors: Sequence[Tensor] | None) -> Array[c_void_p] | None:
-    """Return the addresses of all rows of tensors `[w, n]`, worker by worker."""
+def addresses(
+    tensors: Sequence[Tensor] | None,
+    rows: int,
+    sizes: Sequence[int],
+    dtype: torch.dtype = torch.float32,
+) -> Array[c_void_p] | None:
+    """Return the addresses of all rows of tensors `[rows, n]` of these sizes, row by row.
+
+    The values of a row are contiguous. Raises TypeError for other tensors.
+    """
     if tensors is None:
         return None
-    assert all(x.stride(1) == 1 or x.shape[1] == 1 for x in tensors)
-    size = tensors[0].element_size()
-    firsts = [(x.data_ptr(), x.stride(0) * size) for x in tensors]
-    rows = range(len(tensors[0]))
-    return (c_void_p * (len(rows) * len(tensors)))(
-        *[place + row * stride for row in rows for place, stride in firsts]
+    firsts, width = [], dtype.itemsize
+    for x, n in zip(tensors, sizes, strict=True):
+        together = n <= 1 or x.stride(-1) == 1
+        if x.dtype != dtype or x.shape != (rows, n) or not together or not x.is_cpu:
+            raise _refusal(f"{rows} rows of {n} contiguous", dtype, x)
+        firsts.append((x.data_ptr(), x.stride(0) * width))
+    return (c_void_p * (rows * len(firsts)))(
+        *[place + row * step for row in range(rows) for place, step in firsts]
+    )
+
+
+def _refusal(wanted: str, dtype: torch.dtype, x: Tensor) -> TypeError:
+    return TypeError(
+        f"native code takes {wanted} values of {dtype} on the CPU, and not {x.dtype} of shape "
+        f"{tuple(x.shape)} with strides {x.stride()} on {x.device}"
     )
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gcbench.codecs.blocks import count_blocks
 from gcbench.codecs.buckets import Buckets
 from gcbench.codecs.kernels import kernel
 from gcbench.codecs.native import address, addresses, load_native
@@ -47,6 +48,8 @@ Fit = Literal[
 Code = Literal["grid", "nearest", "reaches", "table", "nearest_level"]
 Value = Literal["grid", "signed", "level", "times_level"]
 
+RESIDUAL_BLOCK = 512  # how many values of a residual in bytes share a scale
+
 _FITTED = {"sides": 2, "halves": 3, "unbiased": 2, "biased": 2, "length": 2}
 
 
@@ -79,7 +82,7 @@ class Residual(NamedTuple):
     """A residual of error feedback `[w, segment]` each, and where to write the next one.
 
     What is coded is x + alpha before, what is left that minus what is sent plus keep before.
-    `before` may be `left`; None: what is coded is x. With scales `[w, blocks]`, they are bytes.
+    `before` may be `left`; None: what is coded is x. With scales `[w, blocks]`, they are int8.
     """
 
     before: Sequence[Tensor] | None
@@ -115,6 +118,7 @@ class OnePass:
         self._groups = in_rows // rows_of(base)
         in_groups = self._groups * rows_of(base) * buckets.row
         self._rest = sum(buckets.segments) - in_groups
+        self._in_words = self._groups * self._words * self._row
         self._fitted = base if kinds.code == "table" else _FITTED.get(kinds.fit, 1)
         self._job = _Job(
             *(get_args(of).index(kind) for of, kind in zip((Fit, Code, Value), kinds, strict=True)),
@@ -122,7 +126,8 @@ class OnePass:
             *(self._fitted, 2 if kinds.fit == "halves" else 1),
             *(buckets.row, buckets.size or 0, buckets.count, buckets.full_count),
             *(self._groups, self._rest, len(rows), len(tails), len(shorts)),
-            *(self._pieces.ctypes.data, address(levels)),
+            self._pieces.ctypes.data,
+            address(levels, torch.float32, 2 * base - 1),
         )
 
     def fit(self, tensors: Sequence[Tensor]) -> Tensor:
@@ -163,11 +168,14 @@ class OnePass:
         words, digits, sent = (part.contiguous() for part in message)
         workers, rows = words.shape[:2]
         rest = unpack_digits(digits.flatten(0, 1), self._rest, self._base).contiguous()
-        places = addresses(out.split(self._segments, dim=1))
+        messages, of_bucket = workers * rows, sent.shape[3]
         load_native().decode(
             *(byref(self._job), workers, rows, len(self._segments)),
-            *(address(words), address(rest), address(sent), sent.shape[3]),
-            *(places, mean, torch.get_num_threads()),
+            address(words, torch.int32, messages * self._in_words),
+            address(rest, torch.uint8, messages * self._rest),
+            *(address(sent, torch.float32, messages * self._buckets * of_bucket), of_bucket),
+            addresses(out.split(self._segments, dim=1), rows, self._segments),
+            *(mean, torch.get_num_threads()),
         )
 
     def _room(self, tensors: Sequence[Tensor]) -> Tensor:
@@ -185,23 +193,37 @@ class OnePass:
         codes: Sequence[Tensor] | None = None,
         clip: float = 0,
     ) -> None:
-        job = _Job.from_buffer_copy(self._job)
+        job, workers, sizes = _Job.from_buffer_copy(self._job), len(tensors[0]), self._segments
         job.fit = 0 if given else job.fit
         starts = keys = None
         if noise:
-            starts = torch.tensor(noise.starts(self._segments)).to(torch.int32)
+            starts = torch.tensor(noise.starts(sizes)).to(torch.int32)
             keys = noise.keys.contiguous()
         feedback, kept = None, []  # `kept` holds arrays that are pointed to
         if residual:
-            of = (residual.before, residual.left, residual.scales, residual.new_scales)
-            kept = [*map(addresses, of)]
+            kind = torch.int8 if residual.scales else torch.float32
+            blocks = count_blocks(sizes, RESIDUAL_BLOCK)
+            kept = [
+                addresses(part, workers, of_part, dtype)
+                for part, of_part, dtype in (
+                    (residual.before, sizes, kind),
+                    (residual.left, sizes, kind),
+                    (residual.scales, blocks, torch.float32),
+                    (residual.new_scales, blocks, torch.float32),
+                )
+            ]
             pointers = (cast(places, c_void_p) if places else None for places in kept)
             feedback = byref(_Feedback(*pointers, residual.alpha, residual.keep))
         load_native().encode(
-            *(byref(job), len(tensors[0]), len(tensors), addresses(tensors), feedback),
-            *((c_int64 * len(tensors))(*self._segments), clip),
-            *(address(starts), address(keys), address(fitted), address(words)),
-            *(address(rest), addresses(codes), torch.get_num_threads()),
+            *(byref(job), workers, len(tensors), addresses(tensors, workers, sizes), feedback),
+            *((c_int64 * len(tensors))(*sizes), clip),
+            address(starts, torch.int32, workers * len(tensors)),
+            address(keys, torch.int32, workers * 2),
+            address(fitted, torch.float32, workers * self._buckets * self._fitted),
+            address(words, torch.int32, workers * self._in_words),
+            address(rest, torch.uint8, workers * self._rest),
+            addresses(codes, workers, sizes, torch.uint8),
+            torch.get_num_threads(),
         )
 
 

@@ -153,17 +153,22 @@ def sum_of_codes(
     n, lanes = codes.shape[1], lanes_of(bits)
     if not is_native(units.unit):
         return values(_around_zero(unpack_lanes(add(pack_lanes(codes, bits)), n, bits), most))
-    words = torch.empty(len(codes), -(-n // lanes), dtype=torch.int64)
+    count = -(-n // lanes)
+    words = torch.empty(len(codes), count, dtype=torch.int64)
     threads, codes = torch.get_num_threads(), codes.contiguous()
+    kind = torch.uint8 if codes.dtype == torch.uint8 else torch.int16
     for row, out in zip(codes, words, strict=True):
         load_native().pack_lanes(
-            *(row.data_ptr(), row.element_size(), n, bits, len(out), out.data_ptr(), threads)
+            *(address(row, kind, n), kind.itemsize, n, bits, count),
+            *(address(out, torch.int64, count), threads),
         )
-    total, result = add(words).contiguous(), torch.empty(1, n)
+    total, result = add(words).contiguous(), torch.empty(1, n, dtype=torch.float32)
     unit, divisor = units.unit.contiguous(), units.divisor.contiguous()
     load_native().lane_values(
-        *(total.data_ptr(), n, bits, total.shape[1], most, units.half, len(units.spans)),
-        *(units.spans.ctypes.data, unit.data_ptr(), divisor.data_ptr(), result.data_ptr(), threads),
+        *(address(total, torch.int64, count), n, bits, count, most, units.half, len(units.spans)),
+        *(units.spans.ctypes.data, address(unit, torch.float32, unit.numel())),
+        address(divisor, torch.float32, unit.numel()),
+        *(address(result, torch.float32, n), threads),
     )
     return result
 
@@ -206,8 +211,11 @@ def encode_ans(codes: Tensor, values: int) -> tuple[Tensor, Tensor]:
         codes, n, shares = codes.contiguous(), codes.shape[1], _cumulative(weights)
         longest = (24 * n + 31) // 32 + 3  # a code takes up to 24 bits
         words = torch.empty(len(codes), longest, dtype=torch.int32)
-        of_codes = address(codes), *codes.shape, address(shares), values
-        load_native().ans_encode(*of_codes, address(words), longest, torch.get_num_threads())
+        load_native().ans_encode(
+            *(address(codes, torch.uint8, codes.numel()), *codes.shape),
+            *(address(shares, torch.int32, len(codes) * (values + 1)), values),
+            *(address(words, torch.int32, words.numel()), longest, torch.get_num_threads()),
+        )
         for row in words:
             row[1 + int(row[0]) :] = 0
         return words[:, : 1 + int(words[:, 0].max())], weights
@@ -239,9 +247,12 @@ def decode_ans(words: Tensor, weights: Tensor, n: int) -> Tensor:
             raise ValueError("the last word of a row is 0")
         words, shares = words.contiguous(), _cumulative(weights)
         codes = torch.empty(len(words), n, dtype=torch.uint8)
-        of_words = address(words), len(words), n, address(shares), weights.shape[1]
-        longest, threads = words.shape[1], torch.get_num_threads()
-        load_native().ans_decode(*of_words, address(codes), longest, threads)
+        values, longest = weights.shape[1], words.shape[1]
+        load_native().ans_decode(
+            *(address(words, torch.int32, words.numel()), len(words), n),
+            *(address(shares, torch.int32, len(words) * (values + 1)), values),
+            *(address(codes, torch.uint8, codes.numel()), longest, torch.get_num_threads()),
+        )
         return codes
     import constriction
 

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from gcbench.codecs import low_rank
 from gcbench.codecs.low_rank import Shape, Shapes, batches_of, columns_of, reduce_parts
-from gcbench.codecs.native import is_native, load_native
+from gcbench.codecs.native import address, addresses, is_native, load_native
 
 Matrices = Sequence[Tensor]
 Stacks = Sequence[Tensor]
@@ -86,7 +86,10 @@ def restart(qs: Sequence[Tensor], fresh: Tensor, shapes: Shapes) -> Tensor:
     """
     library, out = _native(shapes, qs), torch.empty_like(fresh, dtype=qs[0].dtype)
     if library is not None:
-        library.restart(*_c_shapes(shapes), _addresses(qs), fresh.data_ptr(), out.data_ptr())
+        size = _size_q(shapes)
+        places = addresses([q.view(1, -1) for q in qs], 1, [s.r * s.m for s in shapes])
+        of_fresh, of_out = (address(x, torch.float32, size) for x in (fresh, out))
+        library.restart(*_c_shapes(shapes), places, of_fresh, of_out)
         return out
     q = torch.cat([q.flatten() for q in qs])
     columns = columns_of(shapes, q.device)
@@ -115,16 +118,17 @@ def add_times(
     sizes = _stack_sizes(shapes, gs[0].device)
     stacks = [gs[0].new_empty(count, workers, s.n, s.m) for s, count in sizes]
     ms = unstack(stacks)
-    p = _empty_factors(stacks, sum(s.r * s.n for s in shapes))
-    inputs = (*_places(gs), *_places(es), alpha, q.data_ptr())
-    outputs = (_addresses(ms), p.data_ptr(), p.shape[1])
+    p = _empty_factors(stacks, _size_p(shapes))
+    of_q = address(q, torch.float32, _size_q(shapes))
+    inputs = (*_places(gs, shapes), *_places(es, shapes), alpha, of_q)
+    outputs = (_of_all(ms, shapes, workers), *_of_factors(p, workers, _size_p(shapes)))
     library.add_times(*_c_shapes(shapes), workers, *inputs, *outputs, torch.get_num_threads())
     return stacks, p
 
 
 def times(stacks: Stacks, q: Tensor, shapes: Shapes) -> Tensor:
     """Return P = M Q."""
-    p = _empty_factors(stacks, sum(s.r * s.n for s in shapes))
+    p = _empty_factors(stacks, _size_p(shapes))
     for ms, (factor,), outs in zip(
         stacks, _stacked_qs(q, shapes), _stacked_ps(p, shapes), strict=True
     ):
@@ -137,7 +141,7 @@ def orthogonalize(p: Tensor, shapes: Shapes) -> Tensor:
     """Return P `[1, all]` with the columns of each matrix made orthonormal."""
     library, out = _native(shapes, [p]), p.clone()
     if library is not None:
-        library.orthogonalize(*_c_shapes(shapes), out.data_ptr())
+        library.orthogonalize(*_c_shapes(shapes), address(out, torch.float32, _size_p(shapes)))
         return out
     padded = torch.cat([p[0], p.new_zeros(1)])
     for batch in batches_of(shapes, p.device):
@@ -148,12 +152,12 @@ def orthogonalize(p: Tensor, shapes: Shapes) -> Tensor:
 
 def transposed_times(stacks: Stacks, p: Tensor, shapes: Shapes) -> Tensor:
     """Return Q = M^T P."""
-    library, q = _native(shapes, stacks), _empty_factors(stacks, sum(s.r * s.m for s in shapes))
+    library, q = _native(shapes, stacks), _empty_factors(stacks, _size_q(shapes))
     if library is not None:
-        factors = p.data_ptr(), q.data_ptr(), q.shape[1]
-        addresses = _addresses(unstack(stacks))
+        of_p = address(p, torch.float32, _size_p(shapes))
         library.transposed_times(
-            *_c_shapes(shapes), len(q), addresses, *factors, torch.get_num_threads()
+            *(*_c_shapes(shapes), len(q), _of_all(unstack(stacks), shapes, len(q)), of_p),
+            *(*_of_factors(q, len(q), _size_q(shapes)), torch.get_num_threads()),
         )
         return q
     for ms, (factor,), outs in zip(
@@ -189,17 +193,16 @@ def product_and_rest(
                 m.baddbmm_(left.mT, right, alpha=-1)
         return product(p, q, shapes)
     updates = [torch.empty_like(ms[:, :1]) for ms in stacks]
-    own_factors = [
-        place for x in (worker_p, worker_q) for place in (x.data_ptr(), (len(x) > 1) * x.shape[1])
-    ]
-    outputs = _addresses(unstack(stacks)), _addresses(unstack(updates))
+    workers, sizes = stacks[0].shape[1], (_size_p(shapes), _size_q(shapes))
+    own_factors = []
+    for x, size in zip((worker_p, worker_q), sizes, strict=True):
+        place, step = _of_factors(x, workers if len(x) > 1 else 1, size)
+        own_factors += [place, (len(x) > 1) * step]
     library.product_and_rest(
-        *_c_shapes(shapes),
-        stacks[0].shape[1],
-        p.data_ptr(),
-        q.data_ptr(),
+        *(*_c_shapes(shapes), workers),
+        *(address(x, torch.float32, size) for x, size in zip((p, q), sizes, strict=True)),
         *own_factors,
-        *outputs,
+        *(_of_all(unstack(stacks), shapes, workers), _of_all(unstack(updates), shapes, 1)),
         torch.get_num_threads(),
     )
     return updates
@@ -248,17 +251,32 @@ def normalize(q: Tensor, noise: float, shapes: Shapes) -> Tensor:
 def _native(shapes: Shapes, *matrices: Matrices) -> CDLL | None:
     if any(s.r > _FEW for s in shapes):
         return None
-    assert all(m[0].is_contiguous() for ms in matrices for m in ms)
     return load_native() if is_native(matrices[0][0]) else None
 
 
-def _addresses(tensors: Sequence[Tensor]) -> Array[c_void_p]:
-    return (c_void_p * len(tensors))(*[t.data_ptr() for t in tensors])
+def _size_p(shapes: Shapes) -> int:
+    return sum(s.r * s.n for s in shapes)
 
 
-def _places(tensors: Sequence[Tensor]) -> tuple[Array[c_void_p], Array[c_int64]]:
-    """Return the addresses of tensors `[w, ...]`, and the stride between workers in each."""
-    return _addresses(tensors), (c_int64 * len(tensors))(*[t.stride(0) for t in tensors])
+def _size_q(shapes: Shapes) -> int:
+    return sum(s.r * s.m for s in shapes)
+
+
+def _of_all(ms: Matrices, shapes: Shapes, workers: int) -> Array[c_void_p] | None:
+    """Return the addresses of matrices `[workers, n, m]`."""
+    sizes = [workers * s.n * s.m for s in shapes]
+    return addresses([m.view(1, -1) for m in ms], 1, sizes)
+
+
+def _of_factors(x: Tensor, workers: int, size: int) -> tuple[int | None, int]:
+    """Return the address of factors `[workers, size]`, and the step from worker to worker."""
+    return address(x, torch.float32, workers * size), size
+
+
+def _places(ms: Matrices, shapes: Shapes) -> tuple[Array[c_void_p] | None, Array[c_int64]]:
+    """Return the addresses of matrices `[w, n, m]`, and the step from worker to worker in each."""
+    steps = (c_int64 * len(ms))(*[m.stride(0) for m in ms])
+    return addresses([m[0].view(1, -1) for m in ms], 1, [s.n * s.m for s in shapes]), steps
 
 
 @lru_cache(maxsize=64)  # one entry per bucket of DDP

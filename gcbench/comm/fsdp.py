@@ -75,6 +75,12 @@ class _Flat(Generic[Hook]):
             for p, place in places
         ]
 
+    @property
+    def adds_up(self) -> bool:
+        """Whether gradients that are reduced now are added to those of earlier passes."""
+        params = self._group.fsdp_params if self._group else []
+        return any(p.sharded_param.grad is not None for p in params)
+
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
         return torch.empty(*size, dtype=dtype, device=device)
 

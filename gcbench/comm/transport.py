@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
-from typing import Literal, Protocol, TypeVar, cast
+from typing import Literal, Protocol, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from gcbench.comm import chunks
+from gcbench.comm.groups import subgroup
 from gcbench.comm.network import Link, Network
 
 Reduction = Literal["sum", "max", "min", "and"]
@@ -52,13 +52,12 @@ AnyGroup = TypeVar("AnyGroup", bound="_GroupTransport")
 
 
 class _GroupTransport:
-    """The common part of transports over a process group; `timeout` applies to those of `split`."""
+    """The common part of transports over a process group."""
 
-    def __init__(self, group: dist.ProcessGroup, timeout: timedelta | None = None) -> None:
+    def __init__(self, group: dist.ProcessGroup) -> None:
         self.group = group
         self.rank = group.rank()
         self.processes = group.size()
-        self._timeout = timeout
 
     def all_reduce(self, flat: Tensor, op: Reduction) -> None:
         ops = {
@@ -77,8 +76,7 @@ class _GroupTransport:
         return self._subgroup(nodes), self._subgroup(places)
 
     def _subgroup(self: AnyGroup, ranks: list[list[int]]) -> AnyGroup:
-        group, _ = dist.new_subgroups_by_enumeration(ranks, timeout=self._timeout)
-        return type(self)(cast(dist.ProcessGroup, group), self._timeout)
+        return type(self)(subgroup(self.group, ranks))
 
     def _by_process(self, rows: list[Tensor], row_bytes: list[int]) -> list[list[Tensor]]:
         """Return the rows of each process: those of this one, and buffers for those of others."""

@@ -152,7 +152,7 @@ def _draw_base(seed: int, offsets: tuple[int, ...], shapes: Shapes, device: torc
     names = [str(i) for i in range(len(shapes))]
     step = Step(0, seed, range(0), dict(zip(names, offsets, strict=True)))
     like = zip(names, shapes, strict=True)
-    ms = {name: torch.empty(1, s.r, s.m, device=device) for name, s in like}
+    ms = {name: torch.empty(1, s.r, s.m, dtype=torch.float32, device=device) for name, s in like}
     drawn = draw_sketches(ms, max(s.r for s in shapes), step)
     return flatten({name: x.mT for name, x in drawn.items()})
 

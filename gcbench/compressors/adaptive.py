@@ -30,7 +30,7 @@ from gcbench.compressors.powersgd import PowerSGD
 from gcbench.settings.compressor import AdaptEvery
 from gcbench.settings.fields import Checked
 
-PARTS = 1 << 14  # of a budget, which is given to tensors in whole ones
+PARTS = 1 << 14  # of a budget, in each of which one choice for the first tensors is kept
 _PRECISION = 20  # log2 of the largest error's root, in the unit in which errors are added
 
 
@@ -55,24 +55,42 @@ def least_error(
     """Return the choice for each tensor with the least sum of errors whose costs are in the budget.
 
     Where not even the cheapest are, it returns these. Dynamic programming over `PARTS` of what the
-    budget leaves beyond the cheapest, to which costs are rounded up.
+    budget leaves beyond the cheapest: of the choices for the first tensors whose costs, which are
+    exact, are in the same part, the one with the least error is kept. None is worse than the same
+    choice for all tensors, as far as that is in the budget.
     """
     cheapest = [min(choices) for choices in costs]
     free = max(0, budget - sum(cheapest))
-    part = max(1, math.ceil(free / PARTS))
-    least, chosen = np.zeros(free // part + 1), []
+    part = free // PARTS + 1
+    least, spent = np.full(free // part + 1, np.inf), np.zeros(free // part + 1, dtype=np.int64)
+    least[0] = 0
+    steps = []
     for of_tensor, choices, base in zip(errors, costs, cheapest, strict=True):
-        taken = [math.ceil((cost - base) / part) for cost in choices]
-        totals = np.full((len(taken), len(least)), np.inf)
-        for total, error, parts in zip(totals, of_tensor, taken, strict=True):
-            total[parts:] = least[: max(0, len(least) - parts)] + error
-        chosen.append((totals.argmin(0), taken))
-        least = totals.min(0)
+        best, cost = np.full_like(least, np.inf), np.zeros_like(spent)
+        choice, before = np.zeros_like(spent), np.zeros_like(spent)
+        for i, (error, more) in enumerate(zip(of_tensor, choices, strict=True)):
+            total, needed = least + error, spent + (more - base)
+            shift = (more - base) // part
+            # Costs within a part of each other may end in the same part, or in the next one.
+            for places in (np.arange(len(least)) + shift, np.arange(len(least)) + shift + 1):
+                (some,) = np.nonzero((needed // part == places) & (needed <= free))
+                to = places[some]
+                better = total[some] < best[to]
+                some, to = some[better], to[better]
+                best[to], cost[to], choice[to], before[to] = total[some], needed[some], i, some
+        least, spent = best, cost
+        steps.append((choice, before))
     place, found = int(least.argmin()), []
-    for best, taken in reversed(chosen):
-        found.append(int(best[place]))
-        place -= taken[found[-1]]
-    return found[::-1]
+    for choice, before in reversed(steps):
+        found.append(int(choice[place]))
+        place = int(before[place])
+    equal = [[min(i, len(choices) - 1) for choices in costs] for i in range(max(map(len, costs)))]
+    fitting = [x for x in equal if _sum_of(costs, x) <= budget]
+    return min([found[::-1], *fitting], key=lambda x: _sum_of(errors, x))
+
+
+def _sum_of(values: Sequence[Sequence[float]], chosen: Sequence[int]) -> float:
+    return sum(of_tensor[i] for of_tensor, i in zip(values, chosen, strict=True))
 
 
 @dataclass(frozen=True)

@@ -122,7 +122,7 @@ def merge(parts: Sequence[Aggregated], like: Grads) -> Aggregated:
         update,
         lambda: _join([part.sent() for part in parts], like),
         state,
-        (lambda: sum((bound() for bound in bounds), start=torch.zeros(())))
+        (lambda: sum((bound() for bound in bounds), start=torch.zeros((), dtype=torch.float32)))
         if len(bounds) == len(parts)
         else None,
         (lambda: Goal(*(_join(side, like) for side in zip(*(g() for g in goals), strict=True))))

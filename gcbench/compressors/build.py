@@ -102,7 +102,15 @@ def build(
     elif error_feedback == "ef21" and isinstance(compressor, ScatterExchange):
         compressor = replace(compressor, residual="all")
     if rotate == "hadamard":
-        compressor = Rotated(compressor)
+        if getattr(method, "norm", None) == "l2":
+            warnings.warn(
+                "rotate=hadamard norm=l2: a step of a 2-norm's grid is small only for buckets of "
+                "few large values, which a rotation leaves none of. Type norm=linf",
+                stacklevel=2,
+            )
+        # Rotated values are nearly normal, so that few are cut.
+        clipped = compressor if clip_sigma is None else SigmaClipping(compressor, clip_sigma)
+        compressor, clip_sigma = Rotated(clipped), None
     if bucket_scope == "gradient":
         compressor = BucketsThroughGradient(compressor)
     if clip_sigma is not None:

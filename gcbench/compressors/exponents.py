@@ -28,8 +28,9 @@ class Exponents(Checked, Codec):
 
     Exponents of normal values have an entropy of 2.5 to 3 bits of their 8, whatever the scale.
 
-    Every worker gathers all gradients, to the bit, and takes their mean in fp32. With
-    `format=bf16` they are first rounded to it, as for `bf16`.
+    Every worker gathers all gradients, exact to the value, and takes their mean in fp32, which has
+    neither the sign of a zero nor the bits of a NaN. With `format=bf16` they are first rounded to
+    it, as for `bf16`.
 
     Sends 24 bits (bf16: 8) per value, the exponents, and a table of 512 bytes.
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gcbench.codecs.blocks import count_blocks, in_blocks, of_blocks
 from gcbench.codecs.kernels import kernel
-from gcbench.codecs.one_pass import Kinds, Parameters, Residual
+from gcbench.codecs.one_pass import RESIDUAL_BLOCK, Kinds, Parameters, Residual
 from gcbench.codecs.scales import max_norm
 from gcbench.comm.collectives import Comm
 from gcbench.compressors.base import (
@@ -30,7 +30,6 @@ from gcbench.compressors.wrappers import ErrorFeedback
 from gcbench.settings.fields import Checked, Count, NonNegative
 
 _LARGEST = 127  # the largest code of a residual, in a signed byte
-_BLOCK = 512  # how many values of a residual share a scale
 
 
 @dataclass(frozen=True)
@@ -125,7 +124,7 @@ class LoCo(Checked):
         """
         inner = self.inner
         codec = inner.codec_in_native_code(grads) if isinstance(inner, GatherExchange) else None
-        fits = codec and (codec.per_layer or codec.bucket_size % _BLOCK == 0)
+        fits = codec and (codec.per_layer or codec.bucket_size % RESIDUAL_BLOCK == 0)
         return codec if fits else None
 
     def _aggregate_native(
@@ -137,7 +136,7 @@ class LoCo(Checked):
             k: torch.zeros_like(g, dtype=torch.int8) for k, g in grads.items()
         }
         old_scales = scales.per_worker or {
-            k: g.new_zeros(len(g), -(-g[0].numel() // _BLOCK)) for k, g in grads.items()
+            k: g.new_zeros(len(g), -(-g[0].numel() // RESIDUAL_BLOCK)) for k, g in grads.items()
         }
         new, new_scales = (
             {k: part[k] if step.in_place else torch.empty_like(part[k]) for k in grads}
@@ -158,15 +157,15 @@ class LoCo(Checked):
 
 def _to_bytes(values: Grads) -> tuple[Grads, Grads]:
     """Return values rounded to int8, and one scale per 512 of each tensor, `[w, blocks]`."""
-    codes, scales = _round_blocks(in_blocks(flatten_each(values), _BLOCK))
-    counts = count_blocks([*sizes_of(values).values()], _BLOCK)
+    codes, scales = _round_blocks(in_blocks(flatten_each(values), RESIDUAL_BLOCK))
+    counts = count_blocks([*sizes_of(values).values()], RESIDUAL_BLOCK)
     return _of_blocks(codes, values), dict(zip(values, scales.split(counts, 1), strict=True))
 
 
 def _from_bytes(codes: Grads, scales: Grads) -> Grads:
     """Return the values that `_to_bytes` rounded."""
     of_all = torch.cat([scales[k] for k in codes], dim=1).unsqueeze(-1)
-    return _of_blocks(in_blocks(flatten_each(codes), _BLOCK) * of_all, codes)
+    return _of_blocks(in_blocks(flatten_each(codes), RESIDUAL_BLOCK) * of_all, codes)
 
 
 @kernel

@@ -12,7 +12,7 @@ from pydantic import Field
 from torch import Tensor
 
 from gcbench.codecs.kernels import block_slices, kernel
-from gcbench.codecs.native import is_native, load_native
+from gcbench.codecs.native import address, is_native, load_native
 from gcbench.codecs.noise import Draws, Noise, unit_interval
 from gcbench.codecs.packing import EACH_VALUE, ONE_SPAN, Units, pack, unpack
 from gcbench.codecs.scales import NORMS, Norm, stochastic_round
@@ -165,14 +165,19 @@ def _codes(v: Tensor, reach: Tensor, levels: int, noise: Noise) -> Tensor:
     """Return int16 codes `[w, n]` from 0 to 2 `levels`, of which `levels` stands for zero."""
     codes = torch.empty(v.shape, dtype=torch.int16, device=v.device)
     if is_native(v):
-        lengths = np.array([length for _, length in noise.runs])
+        lengths = np.array([length for _, length in noise.runs], dtype=np.int64)
+        n = int(lengths.sum())
         starts = torch.tensor(noise.starts(lengths.tolist())).to(torch.int32).view(len(v), -1)
-        each, reach = reach.stride(1) > 0, reach.contiguous() if reach.stride(1) else reach
-        for row, first, key, out in zip(v, starts, noise.keys.contiguous(), codes, strict=True):
+        each = reach.stride(1) > 0
+        reach = reach.contiguous() if each else reach[:, :1]
+        for row, first, key, out in zip(
+            v.contiguous(), starts, noise.keys.contiguous(), codes, strict=True
+        ):
             load_native().grid_codes(
-                *(len(lengths), lengths.ctypes.data, first.data_ptr(), key.data_ptr()),
-                *(row.contiguous().data_ptr(), reach.data_ptr(), each, levels, out.data_ptr()),
-                torch.get_num_threads(),
+                *(len(lengths), lengths.ctypes.data, address(first, torch.int32, len(lengths))),
+                *(address(key, torch.int32, 2), address(row, torch.float32, n)),
+                *(address(reach, torch.float32, n if each else 1), each, levels),
+                *(address(out, torch.int16, n), torch.get_num_threads()),
             )
         return codes
     for columns in block_slices(v.shape[1], v.shape[0], v.device):

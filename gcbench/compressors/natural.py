@@ -104,20 +104,29 @@ def _encode_native(
     signs = exponents.new_empty(workers, packed_bytes(n, 1))
     for k, rows in enumerate(zip(starts, noise.keys, exponents, signs, strict=True)):
         places = (
-            addresses(part and [x[k : k + 1] for x in part]) for part in (tensors, residual, left)
+            addresses(part and [x[k : k + 1] for x in part], 1, segments)
+            for part in (tensors, residual, left)
         )
+        first, key, of_exponents, of_signs = rows
         load_native().natural_encode(
-            *(*places, alpha, n, len(segments), address(ends), *map(address, rows)),
+            *(*places, alpha, n, len(segments), address(ends, torch.int64, len(segments))),
+            *(address(first, torch.int32, len(segments)), address(key, torch.int32, 2)),
+            address(of_exponents, torch.uint8, n),
+            address(of_signs, torch.uint8, packed_bytes(n, 1)),
             torch.get_num_threads(),
         )
     return [exponents, signs]
 
 
 def _decode_native(messages: Sequence[Tensor], out: Tensor, mean: bool) -> None:
+    workers, n = len(messages[0]), out.shape[1]
     for k, row in enumerate(out):
-        of_row = (addresses([part[:, k]]) for part in messages)
+        of_row = (
+            addresses([part[:, k]], workers, [size], torch.uint8)
+            for part, size in zip(messages, (n, packed_bytes(n, 1)), strict=True)
+        )
         load_native().natural_decode(
-            *(*of_row, len(messages[0]), len(row), address(row), mean), torch.get_num_threads()
+            *(*of_row, workers, n, address(row, torch.float32, n), mean), torch.get_num_threads()
         )
 
 

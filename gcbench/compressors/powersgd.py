@@ -210,7 +210,8 @@ def _draw_q(
     names = [str(i) for i in range(len(shapes))]
     step = Step(number, seed, range(0), dict(zip(names, offsets, strict=True)))
     like = {
-        name: torch.empty(1, s.m, s.r, device=device) for name, s in zip(names, shapes, strict=True)
+        name: torch.empty(1, s.m, s.r, dtype=torch.float32, device=device)
+        for name, s in zip(names, shapes, strict=True)
     }
     drawn = unflatten(step.noise("powersgd.q", sizes_of(like), device, shared=True).normal(), like)
     return flatten({k: q.mT for k, q in drawn.items()})

@@ -49,10 +49,15 @@ class TopK(Checked, SparseCodec):
         return count_share(self.fraction, n)
 
     def encode(self, x: Tensor, segments: tuple[int, ...], noise: Noise) -> Message:
+        packed = self.index == "auto"
+        if not packed and max(segments) > 1 << 31:
+            raise ValueError(
+                f"index=int32: a tensor of {max(segments):,} values has positions that 32 bits do "
+                "not hold; type index=auto"
+            )
         groups, starts = self._layout(segments, x.device)
         in_row = largest_of_each(x, segments, [k for _, k, _ in groups])
         chosen = in_row - starts
-        packed = self.index == "auto"
         positions = pack_indices(chosen, groups) if packed else chosen.to(torch.int32)
         return [positions, x.gather(1, in_row)]
 

@@ -76,7 +76,7 @@ class Stepper:
 
 def remembers_workers(compressor: Compressor, shapes: Mapping[str, Sequence[int]]) -> bool:
     """Return whether a method's state of parameters of these shapes differs between workers."""
-    grads = {name: torch.ones(2, *shape) for name, shape in shapes.items()}
+    grads = {name: torch.ones(2, *shape, dtype=torch.float32) for name, shape in shapes.items()}
     stepper = Stepper(compressor, grads, Comm(2))
     stepper.step()
     return any(layer.per_worker for layer in stepper.state.layers())

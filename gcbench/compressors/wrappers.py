@@ -68,7 +68,9 @@ class CheckedGradients:
         out = self.inner.aggregate(
             {k: g for k, g in grads.items() if k not in empty}, state, comm, step
         )
-        nothing = Aggregated(empty, lambda: empty, State(), lambda: torch.zeros(()))
+        nothing = Aggregated(
+            empty, lambda: empty, State(), lambda: torch.zeros((), dtype=torch.float32)
+        )
         return merge([out, nothing], grads)
 
 
@@ -172,6 +174,8 @@ def _aggregate_corrected(
 @dataclass(frozen=True)
 class SigmaClipping(Checked):
     """Clip each value to `clip_sigma` standard deviations of its tensor, on each worker.
+
+    With `rotate=hadamard`, rotated values are clipped.
 
     Wen et al., "TernGrad: Ternary Gradients to Reduce Communication in Distributed Deep Learning",
     NeurIPS 2017, section 4:

@@ -19,6 +19,7 @@ import torch.distributed as dist
 
 from gcbench.comm.collectives import Comm
 from gcbench.comm.control import Control, LocalControl, ProcessGroupControl
+from gcbench.comm.groups import group_beside
 from gcbench.comm.network import Link
 from gcbench.comm.transport import EmulatedTransport, GlooTransport, NcclTransport
 from gcbench.deadline import within
@@ -154,9 +155,7 @@ def join_workers(config: RunConfig, plan: Plan, directory: Path) -> Iterator[Con
         device_id=device if nccl else None,
     ):
         world = cast(dist.ProcessGroup, dist.group.WORLD)
-        control = ProcessGroupControl(
-            cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=timeout))
-        )
+        control = ProcessGroupControl(group_beside(world, backend="gloo", timeout=timeout))
         refuse_different_configs(config, directory, control)
         refuse_different_code(config, control)
         on_host = plan.local_processes * plan.workers // plan.processes
@@ -164,13 +163,13 @@ def join_workers(config: RunConfig, plan: Plan, directory: Path) -> Iterator[Con
         link = network and Link(network.bits_per_second, network.latency_seconds)
 
         def make_comm(group: Any) -> Comm:
-            direct = NcclTransport(group, timeout) if nccl else GlooTransport(group, timeout)
+            direct = NcclTransport(group) if nccl else GlooTransport(group)
             transport = EmulatedTransport(direct, link) if link else direct
             return Comm(plan.workers, transport, workers_per_host=on_host, checksum=checksum)
 
         yield Connections(
             make_comm(world),
-            make_comm(dist.new_group(timeout=timeout)) if asynchronous else None,
+            make_comm(group_beside(world)) if asynchronous else None,
             control,
             device,
         )

@@ -144,7 +144,7 @@ def sum_of(tensors: Sequence[Tensor], like: Tensor) -> Tensor:
     """Return the sum of all values as `[1]`; 0 if it is not finite."""
     sums = [x.sum(dtype=torch.float32) for x in tensors]
     return (
-        torch.stack([torch.zeros((), device=like.device), *sums])
+        torch.stack([torch.zeros((), dtype=torch.float32, device=like.device), *sums])
         .sum(0, keepdim=True)
         .nan_to_num(0, 0, 0)
     )

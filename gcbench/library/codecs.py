@@ -40,7 +40,8 @@ def codec(
 
     No process group is needed, nothing is metered, and nothing is remembered. The bytes are those
     that `compress` sends (the page of gcbench/codecs describes them), and a mean over the workers
-    in their order is the update of `compress`, bit for bit, for a model of one tensor.
+    in their order is the update of `compress`, bit for bit, for a model of one tensor; but for
+    `bf16` and `fp16`, whose sums an all-reduce rounds on their way.
 
     Args:
         compressor: a method that sends the code of each worker, such as `qsgd`, `eden`, `top_k`,
@@ -129,7 +130,9 @@ class BufferCodec:
 
     def _find_parts(self, n: int) -> list[Part]:
         device = torch.device("cpu")
-        message = self._codec.encode(torch.zeros(1, n), (n,), self._noise(0, 0, 0, n, device))
+        message = self._codec.encode(
+            torch.zeros(1, n, dtype=torch.float32), (n,), self._noise(0, 0, 0, n, device)
+        )
         return to_bytes(message)[1]
 
     @staticmethod

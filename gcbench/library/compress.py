@@ -64,10 +64,13 @@ def compress(
 
     After the backward pass `p.grad` holds the update that all workers agree on, in place of the
     mean gradient. AdamW, for example, computes both moments from this update; error feedback acts
-    on the gradients, before the optimizer. Gradients of micro-batches are compressed once, if all
-    but the last run under `no_sync()` or, with FSDP2, after `set_requires_gradient_sync(False)`;
-    else each is exchanged, and counted, and `p.grad` is the sum of their updates. Methods compute
-    in float32. All processes of the module's group have to call this, as they compare arguments.
+    on the gradients, before the optimizer. With Adam, `dense_steps` lets the moments begin with
+    uncompressed gradients, as for PowerSGD, whose first updates are the coarsest. Gradients of
+    micro-batches are compressed once, if all but the last run under `no_sync()` or, with FSDP2,
+    after `set_requires_gradient_sync(False)`; else each is exchanged, and counted, and `p.grad` is
+    the sum of their updates, of which those of methods without a scale, such as signs, have the
+    size of whole steps. Methods compute in float32. All processes of the module's group have to
+    call this, as they compare arguments.
 
     **DistributedDataParallel.** A method sees the whole gradient of a step after DDP's last bucket,
     or with `overlap=True` each bucket while others are still computed, in a thread with a process
@@ -120,9 +123,9 @@ def compress(
     skips the step.
 
     Args:
-        module: a DistributedDataParallel, or a model on which fully_shard was called; over gloo or
-            NCCL, with one model per process. It has one compressor at a time, and takes another one
-            after `remove()`.
+        module: a DistributedDataParallel, or a model on which fully_shard was called, or what
+            wraps one of them; over gloo or NCCL, with one model per process. It has one compressor
+            at a time, and takes another one after `remove()`.
         compressor: a choice of conf/compressor, as listed by `gcbench methods`, or a Compressor,
             as made by `gcbench.compressors.build`.
         seed: the seed of random rounding, which must be equal on all workers.
@@ -150,6 +153,7 @@ def compress(
             ones; says what to type.
     """
     seed = read_seed(seed, error_every)
+    module = _exchanging(module)
     if isinstance(module, FSDPModule):
         refuse_fsdp(module, replicas)
         if overlap is True:
@@ -174,19 +178,33 @@ def compress(
         )
         handle.name = name_of(compressor, knobs)
         return handle
+    assert isinstance(module, DistributedDataParallel)
+    if replicas is not None:
+        raise ConfigError("replicas: only modules of fully_shard take them; leave them out")
+    return compress_ddp(module, compressor, seed, codec_backend, error_every, overlap, knobs)
+
+
+def _exchanging(module: nn.Module) -> nn.Module:
+    """Return the DDP or the FSDP2 module that a module is or wraps, as those of Fabric do.
+
+    Raises ConfigError if there is none with all of its parameters.
+    """
+    if isinstance(module, (FSDPModule, DistributedDataParallel)):
+        return module
     if hasattr(module, "_orig_mod"):
         raise ConfigError(
             "torch.compile made this module, which has no hooks; type compress before torch.compile"
         )
-    if not isinstance(module, DistributedDataParallel):
-        raise ConfigError(
-            f"{type(module).__name__} is not a DistributedDataParallel, and fully_shard did not "
-            "shard it; type compress(DistributedDataParallel(model), ...), or fully_shard(model) "
-            "after its layers"
-        )
-    if replicas is not None:
-        raise ConfigError("replicas: only modules of fully_shard take them; leave them out")
-    return compress_ddp(module, compressor, seed, codec_backend, error_every, overlap, knobs)
+    parameters = set(module.parameters())
+    for part in module.modules():
+        inside = isinstance(part, (FSDPModule, DistributedDataParallel))
+        if inside and set(part.parameters()) == parameters:
+            return part
+    raise ConfigError(
+        f"{type(module).__name__} is not a DistributedDataParallel, and fully_shard did not shard "
+        "it; type compress(DistributedDataParallel(model), ...), or fully_shard(model) after its "
+        "layers"
+    )
 
 
 def compress_ddp(

@@ -27,7 +27,7 @@ from gcbench.compressors import (
     refuse_other_update,
 )
 from gcbench.compressors.matrices import StacksOfMatrices
-from gcbench.compressors.virtual import aggregate, state_bytes
+from gcbench.compressors.virtual import aggregate, is_direction, state_bytes
 from gcbench.library.agreement import agree, choose, refuse_difference, refuse_other_arguments
 from gcbench.library.errors import Errors
 from gcbench.library.states import (
@@ -78,7 +78,7 @@ class Compression(ABC):
         self._device = device
         self._exchanges: Mapping[str, Exchange] = exchanges
         self._fp32_bits = self._own_bits = 0  # since this was made, which need not be all steps
-        self._told = False
+        self._told = self._told_of_sum = False
         # What `judge` found, and as much of it as has reached the host, which never waits for it.
         self._verdict = torch.zeros(1, dtype=torch.int64, device=device)
         self._arrived_verdict = torch.zeros(
@@ -142,7 +142,11 @@ class Compression(ABC):
 
     @property
     def ratio(self) -> float:
-        """Bits of fp32 gradients over bits sent, in all exchanges of this handle; NaN before."""
+        """Bits of fp32 gradients over bits sent, in all exchanges of this handle; NaN before.
+
+        Those of fp32 are what `none` hands to the same collectives: all values in an all-reduce,
+        and those of the other workers' shards in FSDP2's reduce-scatter.
+        """
         return self._fp32_bits / self._own_bits if self._own_bits else math.nan
 
     @property
@@ -242,10 +246,28 @@ class Compression(ABC):
             self._errors.compare(mean, out.update)
         exchange.step += 1
         self._own_bits += self.bits_sent - before
-        self._fp32_bits += 32 * sum(row.numel() for row in rows.values())
+        self._fp32_bits += self._bits_of_fp32(sum(row.numel() for row in rows.values()))
         if exchange.step >= 2:  # two kinds of messages may take turns
             self._warn_if_more_than_fp32()
         return out
+
+    def _bits_of_fp32(self, values: int) -> int:
+        """Return the bits that a worker sends of so many values without compression."""
+        return 32 * values
+
+    def _warn_of_sum(self, leave_out: str) -> None:
+        """Warn once where updates add up in p.grad though they have no scale; `leave_out` says how
+        to exchange only the last of them.
+        """
+        if self._told_of_sum or not is_direction(self.compressor):
+            return
+        self._told_of_sum = True
+        warnings.warn(
+            "p.grad holds an update, and another one is added to it. Updates of this method have "
+            "the same size however small their gradients are, so that a step of k micro-batches "
+            f"is up to k times as long; type {leave_out} for all of them but the last",
+            stacklevel=2,
+        )
 
     def _warn_if_more_than_fp32(self) -> None:
         if self._told or self._own_bits <= self._fp32_bits:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from gcbench.comm.ddp import Arrived
+from gcbench.comm.groups import group_beside
 from gcbench.comm.side_stream import SideStream
 from gcbench.comm.transport import transport_of
 from gcbench.compressors import Compressor, State, offsets_of
@@ -22,7 +23,7 @@ from gcbench.config import ConfigError
 from gcbench.library.agreement import blank, choose
 from gcbench.library.compression import Compression, Exchange
 from gcbench.library.ddp_module import comm_of, free_hook_of, parameters_of, shapes_of, zeros
-from gcbench.library.overlap import Overlap, decide_overlap, group_beside, split_nodes
+from gcbench.library.overlap import Overlap, decide_overlap, split_nodes
 from gcbench.library.states import name_without_wrappers, not_a_state, refuse_other_tensors
 from gcbench.train.finite import not_finite
 
@@ -178,6 +179,8 @@ class DdpCompression(Compression):
     ) -> None:
         """Wait for all exchanges of a backward pass, and keep the new state."""
         self._refuse_late_parameters(taken)
+        if earlier:
+            self._warn_of_sum("no_sync()")
         ending = self._submit(partial(self._end, taken, earlier, used))
         if self._side:
             self._side.result(ending)

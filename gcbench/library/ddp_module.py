@@ -58,7 +58,10 @@ def refuse_unused(ddp: DistributedDataParallel, compressor: Compressor) -> None:
 
 def zeros(shapes: Mapping[str, Shape], device: torch.device) -> Grads:
     """Return zeros for the gradients of one worker."""
-    return {name: torch.zeros(1, *shape, device=device) for name, shape in shapes.items()}
+    return {
+        name: torch.zeros(1, *shape, dtype=torch.float32, device=device)
+        for name, shape in shapes.items()
+    }
 
 
 def refuse_nodes(ddp: DistributedDataParallel, compressor: Compressor) -> None:

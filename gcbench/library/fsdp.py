@@ -82,7 +82,7 @@ class FsdpCompression(JointCompression):
             parameters={name: list(p.shape) for name, p in whole.items()},
         )
         for hook, name in zip(self._hooks, groups, strict=True):
-            hook.hook = partial(self._reduce, name)
+            hook.hook = partial(self._reduce, name, hook)
 
     def remove(self) -> None:
         """Let the module average gradients without a compressor, even between nodes."""
@@ -90,8 +90,12 @@ class FsdpCompression(JointCompression):
             hook.hook = None
 
     @torch.no_grad()
-    def _reduce(self, name: str, gradient: Tensor, used: Sequence[int]) -> Tensor:
+    def _reduce(
+        self, name: str, hook: FlatGradient, gradient: Tensor, used: Sequence[int]
+    ) -> Tensor:
         """Return the mean of a parameter group's gradient, or of this worker's shard of it."""
+        if hook.adds_up:
+            self._warn_of_sum("set_requires_gradient_sync(False)")
         if gradient.dtype == torch.float16:
             raise ConfigError(
                 "reduce_dtype=torch.float16: FSDP divides before and after a reduction, and a "
@@ -156,9 +160,13 @@ class FlatCompression(FsdpCompression):
         turns = read.turns.read(by_name(saved, "turns", self._exchanges)[name], self._device)
         if turns.used:
             values, state = turns.join_all(read.state)
-            rows = {name: torch.zeros(1, values, device=self._device)}
+            rows = {name: torch.zeros(1, values, dtype=torch.float32, device=self._device)}
             refuse_other_tensors(self.compressor, rows, self._comm, state)
         return replace(read, turns=turns)
+
+    def _bits_of_fp32(self, values: int) -> int:
+        # A worker keeps its own shard to itself.
+        return 32 * (values - values // self._comm.workers)
 
     def _exchange(self, name: str, gradient: Tensor, used: Sequence[int]) -> Tensor:
         exchange = self._exchanges[name]

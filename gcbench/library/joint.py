@@ -8,6 +8,7 @@ from typing import Any
 from gcbench.config import ConfigError
 from gcbench.library.compression import Compression
 from gcbench.library.states import differing, own_state
+from gcbench.reasons import in_one_line
 
 
 class JointCompression(Compression):
@@ -24,10 +25,10 @@ class JointCompression(Compression):
             own = own_state(state_dict)
             read = self._read(own)
         except ConfigError as error:
-            self._gather([str(error), {}])
+            self._meet([str(error), {}])
             raise
         steps = self._steps_in(own)
-        for worker, (refused, other) in enumerate(self._gather(["", steps])):
+        for worker, (refused, other) in enumerate(self._meet(["", steps])):
             if refused:
                 raise ConfigError(f"worker {worker} cannot load its state: {refused}")
             if other != steps:
@@ -37,6 +38,16 @@ class JointCompression(Compression):
                     "type load_state_dict on every worker, with what it saved after the same step"
                 )
         self._replace(read, own)
+
+    def _meet(self, value: Any) -> list[Any]:
+        """Return what each worker has. Raises ConfigError if some do something else."""
+        try:
+            return self._gather(value)
+        except (RuntimeError, ValueError) as error:  # of a message that never came, or is another
+            raise ConfigError(
+                f"load_state_dict: not all workers called it ({in_one_line(error)}); type it on "
+                "every worker"
+            ) from error
 
     def _steps_in(self, saved: Mapping[str, Any]) -> dict[str, int]:
         """Return the numbers of steps in a state, which all workers must have in common."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
+from copy import deepcopy
 from typing import Any, ClassVar
 
 import torch
@@ -14,6 +15,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from gcbench.comm.collectives import Comm
+from gcbench.comm.groups import group_beside
 from gcbench.comm.side_stream import SideStream
 from gcbench.comm.transport import transport_of
 from gcbench.compressors import Compressor, Grads, offsets_of, split_rows
@@ -23,8 +25,16 @@ from gcbench.library.agreement import blank
 from gcbench.library.compress import make_method, name_of, read_seed, use_codecs
 from gcbench.library.compression import Exchange
 from gcbench.library.joint import JointCompression
-from gcbench.library.states import name_without_wrappers, not_a_state, refuse_other_tensors
-from gcbench.library.worker_model import refuse_local_steps, take_from_first, trained_parameters
+from gcbench.library.optimizer_steps import OptimizerSteps
+from gcbench.library.overlap import split_nodes
+from gcbench.library.states import (
+    name_without_wrappers,
+    not_a_state,
+    refuse_other_optimizer,
+    refuse_other_tensors,
+    refuse_other_values,
+)
+from gcbench.library.worker_model import optimizers_of, take_from_first, trained_parameters
 from gcbench.train.finite import not_finite
 from gcbench.train.fragments import Pattern, cut_fragments
 from gcbench.train.local_steps import LocalSteps, adopt_shared, subtract_own
@@ -37,11 +47,15 @@ KEPT = (
     "optimizer",
     "late",
 )  # in a state, beside compress's
+_CHANGED = (
+    "within shared_parameters() changes the shared parameters on this worker alone; type "
+    "optimizer.step() and load_state_dict() after it"
+)
 
 
 def local_steps(
     model: nn.Module,
-    optimizer: Optimizer,
+    optimizer: Optimizer | Sequence[Optimizer],
     *,
     every: int = 30,
     compressor: str | Compressor = "none",
@@ -82,7 +96,9 @@ def local_steps(
 
     Args:
         model: has the parameters, of which those that require a gradient are exchanged.
-        optimizer: the worker's own, such as AdamW; its state is not exchanged.
+        optimizer: the worker's own, such as AdamW, whose state is not exchanged; or a list of all
+            that step the model, such as Muon and AdamW, which take a step when each has stepped.
+            One that wraps others, such as slow weights, is given in their place.
         every: the number H of optimizer steps between two exchanges of a parameter.
         compressor: as in `compress`; it codes the pseudo-gradients x - x_i.
         outer_lr: the outer learning rate; 1 with `outer_momentum=0` averages parameters.
@@ -97,14 +113,14 @@ def local_steps(
 
     Returns:
         A handle as of `compress`, whose `ratio` refers to fp32 gradients in every step. Its
-        `state_dict()` is all that this worker needs to go on, with the model, the optimizer and
+        `state_dict()` is all that this worker needs to go on, with the model, the optimizers and
         the parameters that are shared: save it with `gather_to=0`, or on every rank.
 
     Raises:
         ConfigError: as `compress` does.
     """
     seed = read_seed(seed, error_every)
-    refuse_local_steps(model, optimizer)
+    optimizers = optimizers_of(model, optimizer)
     method, _ = make_method(compressor, knobs)
     try:
         steps = LocalSteps(
@@ -121,7 +137,7 @@ def local_steps(
     except ValueError as error:
         raise ConfigError(str(error).replace("estimator.", "")) from error
     use_codecs(codec_backend, next(model.parameters()).device.type)
-    handle = LocalTraining(model, optimizer, steps, method, seed, error_every)
+    handle = LocalTraining(model, optimizers, steps, method, seed, error_every)
     handle.name = name_of(compressor, knobs)
     return handle
 
@@ -134,16 +150,15 @@ class LocalTraining(JointCompression):
     def __init__(
         self,
         model: nn.Module,
-        optimizer: Optimizer,
+        optimizers: Sequence[Optimizer],
         steps: LocalSteps,
         compressor: Compressor,
         seed: int,
         error_every: int | None = None,
     ) -> None:
-        # An exchange that is under way must not meet the collectives of the user's loop.
-        group = dist.new_group() if steps.delay else dist.group.WORLD
+        group = dist.group.WORLD
         assert isinstance(group, dist.ProcessGroup)
-        self._model, self._optimizer, self._local, self._group = model, optimizer, steps, group
+        self._model, self._optimizers, self._local = model, optimizers, steps
         self._own = trained_parameters(model)
         shapes = shapes_of_parameters(model)
         self._shapes = {name_without_wrappers(name): shape for name, shape in shapes.items()}
@@ -166,6 +181,11 @@ class LocalTraining(JointCompression):
                 "parameters": self._identity["parameters"],
             }
         )
+        self._group = group
+        if steps.delay:  # an exchange under way must not meet the collectives of the user's loop
+            self._group = group_beside(group)
+            self._comm.transport = self._comm.transport and transport_of(self._group, device)
+            split_nodes(self._comm, compressor)
         take_from_first(model, group)
         self._shared = {name: nn.Parameter(p.detach().clone()) for name, p in self._own.items()}
         self._outer = steps.make_outer(self._shared)
@@ -173,7 +193,8 @@ class LocalTraining(JointCompression):
         # The tensor that an exchange reads is kept until the current stream has waited for it.
         self._under_way: tuple[Future[Grads], torch.Tensor] | None = None
         self._late: Grads = {}  # the update that has arrived, and is still to be applied
-        self._hook = optimizer.register_step_post_hook(self._end_step)
+        self._shows_shared = False
+        self._counter = OptimizerSteps(optimizers, self._end_step)
 
     def __repr__(self) -> str:
         exchanges = sum(exchange.step for exchange in self._exchanges.values())
@@ -194,24 +215,37 @@ class LocalTraining(JointCompression):
         """Put the parameters that all workers share into the model, for the length of the context.
 
         They are those to evaluate and to publish; between exchanges, the model has the worker's.
+
+        Raises ConfigError if they are changed: it would be on this worker alone.
         """
         own = {name: p.data for name, p in self._own.items()}
         try:
+            self._shows_shared = True
             for name, p in self._own.items():
-                p.data = self._shared[name].data
+                p.data = self._shared[name].detach().clone()
+            versions = {name: p._version for name, p in self._own.items()}
             yield
+            for name, p in self._own.items():
+                if p._version != versions[name]:
+                    raise ConfigError(f"{name} {_CHANGED}")
         finally:
+            self._shows_shared = False
             for name, p in self._own.items():
                 p.data = own[name]
 
     def remove(self) -> None:
         """Let the worker train alone from now on, with the parameters that it has."""
-        self._hook.remove()
+        if not self._counter.remove():
+            return
         self._side.close()
+        if self._local.delay and dist.is_initialized():  # else the user has ended all groups
+            dist.destroy_process_group(self._group)
 
     @torch.no_grad()
-    def _end_step(self, optimizer: Optimizer, arguments: Any, keywords: Any) -> None:
-        """Exchange what is due after a step of the worker's optimizer."""
+    def _end_step(self) -> None:
+        """Exchange what is due after a step of the worker's optimizers."""
+        if self._shows_shared:
+            raise ConfigError(f"optimizer.step() {_CHANGED}")
         self._steps += 1
         self._counted += 1
         fragment = self._local.due_fragment(self._steps)
@@ -227,7 +261,8 @@ class LocalTraining(JointCompression):
     def _send(self, fragment: str, names: list[str]) -> None:
         """Exchange the parameters of these names, at once or in the background."""
         shapes = {name: self._shapes[name] for name in names}
-        flat = torch.empty(1, sum(self._own[name].numel() for name in names), device=self._device)
+        size = sum(self._own[name].numel() for name in names)
+        flat = torch.empty(1, size, dtype=torch.float32, device=self._device)
         places = split_rows(flat, {name: self._own[name].shape for name in names})
         subtract_own(places, self._shared, [self._own])
         exchange = self._exchanges[fragment]
@@ -274,16 +309,40 @@ class LocalTraining(JointCompression):
     def _state(self) -> dict[str, Any]:
         self._settle()
         shared = {name: p.detach() for name, p in self._shared.items()}
-        parts = (self._outer.state_dict(), self._model.state_dict(), self._optimizer.state_dict())
-        kept = dict(zip(KEPT, (self._steps, shared, *parts, self._late), strict=True))
+        model = {name_without_wrappers(k): x for k, x in self._model.state_dict().items()}
+        optimizers = [optimizer.state_dict() for optimizer in self._optimizers]
+        parts = self._steps, shared, self._outer.state_dict(), model, optimizers, self._late
+        kept = dict(zip(KEPT, parts, strict=True))
         return {**super()._state(), **kept}
 
-    def _check(self, name: str, read: Exchange, saved: Mapping[str, Any]) -> Exchange:
+    def _read(self, saved: Mapping[str, Any]) -> Mapping[str, Exchange]:
+        read = super()._read(saved)
         for key in KEPT:
             if key not in saved:
                 raise not_a_state(f"no {key}")
+        steps = saved["local steps"]
+        if type(steps) is not int or steps < 0:
+            raise not_a_state(f"local steps={steps!r:.60}")
+        refuse_other_values("shared", saved["shared"], self._shared)
+        late = {
+            name: torch.empty(1, *shape, dtype=torch.float32, device="meta")
+            for name, shape in self._shapes.items()
+        }
+        refuse_other_values("late", saved["late"], late, some=True)
+        model = {name_without_wrappers(k): x for k, x in self._model.state_dict().items()}
+        refuse_other_values("model", saved["model"], model, finite=self._own)
+        refuse_other_optimizer("outer", saved["outer"], self._outer)
+        theirs = saved["optimizer"]
+        if not isinstance(theirs, list) or len(theirs) != len(self._optimizers):
+            number = f"{len(theirs)} optimizers" if isinstance(theirs, list) else "no optimizers"
+            raise not_a_state(f"{number} for {len(self._optimizers)}")
+        for state, optimizer in zip(theirs, self._optimizers, strict=True):
+            refuse_other_optimizer("optimizer", state, optimizer)
+        return read
+
+    def _check(self, name: str, read: Exchange, saved: Mapping[str, Any]) -> Exchange:
         rows = {
-            name: torch.zeros(1, *self._shapes[name], device=self._device)
+            name: torch.zeros(1, *self._shapes[name], dtype=torch.float32, device=self._device)
             for name in self._fragments[int(name)]
         }
         refuse_other_tensors(self.compressor, rows, self._comm, read.state)
@@ -300,6 +359,9 @@ class LocalTraining(JointCompression):
         self._steps = saved["local steps"]
         for name, p in self._shared.items():
             p.copy_(saved["shared"][name])
-        self._outer.load_state_dict(saved["outer"])
-        self._model.load_state_dict(saved["model"])
-        self._optimizer.load_state_dict(saved["optimizer"])
+        # Optimizers would go on in the tensors of the state.
+        self._outer.load_state_dict(deepcopy(saved["outer"]))
+        names = {name_without_wrappers(name): name for name in self._model.state_dict()}
+        self._model.load_state_dict({names[k]: x for k, x in saved["model"].items()})
+        for optimizer, state in zip(self._optimizers, saved["optimizer"], strict=True):
+            optimizer.load_state_dict(deepcopy(state))

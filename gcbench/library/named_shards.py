@@ -163,7 +163,10 @@ class NamedCompression(FsdpCompression):
             raise not_a_state(f"turns of {other}, which this parameter group lacks")
         of_all = [(read.state, [name]) for name in used] if mixed else [(read.state, [*used])]
         for state, names in (*of_all, *((resting, [name]) for name in read.shapes)):
-            rows = {name: torch.zeros(1, *read.shapes[name], device=self._device) for name in names}
+            rows = {
+                name: torch.zeros(1, *read.shapes[name], dtype=torch.float32, device=self._device)
+                for name in names
+            }
             own = pick(state, names) if mixed else state
             if rows and any(layer.shared or layer.per_worker for layer in own.layers()):
                 refuse_other_tensors(self.compressor, rows, self._comm, own)

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
-import torch.distributed as dist
 
 from gcbench.comm.collectives import Comm
 from gcbench.comm.nodes import Nodes
@@ -63,17 +62,6 @@ def has_free_cores(processes: list[tuple[str, list[int], int]]) -> bool:
         cores[host] |= set(own)
         needed[host] += threads + 1
     return all(len(cores[host]) >= needed[host] for host in cores)
-
-
-def group_beside(group: dist.ProcessGroup) -> dist.ProcessGroup:
-    """Return a new group of the same processes, which nothing else uses."""
-    beside = dist.new_group(
-        dist.get_process_group_ranks(group),
-        backend=dist.get_backend_config(group),
-        use_local_synchronization=True,
-    )
-    assert isinstance(beside, dist.ProcessGroup)
-    return beside
 
 
 def split_nodes(comm: Comm, compressor: Compressor) -> None:

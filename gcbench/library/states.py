@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.optim import Optimizer
 
 from gcbench.comm.collectives import Comm
 from gcbench.comm.transport import MirrorTransport
@@ -17,6 +18,8 @@ from gcbench.compressors import Compressor, Grads, State, parts_of
 from gcbench.compressors.virtual import aggregate, dense_steps_of
 from gcbench.config import ConfigError
 
+# What learning rate schedules add to an optimizer's groups.
+_OF_SCHEDULES = {*"params initial_lr max_lr min_lr max_momentum base_momentum".split()}
 ADVICE = "load what this worker saved, with the same model, compressor and number of workers"
 
 
@@ -145,9 +148,59 @@ def _read_tensors(saved: Any, device: torch.device) -> Grads:
     for name, x in saved.items():
         if not isinstance(x, Tensor):
             raise not_a_state(f"{x!r:.60} for {name}")
-        if x.is_floating_point() and not x.isfinite().all():
-            raise not_a_state(f"values for {name} that are not finite")
+        refuse_not_finite(name, x)
     return {str(name): x.to(device) for name, x in saved.items()}
+
+
+def refuse_other_values(
+    key: str,
+    saved: Any,
+    own: Mapping[str, Any],
+    finite: Collection[str] | None = None,
+    some: bool = False,
+) -> None:
+    """Raise ConfigError unless `saved` has tensors like those of `own`, or of `some` of them.
+
+    They are finite, or those with the names `finite` are.
+    """
+    if not isinstance(saved, Mapping):
+        raise not_a_state(f"{key}={saved!r:.60}")
+    for name in saved if some else {**own, **saved}:
+        theirs, ours = saved.get(name), own.get(name)
+        if name in own and type(theirs) is type(ours) and not isinstance(theirs, Tensor):
+            continue  # what a module adds to its state
+        a, b = (
+            _describe(x) if x is None or isinstance(x, Tensor) else repr(x) for x in (theirs, ours)
+        )
+        if a != b:
+            raise not_a_state(f"{a:.60} for {name} under {key}, and this model has {b:.60}")
+        if finite is None or name in finite:
+            refuse_not_finite(f"{name} under {key}", theirs)
+
+
+def refuse_other_optimizer(key: str, saved: Any, optimizer: Optimizer) -> None:
+    """Raise ConfigError unless `saved` has the form of this optimizer's state."""
+    own = optimizer.state_dict()
+    if not isinstance(saved, Mapping) or set(saved) != set(own):
+        raise not_a_state(f"{key}={saved!r:.60}")
+    if "param_groups" in own:
+        groups = saved["param_groups"]
+        if not isinstance(groups, list) or len(groups) != len(own["param_groups"]):
+            raise not_a_state(f"param_groups={groups!r:.60} under {key}")
+        for group, ours in zip(groups, own["param_groups"], strict=True):
+            known, keys = set(optimizer.defaults), set(group) - _OF_SCHEDULES
+            # Another version of PyTorch may have more of them, or fewer.
+            if not (keys <= known or keys >= known) or len(group["params"]) != len(ours["params"]):
+                raise not_a_state(f"another optimizer's groups than {type(optimizer).__name__}'s")
+    for values in (saved.get("state") or {}).values():
+        for name, x in values.items() if isinstance(values, Mapping) else ():
+            refuse_not_finite(f"{name} under {key}", x)
+
+
+def refuse_not_finite(name: str, x: Any) -> None:
+    """Raise ConfigError for a saved tensor with NaN or infinities."""
+    if isinstance(x, Tensor) and x.is_floating_point() and not x.isfinite().all():
+        raise not_a_state(f"values for {name} that are not finite")
 
 
 def refuse_other_traffic(saved: Mapping[str, Any]) -> None:

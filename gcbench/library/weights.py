@@ -192,7 +192,9 @@ class WeightCompression(JointCompression):
         gathered = dict(zip(whole, everyone[len(message) :], strict=True))
         new = {k: x.float() for k, x in gathered.items()}
         if coded:
-            decoded = torch.zeros(self._comm.workers, sum(sizes.values()), device=self._device)
+            decoded = torch.zeros(
+                self._comm.workers, sum(sizes.values()), dtype=torch.float32, device=self._device
+            )
             self._codec.decode_add(everyone[: len(message)], tuple(sizes.values()), decoded)
             for k, x in zip(coded, decoded.split([*sizes.values()], dim=1), strict=True):
                 new[k] = kept[k] + x if self._differences else x

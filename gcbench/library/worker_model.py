@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -30,27 +33,37 @@ def take_from_first(model: nn.Module, group: dist.ProcessGroup) -> None:
         x.copy_(message)
 
 
-def refuse_local_steps(model: nn.Module, optimizer: Optimizer) -> None:
-    """Raise ConfigError for what cannot take local steps."""
+def optimizers_of(model: nn.Module, given: Optimizer | Sequence[Optimizer]) -> Sequence[Optimizer]:
+    """Return the optimizers that step the model. Raises ConfigError for no local steps."""
     if isinstance(model, (DistributedDataParallel, FSDPModule)):
         raise ConfigError(
             f"{type(model).__name__} averages gradients in every step; type local_steps(model, "
             "optimizer, ...) with a model that is not wrapped"
         )
-    if not isinstance(optimizer, Optimizer):
-        raise ConfigError(
-            f"{type(optimizer).__name__} is not a torch.optim.Optimizer; type the one that steps "
-            "the model, as in local_steps(model, optimizer)"
-        )
+    optimizers: list[Any] = [*given] if isinstance(given, (list, tuple)) and given else [given]
+    for optimizer in optimizers:
+        if not isinstance(optimizer, Optimizer):
+            raise ConfigError(
+                f"{type(optimizer).__name__} is not a torch.optim.Optimizer; type the one that "
+                "steps the model, as in local_steps(model, optimizer), or a list of all that do"
+            )
     refuse_complex(dict(model.named_parameters()))
-    stepped = {p for group in optimizer.param_groups for p in group["params"]}
-    if stepped.isdisjoint(trained_parameters(model).values()):
+    stepped = {p for one in optimizers for group in one.param_groups for p in group["params"]}
+    trained = trained_parameters(model)
+    if stepped.isdisjoint(trained.values()):
         raise ConfigError(
             "the optimizer has none of this model's parameters; type local_steps(model, optimizer) "
             "with the optimizer that was made from model.parameters()"
+        )
+    if left := [name for name, p in trained.items() if p not in stepped]:
+        raise ConfigError(
+            f"{left[0]}: no given optimizer steps this parameter; type "
+            "local_steps(model, [optimizer, other]) with all that step the model, or "
+            "requires_grad_(False) if none does"
         )
     if not dist.is_initialized():
         raise ConfigError(
             "there is no process group; type local_steps inside of gcbench.join(), or after "
             "init_process_group"
         )
+    return optimizers

@@ -18,7 +18,7 @@ from gcbench.papers.measured import KeptStudy, StudyResult, find_link_table, fin
 from gcbench.papers.rates import Rate, describe_sources
 from gcbench.papers.rows import Row, find_row
 from gcbench.papers.tables import Column, TableRow, read_table, table_names
-from gcbench.papers.verdicts import DECIDED, Judged, Value, Verdict
+from gcbench.papers.verdicts import Judged, Value, Verdict
 from gcbench.records.store import RecordedRun
 from gcbench.report.document import Heading, Summary, format_number, format_summary
 from gcbench.report.measures import LOWER, SCORES, is_infinite, measure

@@ -33,7 +33,9 @@ class SGD(EveryStep):
     def gradients(self, run: Run, progress: Progress) -> Tensor:
         replica, key = run.replica, (run.seed, progress.step)
         replica.begin()
-        losses = [torch.zeros((), device=replica.device)] * len(replica.workers)
+        losses = [torch.zeros((), dtype=torch.float32, device=replica.device)] * len(
+            replica.workers
+        )
         for row in run.stepping(progress):
             losses[row] = replica.backward(row, batch_of(run, progress.step, row), key, run.clock)
         return torch.stack(losses)

@@ -44,7 +44,9 @@ class InnerSteps(Estimator):
         """Fill each worker's row with the gradient at its parameters; return mean losses `[w]`."""
         replica, key = run.replica, (run.seed, progress.step)
         replica.begin()
-        losses = [torch.zeros((), device=replica.device)] * len(replica.workers)
+        losses = [torch.zeros((), dtype=torch.float32, device=replica.device)] * len(
+            replica.workers
+        )
         for row in run.stepping(progress):
             batch = batch_of(run, progress.step, row)
             with replica.parameters_at([p.data for p in run.inner[row].parameters.values()]):

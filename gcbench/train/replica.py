@@ -104,7 +104,7 @@ class Replica:
         """Return rows for all gradients `[w, n]`, and a view of each parameter's part of them."""
         shapes = {k: p.shape for k, p in self.parameters.items()}
         numel = sum(shape.numel() for shape in shapes.values())
-        flat = torch.zeros(len(self.workers), numel, device=self.device)
+        flat = torch.zeros(len(self.workers), numel, dtype=torch.float32, device=self.device)
         return flat, split_rows(flat, shapes)
 
     def swap_rows(self) -> None:

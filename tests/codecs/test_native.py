@@ -393,3 +393,22 @@ def test_what_a_compiler_leaves_that_is_no_library_leaves_codecs_eager(
     monkeypatch.setattr(subprocess, "run", lambda command, **_: Path(command[-1]).touch())
     with pytest.raises(RuntimeError, match="cannot be built: .*file too short"):
         native.load_native.__wrapped__()
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        torch.zeros(2, 3, dtype=torch.float64),
+        torch.zeros(2, 3, dtype=torch.bfloat16),
+        torch.zeros(2, 2),
+        torch.zeros(3, 3),
+        torch.zeros(3, 2).T,
+    ],
+)
+def test_a_tensor_of_another_type_or_size_is_not_handed_to_native_code(x: Tensor) -> None:
+    for take in (
+        lambda: native.address(x, torch.float32, 6),
+        lambda: native.addresses([x], 2, [3]),
+    ):
+        with pytest.raises(TypeError, match="native code takes"):
+            take()

@@ -8,6 +8,8 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from method_cases import aggregate, build_method
 
 from gcbench.comm.collectives import Comm
@@ -66,6 +68,31 @@ def test_the_choice_is_the_best_of_all_that_fit() -> None:
         ]
         assert sum(e[i] for e, i in zip(errors, found, strict=True)) == min(fitting)
         assert sum(c[i] for c, i in zip(costs, found, strict=True)) <= budget
+
+
+@given(st.lists(st.tuples(st.integers(1, 10**6), st.integers(-9, 9)), min_size=1, max_size=12))
+@settings(max_examples=50, deadline=None)
+def test_no_choice_is_worse_than_the_static_number(tensors: list[tuple[int, int]]) -> None:
+    """Of tensors of any sizes and scales, for any static number, and never beyond its budget."""
+    costs = [[bits * n for bits in range(2, 9)] for n, _ in tensors]
+    errors = [[2.0**scale * n * 4.0**-bits for bits in range(2, 9)] for n, scale in tensors]
+    for bits in range(2, 9):
+        budget = bits * sum(n for n, _ in tensors)
+        found = least_error(errors, costs, budget)
+        static = sum(e[bits - 2] for e in errors)
+        assert sum(e[i] for e, i in zip(errors, found, strict=True)) <= static
+        assert sum(c[i] for c, i in zip(costs, found, strict=True)) <= budget
+
+
+@pytest.mark.parametrize("sizes", [[30_001], [40_003] * 2, [50_021] * 3])
+def test_tensors_of_one_law_and_odd_sizes_have_the_static_bits(sizes: list[int]) -> None:
+    def make(number: int) -> Grads:
+        draw = torch.Generator().manual_seed(number)
+        return {str(i): torch.randn(2, n, generator=draw) for i, n in enumerate(sizes)}
+
+    method = build_method("qsgd", bits=4, min_size=0, adapt_every=EVERY)
+    _, _, out = run(method, make, 3)
+    assert {int(x) for layer in out.state.layers() for x in layer.shared.values()} == {4}
 
 
 def test_a_budget_that_nothing_fits_has_the_cheapest() -> None:

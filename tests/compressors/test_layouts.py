@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from functools import cache
 
+import torch
+from backends import needs_compiler
 from gloo_pool import pool
-from layout_cases import traces_over_gloo
+from layout_cases import native_traces_over_gloo, traces_over_gloo
 from method_cases import ALL, DIFFERENT, FEW, Trace, compose_method, compressor_of, variants
 from nightly import loop_over
 
@@ -19,6 +21,7 @@ from gcbench.compressors.entropy_coded import CODES
 from gcbench.compressors.exchange import GatherExchange
 
 Key = tuple[str, str]
+DEFAULTS = (torch.float32, torch.float64, torch.bfloat16)
 PROCESSES = {"2x2": 2, "4x1": 4}
 
 
@@ -44,6 +47,28 @@ def test_processes_do_what_their_virtual_twins_do(
 ) -> None:
     key = choice, variant
     processes = [process[key] for process in traces(layout, key in FAST[layout])]
+    check_updates_agree(compressor_of(*key), virtual_traces[key], processes)
+    check_replicas(processes)
+    check_residuals(virtual_traces[key], processes)
+    check_bits(virtual_traces[key], processes)
+
+
+@cache
+def native_traces(default: torch.dtype, fast: bool) -> list[dict[Key, Trace]]:
+    compressors = {key: compressor_of(*key) for key in DIFFERENT if (key in FEW) == fast}
+    return pool(2).run(native_traces_over_gloo, compressors, default)
+
+
+@loop_over(
+    [(default, *key) for default in DEFAULTS for key in FEW],
+    [(default, *key) for default in DEFAULTS for key in DIFFERENT],
+)
+def test_native_codecs_do_so_too_whatever_the_default_dtype_of_the_user(
+    default: torch.dtype, choice: str, variant: str, virtual_traces: dict[Key, Trace]
+) -> None:
+    needs_compiler()
+    key = choice, variant
+    processes = [process[key] for process in native_traces(default, key in FEW)]
     check_updates_agree(compressor_of(*key), virtual_traces[key], processes)
     check_replicas(processes)
     check_residuals(virtual_traces[key], processes)

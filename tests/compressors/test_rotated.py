@@ -55,6 +55,23 @@ def test_heavy_tails_cost_a_quantizer_less_after_a_rotation(exchange: str) -> No
     assert turned < 0.3 * plain
 
 
+@pytest.mark.parametrize("exchange", ["gather", "sum", "scatter"])
+def test_rotated_values_are_clipped_so_that_little_is_lost(exchange: str) -> None:
+    """The mean of many draws is nearly the gradient, of whose largest values clipping cuts most."""
+    grads = {"w": heavy(2 * SIZE)}
+    mean, off = grads["w"].mean(0, keepdim=True), {}
+    for turn in ("none", "hadamard"):
+        method = build_method("terngrad", min_size=0, exchange=exchange, rotate=turn)
+        updates = [aggregate(method, grads, number=n).update["w"] for n in range(60)]
+        off[turn] = vnmse(torch.stack(updates).mean(0), mean)
+    assert off["hadamard"] < 0.3 * off["none"]
+
+
+def test_a_rotation_under_a_2_norm_is_warned_of() -> None:
+    with pytest.warns(UserWarning, match="^rotate=hadamard norm=l2: .* Type norm=linf$"):
+        build(QSGD(7, norm="l2"), rotate="hadamard")
+
+
 def test_the_mean_is_rotated_back_once(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = []
 

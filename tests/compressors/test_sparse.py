@@ -206,3 +206,9 @@ def test_the_residual_keeps_what_was_not_sent(choice: str) -> None:
         state, applied = out.state, applied + flat(out.update)
     wanted = 200 * flat(grads).mean(0)
     assert (applied - wanted).norm() < 0.2 * wanted.norm()
+
+
+def test_positions_that_32_bits_do_not_hold_are_refused() -> None:
+    long = torch.zeros(1, 1).expand(1, 2**31 + 1)
+    with pytest.raises(ValueError, match="^index=int32: a tensor of 2,147,483,649 values has "):
+        TopK(0.5).encode(long, (long.shape[1],), None)  # type: ignore[arg-type]

@@ -9,12 +9,18 @@ import pytest
 import torch
 from gloo_pool import pool
 from local_loop_cases import (
+    change_shared,
     handle_of,
+    load_across_compile,
+    load_alone,
     overflow,
     refusal,
     resume,
+    spoilt_states,
+    timeouts,
     train_in_run,
     train_like_runner,
+    with_optimizers,
 )
 from nightly import slow_but
 from scripts_of_users import python
@@ -102,7 +108,9 @@ REFUSALS = {
     "differ": "worker 1 called local_steps with every=5, and worker 0 with 4; type the same ",
     "ddp": "DistributedDataParallel averages gradients in every step; type local_steps(model, ",
     "other": "the optimizer has none of this model's parameters; type local_steps(model, ",
-    "optimizer": "list is not a torch.optim.Optimizer; type ",
+    "optimizer": "dict is not a torch.optim.Optimizer; type ",
+    "left out": "layers.0.bias: no given optimizer steps this parameter; type local_steps(model, [",
+    "other delay": "worker 1 called local_steps with delay=1, and worker 0 with 0; type the same ",
     "frozen": "layers.0.weight: this parameter began to require a gradient after local_steps ",
     "states": "",
 }
@@ -114,6 +122,44 @@ def test_mistakes_are_refused_in_one_sentence() -> None:
             print(case, sentence)
             assert sentence.startswith(start or f"worker {1 - rank} loads a state with steps=")
             assert "type " in sentence and "\n" not in sentence
+
+
+@pytest.mark.parametrize("kind", ["two", "wrapped", "skipping"])
+def test_workers_meet_when_the_last_of_their_optimizers_has_stepped(kind: str) -> None:
+    a, b = pool(2).run(with_optimizers, kind)
+    assert equal(a["together"], b["together"]) and not equal(a["apart"], b["apart"])
+    assert equal(a["resumed"], a["last"]) and equal(b["resumed"], b["last"])
+    assert equal(a["together"], a["expected"]) == (kind != "wrapped")
+
+
+@pytest.mark.parametrize("how", ["step", "load", "by hand"])
+def test_shared_parameters_are_not_changed_on_one_worker(how: str) -> None:
+    for sentence, unchanged in pool(2).run(change_shared, how):
+        assert "within shared_parameters() changes" in sentence and "; type " in sentence
+        assert unchanged
+
+
+def test_a_spoilt_state_is_refused_in_one_sentence_and_replaces_nothing() -> None:
+    for seen in pool(2).run(spoilt_states):
+        for case, (sentence, unchanged) in seen.items():
+            print(case, sentence)
+            assert sentence.startswith("the saved state has ") and "\n" not in sentence
+            assert unchanged
+
+
+def test_a_state_is_loaded_across_torch_compile() -> None:
+    assert pool(2).run(load_across_compile) == [[True, True]] * 2
+
+
+def test_a_state_that_one_worker_loads_alone_is_told() -> None:
+    for sentence in pool(2).run(load_alone):
+        assert sentence.startswith(
+            "load_state_dict: not all workers called it (RuntimeError: Timed"
+        )
+
+
+def test_groups_of_ours_have_the_timeout_of_the_group_beside() -> None:
+    assert pool(2).run(timeouts) == [[77.0, 77.0, 0.0]] * 2
 
 
 SCRIPT = """

@@ -1,4 +1,4 @@
-"""Ladders: rows for every size, length and number of workers, fits to known slopes, the page, a picture."""
+"""Ladders: rows for every size, length and number of workers, fits, the page and a picture."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ from gloo_pool import Process
 from torch import Tensor
 
 from gcbench.comm.collectives import Comm
+from gcbench.comm.groups import group_beside
 from gcbench.comm.meter import Meter
 from gcbench.comm.network import Link
 from gcbench.comm.nodes import Nodes
@@ -265,8 +266,8 @@ def agreements(process: Process) -> dict[str, Any]:
 
 def timeouts_of_nodes(process: Process, seconds: float) -> set[float]:
     """Return the timeouts of the groups that four processes split into, in nodes of two."""
-    timeout = timedelta(seconds=seconds)
-    parts = GlooTransport(process.world, timeout).split(2)
+    group = group_beside(process.world, timeout=timedelta(seconds=seconds))
+    parts = GlooTransport(group).split(2)
     process.control.barrier()  # leaving early closes connections that others still open
     backends = [part.group._get_backend(torch.device("cpu")) for part in parts]
     return {backend.options._timeout.total_seconds() for backend in backends}

@@ -8,6 +8,7 @@ import torch
 from gloo_pool import Process
 
 from gcbench.check.steps import WORKERS, Trace, trace
+from gcbench.codecs.kernels import keep_backend, use_backend
 from gcbench.comm.collectives import Comm
 from gcbench.comm.transport import NcclTransport
 from gcbench.compressors import Compressor, Grads
@@ -20,6 +21,19 @@ def traces_over_gloo(
     return {
         key: trace(compressor, process.comm(workers)) for key, compressor in compressors.items()
     }
+
+
+def native_traces_over_gloo(
+    process: Process, compressors: dict[Any, Compressor], default: torch.dtype
+) -> dict[Any, Trace]:
+    """Return the traces with native codecs where this is the user's default dtype."""
+    with keep_backend():
+        use_backend("native")
+        torch.set_default_dtype(default)
+        try:
+            return traces_over_gloo(process, compressors)
+        finally:
+            torch.set_default_dtype(torch.float32)
 
 
 def wire_bits_over_gloo(
