@@ -90,7 +90,7 @@ def _tree(experiment: str, overrides: tuple[str, ...]) -> Any:
     tree = compose_overrides([experiment_override(experiment), *overrides])
     hydra = tree.hydra  # of which only this is read, and copying all of it takes most of the time
     tree.hydra = {
-        "overrides": {"task": hydra.overrides.task},
+        "overrides": {"task": hydra.overrides.task, "hydra": []},
         "runtime": {"choices": hydra.runtime.choices},
     }
     return tree

@@ -90,10 +90,11 @@ class Curves(NamedTuple):
 
     def ends(self, dense: Method) -> set[float]:
         """Return the scores at which runs without compression end, in the mean over seeds."""
-        return {
-            fmean((run.result.test or {})[self.score] for run in runs)
+        scores = (
+            [score for run in runs if (score := (run.result.test or {}).get(self.score)) is not None]
             for runs in self._configurations(dense)
-        }
+        )
+        return {fmean(some) for some in scores if some}
 
     def _configurations(self, method: Method) -> list[list[RecordedRun]]:
         by_identity: dict[str, list[RecordedRun]] = {}
