@@ -91,7 +91,11 @@ class Curves(NamedTuple):
     def ends(self, dense: Method) -> set[float]:
         """Return the scores at which runs without compression end, in the mean over seeds."""
         scores = (
-            [score for run in runs if (score := (run.result.test or {}).get(self.score)) is not None]
+            [
+                score
+                for run in runs
+                if (score := (run.result.test or {}).get(self.score)) is not None
+            ]
             for runs in self._configurations(dense)
         )
         return {fmean(some) for some in scores if some}
