@@ -19,10 +19,12 @@ def budget_names() -> list[str]:
     return choices_in("budget")
 
 
-def apply_budget(tree: DictConfig, choices: dict[str, str], typed: Collection[str]) -> None:
-    """Apply the budget to `tree` and `choices` in place; what the user typed stays as typed.
+def apply_budget(
+    budget: DictConfig, tree: DictConfig, choices: dict[str, str], typed: Collection[str]
+) -> None:
+    """Apply a budget to `tree` and `choices` in place; what the user typed stays as typed.
 
-    `tree.budget` (conf/budget/NAME.yaml) has these keys. `models`: for a chosen model, or
+    `budget` (conf/budget/NAME.yaml) has these keys. `models`: for a chosen model, or
     `default`, the `model` that replaces it and upper bounds for `gpus`, `batch_size` (per worker),
     `epochs` and `max_steps` (raised to the H of local steps). `trainer`: keys for every run.
     `datasets`: keys for a chosen data set. Learning rates are scaled with the total batch size
@@ -38,8 +40,7 @@ def apply_budget(tree: DictConfig, choices: dict[str, str], typed: Collection[st
     factor on the rate of the recipe. `optimizers` has, for the row's choice of optimizer, keys that
     replace those of the recipe.
     """
-    budget, tree.budget = tree.budget, None
-    if budget is None or choices.get("budget") == PAPER:
+    if choices.get("budget") == PAPER:
         return
     if not values_fit(tree, typed):
         return  # nothing is computed with a mistake, which is refused later

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from copy import deepcopy
 from functools import cache
 from pathlib import Path
 from string import Template
@@ -99,7 +99,7 @@ def add_overrides(composed: DictConfig, overrides: Sequence[str]) -> DictConfig 
 
     A composition takes ten times as long.
     """
-    tree = deepcopy(composed)
+    tree = pickle.loads(pickle.dumps(composed))  # several times faster than deepcopy
     for key, value in read_knobs(overrides).items():
         group, _, name = key.rpartition(".")
         node = OmegaConf.select(tree, group) if group else tree

@@ -37,13 +37,16 @@ from gcbench.settings.config import SCHEMAS, BenchConfig, RunConfig
 from gcbench.settings.fields import Settings, hints_of, refusal
 from gcbench.settings.run import BenchSettings, RunSettings
 
+UNCOPIED = ("hydra", "budget")
 
-def resolve(composed: DictConfig) -> RunConfig:
+
+def resolve(composed: DictConfig, budget: DictConfig | None = None) -> RunConfig:
     """Return the checked configuration of a run, from what Hydra composed.
 
-    Raises ConfigError for a mistake.
+    `budget` replaces the one that it chose, but for its name among the choices. Raises ConfigError
+    for a mistake.
     """
-    values = _settle_and_check(composed, MethodSettings, RunSettings)
+    values = _check(composed, settle(composed, budget), MethodSettings, RunSettings)
     check_kinds(values)
     config = RunConfig.of({**values, "knobs": typed_knobs(composed, values)})
     check_division(config.trainer)
@@ -53,13 +56,11 @@ def resolve(composed: DictConfig) -> RunConfig:
 
 def resolve_benchmark(composed: DictConfig) -> BenchConfig:
     """Return the checked configuration of `gcbench bench`."""
-    checked = _settle_and_check(composed, MethodSettings, BenchSettings)
+    checked = _check(composed, settle(composed), MethodSettings, BenchSettings)
     return BenchConfig.of(checked)
 
 
-def _settle_and_check(composed: DictConfig, *keys: type[Settings]) -> Config:
-    _refuse_sweep_without_m(composed)
-    config = settle(composed)
+def _check(composed: DictConfig, config: Config, *keys: type[Settings]) -> Config:
     typed = typed_keys(composed)
     _refuse_added_keys(composed, config)
     refuse_name(config["name"])
@@ -81,24 +82,28 @@ def _refuse_sweep_without_m(composed: DictConfig) -> None:
             )
 
 
-def settle(composed: DictConfig) -> Config:
+def settle(composed: DictConfig, budget: DictConfig | None = None) -> Config:
     """Return plain values with the budget applied, `choices` by group, and `experiment`.
 
     The latter is paper/table/row, or None.
     """
-    tree = OmegaConf.create(composed)
+    # What is large, and is only read, is not copied.
+    tree = OmegaConf.masked_copy(composed, [str(k) for k in composed if k not in UNCOPIED])
+    if "budget" in composed:
+        tree["budget"] = None
     OmegaConf.set_struct(tree, True)
     typed = typed_keys(composed)
     choices, experiment = choices_of(composed), experiment_of(composed)
+    _refuse_sweep_without_m(composed)
     _refuse_removed_keys(composed)
     outputs = tree.get("outputs", "outputs")  # before a directory is named in it
     if sentence := refusal("outputs", outputs, hints_of(RunSettings)["outputs"]):
         raise ConfigError(sentence)
-    _refuse_values_for_groups(tree, choices)
-    if "budget" in tree:
-        apply_budget(tree, choices, typed)
+    _refuse_values_for_groups(composed, choices)
+    if budget or composed.get("budget"):
+        apply_budget(budget or composed.budget, tree, choices, typed)
     settle_bits(tree, typed)
-    config = {"choices": choices, "experiment": experiment, **plain_values(tree)}
+    config = {"choices": choices, "experiment": experiment, **fill(tree)}
     for group in WITH_TARGETS:
         _keep_typed_keys_of_other_target(group, config, typed)
     if "optimizer" in config:

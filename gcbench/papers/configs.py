@@ -76,10 +76,9 @@ def composition_of(config: Config) -> Composition:
 
 def compose_experiment(experiment: str, budget: str, overrides: tuple[str, ...]) -> Config:
     """Return the resolved configuration as plain values, composed by Hydra."""
-    tree = _tree(experiment, overrides)  # which `resolve` copies
-    tree.budget = _budget_node(budget)
+    tree = _tree(experiment, overrides)
     tree.hydra.runtime.choices["budget"] = budget
-    config: Config = json.loads(json.dumps(resolve(tree).as_dict()))
+    config: Config = json.loads(json.dumps(resolve(tree, _budget_node(budget)).as_dict()))
     return config
 
 
