@@ -38,8 +38,8 @@ from gcbench.records.environment import describe_environment, now
 from gcbench.records.store import find_runs
 from lib.turns import BASELINE, keep_measured, step_times, use_codecs
 
-# Links, hosts and windows of a worker's batch: none as in the map, whose workers share 64 windows and
-# compute 70 ms.
+# Links, hosts and windows of a worker's batch: none as in the map, whose workers share 64 windows
+# and compute 70 ms.
 CONFIGURATIONS = [
     ("10mbit", 2, 8),
     ("10mbit", 2, 32),
