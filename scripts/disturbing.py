@@ -146,11 +146,11 @@ class Command:
         return found
 
     def workers(self) -> list[int]:
-        """Return its worker processes by rank."""
+        """Return its worker processes by rank: copies of it, other than a compiler."""
         with suppress(OSError):
             children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
-            lines = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children}
-            return sorted(int(pid) for pid, line in lines.items() if b"tracker" not in line)
+            own, *lines = (Path(f"/proc/{p}/cmdline").read_bytes() for p in (self.pid, *children))
+            return sorted(int(p) for p, line in zip(children, lines, strict=True) if line == own)
         return []
 
     def end(self) -> None:
