@@ -49,6 +49,8 @@ WORKERS = (
     "trainer.launcher=virtual trainer.gpus=3 trainer.speeds=[10,10,5]",
     "trainer.launcher=virtual trainer.gpus=3 trainer.speeds=[10,10,5] trainer.absences=[[2,1,3]]",
 )
+# The choices of groups whose keys depend on them, where none is typed.
+DEFAULTS = {"compressor": "qsgd", "estimator": "sgd", "optimizer": "sgd", "network": "none"}
 # How often a group has another choice than the one by default, and a key another value.
 CHOICES = {"estimator": 0.5, "optimizer": 0.15, "schedule": 0.15, "network": 0.2, "logger": 0.6}
 KEYS = {
@@ -117,7 +119,7 @@ def draw_job(random: Random) -> Job:
     if kind == "sweep":
         return Job(kind, ("-m", *typed, "seed=1,2", "outputs=run"))
     if kind == "tune":
-        return Job(kind, ("tune", *typed, "rates=1", "seeds=1", "tries=1", "outputs=run"))
+        return Job(kind, ("tune", *typed, "rates=1,2", "seeds=1", "tries=2", "outputs=run"))
     return Job(kind, (*typed, "directory=run"))
 
 
@@ -131,7 +133,7 @@ def draw_run(random: Random) -> list[str]:
     backend = random.choice(["auto", "compiled"]) if random.random() < BUILDS else "eager"
     parts.append(f"trainer.codec_backend={backend}")
     typed = keep_fitting(COMMON.split(), [_with_beside(part) for part in parts])
-    knobs = [one for group, odds in KEYS.items() for one in _draw_knobs(random, typed, group, odds)]
+    knobs = [one for group in KEYS for one in _draw_knobs(random, typed, group)]
     return keep_fitting(typed, [_with_beside(knob) for knob in knobs])
 
 
@@ -139,15 +141,14 @@ def _with_beside(part: str) -> str:
     return f"{part} {BESIDE[part]}" if part in BESIDE else part
 
 
-def _draw_knobs(
-    random: Random, typed: Sequence[str], group: str, odds: float = KEYS["compressor"]
-) -> Iterator[str]:
+def _draw_knobs(random: Random, typed: Sequence[str], group: str) -> Iterator[str]:
     """Yield key=value for some of the keys that the typed choice of a group has."""
     schema = SCHEMAS.get(group, MethodSettings)
-    choice = next((word.partition("=")[2] for word in typed if word.startswith(f"{group}=")), "")
-    for name in keys_by_choice(group).get(choice) or schema.model_fields:
+    chosen = [word.partition("=")[2] for word in typed if word.startswith(f"{group}=")]
+    choice = [*chosen, DEFAULTS.get(group, "")][0]
+    for name in keys_by_choice(group)[choice] if group in DEFAULTS else schema.model_fields:
         key = name if group == "compressor" else f"{group}.{name}"
-        if key in ALWAYS or (key not in LEFT_OUT and random.random() < ODDS.get(key, odds)):
+        if key in ALWAYS or (key not in LEFT_OUT and random.random() < ODDS.get(key, KEYS[group])):
             if values := _values_of(schema, name, key):
                 yield f"{key}={random.choice(values)}"
 
@@ -180,7 +181,8 @@ def keep_fitting(typed: Sequence[str], parts: Sequence[str]) -> list[str]:
 def fits(typed: Sequence[str]) -> bool:
     """Return whether a run composes, and would start."""
     try:
-        with warnings.catch_warnings(action="ignore"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             refuse_twice(typed)
             config, directory = resolve_overrides(typed)
             plan = make_plan(config, Machine.detect())
