@@ -1,12 +1,10 @@
-"""Copies of the command that scripts/faults disturbs, and the comparison of what they leave."""
+"""Copies of the command that scripts/faults disturbs, and what disturbs them."""
 
 from __future__ import annotations
 
-import csv
 import ctypes
 import errno
 import fcntl
-import json
 import multiprocessing
 import os
 import shutil
@@ -14,28 +12,32 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import torch
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+import loops
 
 from gcbench import __main__ as command
 from gcbench.launch import local
 from gcbench.launch.lock import PREFIX, temporary_folder
-from gcbench.records.metrics import BITS
 
 LIBRARY = Path(__file__).with_name("faults.c")
 CALLS = ("write", "create", "rename", "fsync", "mkdir")  # as numbered there
 ERRORS = (errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EROFS)
 NEW_NETWORK = 0x40000000  # CLONE_NEWNET
-# What two runs of the same numbers may differ in.
-UNEQUAL = (
-    *"seconds ledger started finished resumed_step logged versions git machine".split(),
-    *"peak_mib memory/peak_mib samples_per_second tokens_per_second".split(),
-)
+
+
+class Job(NamedTuple):
+    """What is typed again and again until it is done."""
+
+    kind: str  # run, sweep, tune or loop
+    typed: tuple[str, ...]
+
+    @property
+    def builds(self) -> bool:
+        """Return whether it compiles codecs, into the cache."""
+        return any(f"trainer.codec_backend={one}" in self.typed for one in ("auto", "compiled"))
 
 
 class Fault(NamedTuple):
@@ -98,16 +100,17 @@ def preload() -> Armed:
 
 
 class Command:
-    """A copy of this process that runs `gcbench` in a session of its own.
+    """A copy of this process that runs `gcbench`, or a loop, in a session of its own.
 
     With `queue`, it has a network of its own, whose loopback has this queue of `tc qdisc`.
     """
 
-    def __init__(self, folder: Path, arguments: Sequence[str], queue: str = "") -> None:
+    def __init__(self, folder: Path, job: Job, queue: str = "", own_cache: bool = False) -> None:
+        self._folder = folder
         self._err = folder / "err"
         self._err.write_text("")
         self._process = multiprocessing.get_context("fork").Process(
-            target=_become, args=(folder, arguments, self._err, queue)
+            target=_become, args=(folder, job, self._err, queue, own_cache)
         )
         self._process.start()
         self.pid: int = self._process.pid or 0
@@ -130,21 +133,24 @@ class Command:
         return self._process.exitcode is not None
 
     def session(self) -> list[int]:
-        """Return the processes of its session that live."""
+        """Return the processes of its session, and others in its folder, that live."""
         found = []
         for stat in Path("/proc").glob("[0-9]*/stat"):
             with suppress(OSError):
                 state, _, _, session, *_ = stat.read_text().rpartition(")")[2].split()
-                if int(session) == self.pid and state != "Z":
+                inside = (
+                    int(session) == self.pid or stat.with_name("cwd").readlink() == self._folder
+                )
+                if inside and state != "Z":
                     found.append(int(stat.parent.name))
         return found
 
     def workers(self) -> list[int]:
-        """Return its worker processes by rank."""
+        """Return its worker processes by rank: copies of it, other than a compiler."""
         with suppress(OSError):
             children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
-            lines = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children}
-            return sorted(int(pid) for pid, line in lines.items() if b"tracker" not in line)
+            own, *lines = (Path(f"/proc/{p}/cmdline").read_bytes() for p in (self.pid, *children))
+            return sorted(int(p) for p, line in zip(children, lines, strict=True) if line == own)
         return []
 
     def end(self) -> None:
@@ -155,20 +161,22 @@ class Command:
         self._process.join()
 
 
-def _become(folder: Path, arguments: Sequence[str], err: Path, queue: str) -> None:
+def _become(folder: Path, job: Job, err: Path, queue: str, own_cache: bool) -> None:
     os.setsid()
     for path, number in ((os.devnull, 1), (err, 2)):
         os.dup2(os.open(path, os.O_WRONLY | os.O_APPEND), number)
     os.chdir(folder)
     os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
+    if own_cache:
+        os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
     if queue:
         ctypes.CDLL(None).unshare(NEW_NETWORK)
         for line in ("ip link set lo mtu 1500 up", f"tc qdisc add dev lo root {queue}"):
             subprocess.run(line.split(), check=True)
     # Workers need not import all anew, either.
     local._PROCESSES = multiprocessing.get_context("fork")
-    sys.argv = ["gcbench", *arguments]
-    command.main()
+    sys.argv = ["gcbench", *job.typed]
+    loops.main(job.typed) if job.kind == "loop" else command.main()
 
 
 def lossy_queues() -> list[str]:
@@ -200,55 +208,3 @@ def is_locked(path: Path) -> bool:
         except BlockingIOError:
             return True
     return False
-
-
-def read_result(run: Path) -> dict[str, Any]:
-    """Return result.json; empty if there is none."""
-    path = run / "result.json"
-    content: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-    return content
-
-
-def differences(one: Path, other: Path) -> list[str]:
-    """Return what two runs have, times aside, that is not equal to the bit."""
-    a, b = dict(_content_of(one)), dict(_content_of(other))
-    return [
-        f"{name}: {a.get(name)!r:.60} undisturbed, and {b.get(name)!r:.60}"
-        for name in sorted(a.keys() | b.keys())
-        if a.get(name) != b.get(name)
-    ]
-
-
-def _content_of(run: Path) -> Iterator[tuple[str, Any]]:
-    yield from _leaves("result", read_result(run))
-    last = max((run / "checkpoints").glob("step-*[0-9]"))
-    for file in (run / "weights.pt", *last.glob("*.pt")):
-        if file.exists():
-            yield from _leaves(file.name, torch.load(file, weights_only=True))
-    lines = (run / "metrics.jsonl").read_text().splitlines()
-    yield from _leaves("metrics", [json.loads(line) for line in lines])
-    if (run / "metrics.csv").exists():
-        with (run / "metrics.csv").open(newline="") as table:
-            yield from _leaves("csv", list(csv.DictReader(table)))
-    if (run / "tensorboard").exists():
-        events = EventAccumulator(str(run / "tensorboard"), size_guidance={"scalars": 0}).Reload()
-        # Totals come after the result: a run that is killed between them is done without.
-        ends = ("bits/", "memory/", "test/best_")
-        tags = [t for t in events.Tags()["scalars"] if t == BITS or not t.startswith(ends)]
-        values = {tag: [(e.step, e.value) for e in events.Scalars(tag)] for tag in tags}
-        yield from _leaves("tensorboard", values)
-
-
-def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield every value in nested ones, with its name."""
-    if isinstance(value, torch.Tensor):
-        content = value.contiguous().flatten().view(torch.uint8).numpy().tobytes()
-        yield name, (value.dtype, value.shape, content)
-    elif isinstance(value, (dict, list, tuple)):
-        items = value.items() if isinstance(value, dict) else enumerate(value)
-        parts = [(k, v) for k, v in items if k not in UNEQUAL and not str(k).startswith("time/")]
-        yield f"{name}.", len(parts)
-        for key, part in parts:
-            yield from _leaves(f"{name}.{key}", part)
-    else:
-        yield name, value

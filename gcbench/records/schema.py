@@ -247,7 +247,8 @@ class Result(Environment):
             result = cls.model_validate(data)
         except ValidationError as error:
             raise ValueError(first_problem(error)) from error
-        if missing := [p for p in PHASES if result.seconds and p not in result.seconds]:
+        timed = result.seconds
+        if timed is not None and (missing := [p for p in PHASES if p not in timed]):
             raise ValueError(f"without seconds.{missing[0]}")
         return result
 

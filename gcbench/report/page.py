@@ -7,6 +7,7 @@ import math
 import re
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from hashlib import sha256
 from importlib.resources import files
 from statistics import median
@@ -254,6 +255,8 @@ def _phases(result: Result) -> list[str]:
 
 def _run(run: RecordedRun) -> dict[str, Any]:
     values = ((name, measure(name, run.result)) for name in MEASURES)
+    lines = run.read_metrics()  # once for all curves and axes
+    read = replace(run, read_metrics=lambda: lines)
     return {
         "place": run.place,
         "seed": run.seed,
@@ -261,7 +264,7 @@ def _run(run: RecordedRun) -> dict[str, Any]:
         "reason": run.result.reason,
         "finished": run.result.finished_minute,
         "measures": {name: _round(value) for name, value in values if value is not None},
-        "curves": {y: curve for y in CURVES if (curve := _curve(run, y))},
+        "curves": {y: curve for y in CURVES if (curve := _curve(read, y))},
     }
 
 

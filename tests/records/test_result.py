@@ -6,9 +6,11 @@ import math
 
 import pytest
 from nightly import each
+from results import result_of
 
 from gcbench.records import result
 from gcbench.records.result import count_bits, count_bits_between_nodes
+from gcbench.records.schema import Result
 
 
 def test_the_best_score_is_the_highest_accuracy_and_the_lowest_loss() -> None:
@@ -78,3 +80,11 @@ def test_scores_of_augmented_images_are_best_when_they_are_high() -> None:
     summary = result.summarize_tests([dict.fromkeys(names, value) for value in (60, 90, 70)])
     assert summary is not None
     assert [summary[f"best_{name}"] for name in names] == [90] * 4
+
+
+def test_a_result_without_the_seconds_of_a_phase_is_refused() -> None:
+    whole = result_of("powersgd/table4/sgd")
+    assert Result.parse(whole).samples_per_second
+    for spoilt in ({}, {"data": {"mean": 1.0, "max": 1.0}}):
+        with pytest.raises(ValueError, match=r"without seconds\."):
+            Result.parse({**whole, "seconds": spoilt})

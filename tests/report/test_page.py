@@ -23,7 +23,13 @@ from gcbench.predict.devices import read_device, read_link
 from gcbench.records.schema import Result
 from gcbench.records.store import RecordedRun, find_runs, write_kept
 from gcbench.report.figures.series import Workload
-from gcbench.report.page import _predicted_coding, _predicted_computation, build_page, collect
+from gcbench.report.page import (
+    _predicted_coding,
+    _predicted_computation,
+    _run,
+    build_page,
+    collect,
+)
 
 KEPT = Path(__file__).parents[2] / "outputs"
 SGD, RANK_7 = "powersgd/table4/sgd", "powersgd/table4/rank_7"
@@ -260,6 +266,18 @@ def test_the_page_is_one_file_that_names_no_other(frame: DataFrame) -> None:
 def test_mistakes_are_told(arguments: list[str], sentence: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(sentence)):
         report(arguments)
+
+
+def test_curves_of_a_run_are_read_once() -> None:
+    reads: list[int] = []
+    one = run(SGD, 1, 90.0)
+
+    def read() -> list[dict[str, Any]]:
+        reads.append(1)
+        return one.read_metrics()
+
+    curves = _run(RecordedRun(one.result, one.place, read))["curves"]
+    assert curves["accuracy"]["step"] == [*STEPS] and len(reads) == 1
 
 
 def test_local_steps_code_once_in_an_exchange() -> None:
