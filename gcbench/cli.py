@@ -92,7 +92,7 @@ def _remove_refused(directory: str, outputs: str) -> None:
     if path.is_dir() and {inner.name for inner in path.iterdir()} <= {".hydra"}:
         shutil.rmtree(path / ".hydra", ignore_errors=True)
         with suppress(OSError):  # another run has begun there
-            while Path(outputs).absolute() in path.parents or str(path) == directory:
+            while Path(outputs).absolute() in (path, *path.parents) or str(path) == directory:
                 path.rmdir()
                 path = path.parent
 

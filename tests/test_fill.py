@@ -66,7 +66,7 @@ def test_no_run_is_composed_for_a_method() -> None:
         sys.setprofile(None)
     assert not any("hydra" in path.parts for path in entered)
     rooms = {path.stem for path in entered if path.parent == Path(gcbench.config.__file__).parent}
-    assert rooms == {"methods", "directory", "checks"}
+    assert rooms == {"methods", "directory", "checks", "errors"}
 
 
 def test_no_file_copies_a_key_by_hand() -> None:

@@ -33,6 +33,7 @@ from gcbench.compressors.base import (
     State,
     Step,
     flatten,
+    merge,
     sizes_of,
     unflatten,
 )
@@ -75,6 +76,9 @@ class ACPSGD(Checked):
         return min(self.rank, n, m) * (n + m) / 2
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
+        if (parts := _by_last_factor(grads, state))[1:]:
+            some = [self.aggregate(part, state.select(part), comm, step) for part in parts]
+            return merge(some, grads)
         ordered = by_shape(grads)
         shapes = shapes_of(ordered, self.rank)
         base, turned = self._base(ordered, shapes, state, step)
@@ -88,6 +92,13 @@ class ACPSGD(Checked):
     def aggregate_corrected(
         self, grads: Grads, residual: Grads, alpha: float, state: State, comm: Comm, step: Step
     ) -> tuple[Aggregated, Grads]:
+        if (parts := _by_last_factor(grads, state))[1:]:
+            some = [
+                self.aggregate_corrected(part, residual, alpha, state.select(part), comm, step)
+                for part in parts
+            ]
+            left = {name: rest for _, of_part in some for name, rest in of_part.items()}
+            return merge([out for out, _ in some], grads), {name: left[name] for name in grads}
         ordered = by_shape(grads)
         shapes = shapes_of(ordered, self.rank)
         base, turned = self._base(ordered, shapes, state, step)
@@ -144,6 +155,18 @@ class ACPSGD(Checked):
             factors = [x if turned else x.squeeze(1) for x in last]
             base = restart([x.contiguous() for x in factors], base, sides)
         return orthogonalize(base, tuple([Shape(s.m, s.n, s.r) for s in sides])), turned
+
+
+def _by_last_factor(grads: Grads, state: State) -> list[Grads]:
+    """Return the gradients apart by the factor that was sent last.
+
+    It is the same for all of them, but where parameters were not used in a step.
+    """
+    parts: dict[int, Grads] = {}
+    for name, g in grads.items():
+        last = state.shared.get(name)
+        parts.setdefault(0 if last is None else last.dim(), {})[name] = g
+    return [*parts.values()]
 
 
 @lru_cache(maxsize=64)  # two entries per bucket of DDP

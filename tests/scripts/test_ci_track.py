@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -56,7 +57,9 @@ def test_entries_that_changed_are_judged_by_their_own_command(checkout: Path) ->
     add(checkout, "slow", "# gcbench track slow")
     commit(checkout, "status", "-s")
     done = judge(checkout)
-    own = "--config-dir conf/track outputs=runs results=outputs"
+    base = re.search(r" results=(\S+)/outputs$", done.stdout, re.MULTILINE)
+    assert base and not Path(base[1]).exists(), "runs of the commit, which a change cannot forge"
+    own = f"--config-dir conf/track outputs=runs results={base[1]}/outputs"
     assert done.stdout.splitlines() == [
         f"{checkout}/conf/track: track {typed} {own}"
         for typed in ("mine optimizer.lr=0.004", "slow")
