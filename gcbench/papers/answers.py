@@ -129,7 +129,7 @@ def _answer(claim: Claim, parts: list[Part], budget: str | None) -> Answer:
     if any(one.decided_by_loss for one in judged):
         bases["by test loss"] = None
     if any(one.is_disputed for one in judged):
-        bases["though some test losses say the opposite"] = None
+        bases["test losses disagree"] = None
     not_asked = dict.fromkeys(
         f"{part.measure.replace('_', ' ')} is not asked at budget {budget}"
         for part in claim.check.rows

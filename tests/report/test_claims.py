@@ -199,7 +199,7 @@ def scored(experiment: str, *scores: tuple[float, float], budget: str = "paper")
         write(OUT / f"{experiment}-{budget}-{seed}", result)
 
 
-DISPUTED = "though some test losses say the opposite"
+DISPUTED = "test losses disagree"
 
 
 @pytest.mark.parametrize(
