@@ -45,7 +45,7 @@ class HeldOut:
 
 
 class Cell(NamedTuple):
-    """Where rows of a ladder lie: a size, workers, and the length of training."""
+    """A place of rows on a ladder: the size, the workers and the length of training."""
 
     size: str
     workers: int
