@@ -77,7 +77,7 @@ class _Flat(Generic[Hook]):
 
     @property
     def adds_up(self) -> bool:
-        """Whether gradients that are reduced now are added to those of earlier passes."""
+        """Return whether gradients that are reduced now are added to those of earlier passes."""
         params = self._group.fsdp_params if self._group else []
         return any(p.sharded_param.grad is not None for p in params)
 

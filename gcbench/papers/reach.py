@@ -111,11 +111,7 @@ def race_of(table: Table, rows: Sequence[Row], others: Iterable[Sequence[Row]] =
     if table.reach is None or rows[0].budget not in table.reach.targets or table.chooser is None:
         return None
     device, score = read_device(table.reach.device), str(table.chooser.measure)
-    lengths = [
-        [same.done for same in (row, *(other[i] for other in others)) if same.done]
-        for others in [list(others)]
-        for i, row in enumerate(rows)
-    ]
+    lengths = [[row.done for row in same if row.done] for same in zip(rows, *others, strict=True)]
     targets = [
         target
         for target in table.reach.targets[rows[0].budget]
