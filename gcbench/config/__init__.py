@@ -7,7 +7,6 @@ from gcbench.config.budget import PAPER as PAPER
 from gcbench.config.budget import budget_names as budget_names
 from gcbench.config.checks import refuse_empty_sweep as refuse_empty_sweep
 from gcbench.config.checks import refuse_twice as refuse_twice
-from gcbench.config.compose import add_overrides as add_overrides
 from gcbench.config.compose import compose_overrides as compose_overrides
 from gcbench.config.compose import find_method as find_method
 from gcbench.config.compose import help_of as help_of

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from gcbench.config.checks import values_fit
-from gcbench.config.directory import choices_in, conf_directory
+from gcbench.config.directory import choices_in, conf_directory, read_yaml
 
 PAPER = "paper"  # the settings of the papers, with nothing made smaller
 RECIPE_BATCH = 512  # samples of all workers for which a recipe gives its learning rate
@@ -60,7 +60,7 @@ def apply_budget(
 
 def _stand_in(tree: DictConfig, name: str, choices: dict[str, str], typed: Collection[str]) -> None:
     """Replace the row's model, unless the user typed a model, or keys that this one lacks."""
-    model = OmegaConf.load(conf_directory() / "model" / f"{name}.yaml")
+    model = read_yaml(conf_directory() / "model" / f"{name}.yaml")
     keys = {key.partition(".")[2] for key in typed if key.partition(".")[0] == "model"}
     if keys <= set(model):
         choices["model"] = name

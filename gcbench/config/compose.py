@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,7 +23,7 @@ from gcbench.config.choices import WITH_TARGETS, row_names, store_rows
 from gcbench.config.directory import choices_in, conf_directory, method_files, refuse_no_folder
 from gcbench.config.errors import COMPOSITION_ERRORS, Config, ConfigError
 from gcbench.config.help import NO_KNOBS, list_choices, list_keys, list_method_knobs, sort_keys
-from gcbench.config.keys import parse_value, read_knobs
+from gcbench.config.keys import parse_value
 from gcbench.config.methods import levels_of_bits, read_method, to_plain
 from gcbench.config.naming import bench_name, run_directory, sweep_subdirectory
 from gcbench.config.resolve import resolve
@@ -92,23 +91,6 @@ def _refuse_functions_without_asserts(override: str) -> None:
                 f"{override}: Hydra cannot read functions under PYTHONOPTIMIZE or python -O; type "
                 "PYTHONOPTIMIZE= before the command, or the values with commas between them"
             ) from error
-
-
-def add_overrides(composed: DictConfig, overrides: Sequence[str]) -> DictConfig | None:
-    """Return a copy with overrides of its keys; None if they need a composition, as a choice does.
-
-    A composition takes ten times as long.
-    """
-    tree = pickle.loads(pickle.dumps(composed))  # several times faster than deepcopy
-    for key, value in read_knobs(overrides).items():
-        group, _, name = key.rpartition(".")
-        node = OmegaConf.select(tree, group) if group else tree
-        held: Any = OmegaConf.to_container(node) if isinstance(node, DictConfig) else {}
-        if name not in held or name.startswith("_") or isinstance(held[name], dict):
-            return None
-        node[name] = value
-    tree.hydra.overrides.task.extend(overrides)
-    return tree
 
 
 @contextmanager

@@ -21,12 +21,12 @@ from gcbench.config import (
     PAPER,
     ConfigError,
     IdleKeyError,
-    add_overrides,
     compose_overrides,
     conf_directory,
     resolve,
 )
 from gcbench.config.choices import runs_in, table_directory
+from gcbench.config.rows import merge_row
 from gcbench.console import with_bar
 from gcbench.identity import (
     ABSENT,
@@ -75,24 +75,15 @@ def composition_of(config: Config) -> Composition:
 
 
 def compose_experiment(experiment: str, budget: str, overrides: tuple[str, ...]) -> Config:
-    """Return the resolved configuration as plain values, composed by Hydra."""
-    tree = _tree(experiment, overrides)
-    tree.hydra.runtime.choices["budget"] = budget
-    config: Config = json.loads(json.dumps(resolve(tree, _budget_node(budget)).as_dict()))
+    """Return the resolved configuration as plain values."""
+    if tree := merge_row(experiment, overrides):
+        tree.hydra.runtime.choices["budget"] = budget
+        resolved = resolve(tree, _budget_node(budget))
+    else:
+        typed = [experiment_override(experiment), f"budget={budget}", *overrides]
+        resolved = resolve(compose_overrides(typed))
+    config: Config = json.loads(json.dumps(resolved.as_dict()))
     return config
-
-
-@cache
-def _tree(experiment: str, overrides: tuple[str, ...]) -> Any:
-    if overrides and (changed := add_overrides(_tree(experiment, ()), overrides)):
-        return changed
-    tree = compose_overrides([experiment_override(experiment), *overrides])
-    hydra = tree.hydra  # of which only this is read, and copying all of it takes most of the time
-    tree.hydra = {
-        "overrides": {"task": hydra.overrides.task, "hydra": []},
-        "runtime": {"choices": hydra.runtime.choices},
-    }
-    return tree
 
 
 @cache

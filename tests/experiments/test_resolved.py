@@ -12,16 +12,19 @@ import pytest
 
 import gcbench
 from gcbench.config import choices, compose_overrides, resolve
+from gcbench.config.rows import merge_row
 from gcbench.identity import clear_folders
 from gcbench.papers import configs
 from gcbench.papers.command import report
 from gcbench.papers.configs import COMPOSING
 from gcbench.papers.rows import group_runs
-from gcbench.papers.tables import read_table
+from gcbench.papers.tables import overrides_of, read_table, table_names
 from gcbench.records.store import find_runs
+from tests.support.nightly import slow_but
 
 OUTPUTS = Path(__file__).parents[2] / "outputs"
 ROW = ("powersgd/table4/sgd", "cpu")
+FAST = ("qsgd/figure2", "powersgd/table4")
 
 
 def forget() -> None:
@@ -82,12 +85,26 @@ def test_only_rows_that_may_have_a_run_are_composed_at_its_budget(
 
 
 def test_a_row_with_overrides_is_composed_as_hydra_does(cache: Path) -> None:
+    row = "powersgd/table3_cifar10/rank_2"
     for overrides in (("trainer.gpus=2", "rank=4", "trainer.backend=gloo"), ("optimizer=adamw",)):
-        row = "powersgd/table3_cifar10/rank_2", "cpu", overrides
-        typed = [configs.experiment_override(row[0]), "budget=cpu", *overrides]
-        assert configs.compose(*row).config == clear_folders(
-            json.loads(json.dumps(resolve(compose_overrides(typed)).as_dict()))
-        )
+        assert_hydra_composes_the_same(row, overrides, "cpu")
+    for mistake in ("+rank=4", "ranks=4", "trainer={gpus: 2}", "compressor=null"):
+        assert merge_row(row, (mistake,)) is None
+
+
+@pytest.mark.parametrize("name", slow_but(FAST, table_names()))
+def test_rows_are_composed_as_hydra_does(name: str) -> None:
+    rows = [row for row in read_table(name).rows if row.experiment]
+    of_method = {row.experiment: row for row in rows}  # the last row, with most overrides
+    for row in of_method.values():
+        assert_hydra_composes_the_same(str(row.experiment), overrides_of(row.settings), "cpu")
+
+
+def assert_hydra_composes_the_same(row: str, overrides: tuple[str, ...], budget: str) -> None:
+    typed = [configs.experiment_override(row), f"budget={budget}", *overrides]
+    expected = json.loads(json.dumps(resolve(compose_overrides(typed)).as_dict()))
+    assert merge_row(row, overrides) is not None
+    assert configs.compose_experiment(row, budget, overrides) == expected
 
 
 def test_a_cached_configuration_is_what_composing_gives(cache: Path) -> None:
