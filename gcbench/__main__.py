@@ -26,11 +26,11 @@ def main() -> None:
     before = "torch" in sys.modules
     status: object = 0
     try:
-        from gcbench.deadline import PARENT, end_process, end_with
+        from gcbench.core.deadline import PARENT, end_process, end_with
 
         if parent := os.environ.pop(PARENT, None):
             end_with(int(parent))
-        from gcbench.cli import main as command
+        from gcbench.runner.cli import main as command
 
         command()
     except KeyboardInterrupt:

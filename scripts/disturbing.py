@@ -19,8 +19,8 @@ from typing import NamedTuple
 import loops
 
 from gcbench import __main__ as command
-from gcbench.launch import local
-from gcbench.launch.lock import PREFIX, temporary_folder
+from gcbench.runner.launch import local
+from gcbench.runner.launch.lock import PREFIX, temporary_folder
 
 LIBRARY = Path(__file__).with_name("faults.c")
 CALLS = ("write", "create", "rename", "fsync", "mkdir")  # as numbered there

@@ -11,15 +11,18 @@ from random import Random
 from disturbing import Job
 from loops import HANDLES
 
-from gcbench.compressors import MethodError
-from gcbench.config import ConfigError, choices_in, method_keys, refuse_twice, resolve_overrides
-from gcbench.config.help import keys_by_choice
-from gcbench.launch.checks import check
-from gcbench.launch.instantiate import make_data
-from gcbench.launch.plan import Machine, make_plan
-from gcbench.settings.compressor import MethodSettings
-from gcbench.settings.config import SCHEMAS
-from gcbench.settings.fields import Settings, choices_of_kind, format_value, hints_of, kinds_of
+from gcbench.core.compressor import MethodError
+from gcbench.core.conf import choices_in
+from gcbench.core.errors import ConfigError
+from gcbench.core.fields import Settings, choices_of_kind, format_value, hints_of, kinds_of
+from gcbench.core.keys import MethodSettings
+from gcbench.runner.config.checks import refuse_twice
+from gcbench.runner.config.compose import resolve_overrides
+from gcbench.runner.config.help import keys_by_choice, method_keys
+from gcbench.runner.launch.checks import check
+from gcbench.runner.launch.instantiate import make_data
+from gcbench.runner.launch.plan import Machine, make_plan
+from gcbench.runner.settings.config import SCHEMAS
 
 COMMON = (
     "model.widths=[16,16] trainer.max_steps=150 trainer.epochs=9 trainer.batch_size=16 "

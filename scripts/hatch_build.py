@@ -10,7 +10,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-NAME = "gcbench/built_from.json"  # read by gcbench.records.environment
+NAME = "gcbench/built_from.json"  # read by gcbench.runner.records.environment
 
 
 class CommitHook(BuildHookInterface):  # type: ignore[type-arg]

@@ -20,7 +20,7 @@ from disturbing import Fault
 from loops import END_OF_LOOP
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from gcbench.records.metrics import BITS
+from gcbench.runner.records.metrics import BITS
 
 CAUGHT = ("TERM", "INT", "INT+INT", "HUP", "QUIT")  # at these a run stops, with a checkpoint
 # What differs between two runs of the same numbers. Digests of checkpoints do so by their times,

@@ -15,9 +15,9 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import gcbench
-from gcbench.config import read_knobs
-from gcbench.launch.local import Interrupted, WorkerFailed, run_processes
-from gcbench.launch.meeting import MEETING_FILE
+from gcbench.core.meeting import MEETING_FILE
+from gcbench.runner.config.keys import read_knobs
+from gcbench.runner.launch.local import Interrupted, WorkerFailed, run_processes
 
 END_OF_LOOP = "end.pt"  # what is left of one that is done
 STEPS, BETWEEN, WORKERS = 120, 7, 2  # between two checkpoints

@@ -15,9 +15,9 @@ from composing import merge_files_once
 from needed import unexpected
 from record import Recorder
 
-from gcbench import cli
-from gcbench.codecs.kernels import keep_backend
-from gcbench.launch import local
+from gcbench.core.codecs.kernels import keep_backend
+from gcbench.runner import cli
+from gcbench.runner.launch import local
 
 # As in the processes that tests start: small tensors gain nothing from more threads, and some sums
 # and factorizations round differently with another number of threads.

@@ -10,8 +10,9 @@ import pytest
 from nightly import each
 from pydantic import Field
 
-from gcbench.config import Arguments, ConfigError, Option, read_arguments, read_keys
-from gcbench.settings.marks import OneOf
+from gcbench.core.errors import ConfigError
+from gcbench.core.marks import OneOf
+from gcbench.runner.config.reading import Arguments, Option, read_arguments, read_keys
 
 
 class Own(Arguments):

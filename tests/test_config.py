@@ -16,25 +16,22 @@ from nightly import each, loop_over, slow_but
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from sentence import compose, config_of, values_of
 
-from gcbench.config import (
-    Config,
-    compose_overrides,
-    conf_directory,
-    open_nodes,
-    read_method,
-    readable,
-    resolve,
+from gcbench.core.conf import Config, conf_directory
+from gcbench.core.method_files import read_method
+from gcbench.runner.config.compose import compose_overrides, open_nodes, split_sweep, to_overrides
+from gcbench.runner.config.help import list_choices
+from gcbench.runner.config.naming import (
+    budget_notice,
+    learning_rate_notice,
     run_directory,
     run_name,
-    split_sweep,
-    to_overrides,
 )
-from gcbench.config.help import list_choices
-from gcbench.config.naming import budget_notice, learning_rate_notice
-from gcbench.config.sentences import unknown_key
-from gcbench.identity import fingerprint, identify
-from gcbench.settings.config import SCHEMAS, RunConfig
-from gcbench.settings.run import RunSettings
+from gcbench.runner.config.resolve import resolve
+from gcbench.runner.config.sentences import unknown_key
+from gcbench.runner.config.typed import readable
+from gcbench.runner.identity import fingerprint, identify
+from gcbench.runner.settings.config import SCHEMAS, RunConfig
+from gcbench.runner.settings.run import RunSettings
 
 GROUPS = tuple(
     "model dataset estimator compressor optimizer schedule trainer network logger resume "
@@ -126,7 +123,7 @@ def test_an_experiment_of_ones_own_may_begin_with_a_row_of_any_table(tmp_path: P
 
 def test_functions_are_refused_where_python_has_no_asserts() -> None:
     """Hydra reads on inside an assert."""
-    typed = "from gcbench.config.compose import open_nodes; print(open_nodes({}))".format
+    typed = "from gcbench.runner.config.compose import open_nodes; print(open_nodes({}))".format
     for arguments, says in (
         (["bits=range(2,4)"], "ConfigError: bits=range(2,4): Hydra cannot read functions under "),
         (["bits=2,4", "name='f(x)'"], ""),

@@ -9,7 +9,15 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from gcbench.console import TextTable, latex, markdown, print_table, show_table, width_of, with_bar
+from gcbench.runner.console import (
+    TextTable,
+    latex,
+    markdown,
+    print_table,
+    show_table,
+    width_of,
+    with_bar,
+)
 
 LONG = "a method that takes many words to say what it is " * 50
 TABLE = TextTable(

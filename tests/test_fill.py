@@ -11,20 +11,18 @@ from typing import Any
 import pytest
 from nightly import each, slow_but
 
-import gcbench.config
-from gcbench.compressors.build import build
-from gcbench.config import (
-    ConfigError,
-    compose_overrides,
-    conf_directory,
-    method_keys,
-    read_knobs,
-    read_method,
-    resolve,
-)
-from gcbench.config.methods import BUILD, OF_BUILD, SET_LEVELS, fill_compressor
-from gcbench.identity import iterate_leaves
-from gcbench.settings.compressor import MethodSettings
+import gcbench.runner.config
+from gcbench.core.conf import conf_directory
+from gcbench.core.errors import ConfigError
+from gcbench.core.keys import MethodSettings
+from gcbench.core.method_files import BUILD, OF_BUILD, fill_compressor, read_method
+from gcbench.core.wrappers.build import build
+from gcbench.runner.config.compose import compose_overrides
+from gcbench.runner.config.help import method_keys
+from gcbench.runner.config.keys import read_knobs
+from gcbench.runner.config.methods import SET_LEVELS
+from gcbench.runner.config.resolve import resolve
+from gcbench.runner.identity import iterate_leaves
 
 
 def test_build_takes_what_its_keys_fill_and_no_other_key_of_methods() -> None:
@@ -65,7 +63,9 @@ def test_no_run_is_composed_for_a_method() -> None:
     finally:
         sys.setprofile(None)
     assert not any("hydra" in path.parts for path in entered)
-    rooms = {path.stem for path in entered if path.parent == Path(gcbench.config.__file__).parent}
+    rooms = {
+        path.stem for path in entered if path.parent == Path(gcbench.runner.config.__file__).parent
+    }
     assert rooms == {"methods", "directory", "checks", "errors"}
 
 

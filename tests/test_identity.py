@@ -9,7 +9,7 @@ import pytest
 from nightly import each
 from sentence import values_of
 
-from gcbench.identity import (
+from gcbench.runner.identity import (
     BOOKKEEPING,
     EXECUTION,
     NEUTRAL,

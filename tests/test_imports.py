@@ -150,8 +150,8 @@ def test_libraries_stay_in_their_rooms() -> None:
 def test_what_reads_files_only_imports_no_torch(tmp_path: Path) -> None:
     """Importing torch would delay each of these by seconds, and wandb by one."""
     code = (
-        "import sys, gcbench, gcbench.predict.command\n"
-        "from gcbench.cli import main\n"
+        "import sys, gcbench, gcbench.runner.predict.command\n"
+        "from gcbench.runner.cli import main\n"
         "for line in ['--help', 'methods', 'report list', 'runs', 'claims id=qsgd-01-unbiased']:\n"
         "    sys.argv = ['gcbench', *line.split()]\n"
         "    main()\n"

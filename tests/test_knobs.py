@@ -23,20 +23,22 @@ from processes import command
 from pydantic import Field
 from sentence import config_of
 
-from gcbench import compressors
-from gcbench.compressors.dense import Dense
-from gcbench.compressors.powersgd import PowerSGD
-from gcbench.compressors.qsgd import QSGD
-from gcbench.config import ConfigError, conf_directory, method_keys, read_method
-from gcbench.config.checks import check_values
-from gcbench.config.help import NO_KNOBS, TYPED_NAMES, sort_keys
-from gcbench.identity import format_value
-from gcbench.settings.__main__ import json_schema
-from gcbench.settings.compressor import MethodSettings
-from gcbench.settings.config import MODELS, SCHEMAS
-from gcbench.settings.fields import Checked, Positive, checked_hints, hints_of, refusal
-from gcbench.settings.fields import example as typed_like
-from gcbench.settings.run import BenchSettings, RunSettings
+from gcbench.core.wrappers import build as compressors
+from gcbench.core.conf import conf_directory
+from gcbench.core.errors import ConfigError
+from gcbench.core.fields import Checked, Positive, checked_hints, hints_of, refusal
+from gcbench.core.fields import example as typed_like
+from gcbench.core.keys import NO_KNOBS, MethodSettings, sort_keys
+from gcbench.core.method_files import read_method
+from gcbench.core.methods.dense import Dense
+from gcbench.core.methods.powersgd import PowerSGD
+from gcbench.core.methods.qsgd import QSGD
+from gcbench.runner.config.checks import check_values
+from gcbench.runner.config.help import TYPED_NAMES, method_keys
+from gcbench.runner.identity import format_value
+from gcbench.runner.settings.__main__ import json_schema
+from gcbench.runner.settings.config import MODELS, SCHEMAS
+from gcbench.runner.settings.run import BenchSettings, RunSettings
 
 TOP = (MethodSettings, RunSettings, BenchSettings)
 KEYS = [(None, schema, name) for schema in TOP for name in schema.model_fields]
@@ -206,6 +208,6 @@ def test_an_editor_knows_every_key_of_our_files() -> None:
 
 
 def printed(group: str) -> str:
-    asked = [sys.executable, "-m", "gcbench.settings", group]
+    asked = [sys.executable, "-m", "gcbench.runner.settings", group]
     done = subprocess.run(asked, capture_output=True, text=True, check=False)
     return done.stdout or done.stderr

@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 import gcbench
-from gcbench.config import ConfigError
-from gcbench.launch import start
+from gcbench.core.errors import ConfigError
+from gcbench.runner.launch import start
 
 ROOT = Path(__file__).parents[1]
 GROUPS = yaml.safe_load((ROOT / "tests" / "mistakes.yaml").read_text(encoding="utf-8"))

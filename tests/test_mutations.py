@@ -10,15 +10,13 @@ from string import ascii_lowercase
 import pytest
 from nightly import slow_but
 
-from gcbench import cli
-from gcbench.config import (
-    COMPOSITION_ERRORS,
-    Config,
-    ConfigError,
-    compose_overrides,
-    resolve,
-    sentence_of,
-)
+from gcbench.core.conf import Config
+from gcbench.core.errors import ConfigError
+from gcbench.runner import cli
+from gcbench.runner.config.compose import compose_overrides
+from gcbench.runner.config.errors import COMPOSITION_ERRORS
+from gcbench.runner.config.resolve import resolve
+from gcbench.runner.config.sentences import sentence_of
 
 RIGHT = """
 seed=3 bits=2 bucket_size=128

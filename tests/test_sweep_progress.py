@@ -24,15 +24,16 @@ from processes import command
 from results import plain_result
 from sentence import compose, config_of, values_of
 
-from gcbench.config import RunFailed, run_directory
-from gcbench.launch import estimate
-from gcbench.launch.estimate import START_SECONDS, Estimates
-from gcbench.launch.same import find_same_run
-from gcbench.records import RunFiles
-from gcbench.records.result import Begun, make_result
-from gcbench.records.schema import Result, Status
-from gcbench.settings.config import RunConfig
-from gcbench.sweep_progress import SweepProgress, SweepRow, listed_errors, plan_sentence
+from gcbench.runner.config.errors import RunFailed
+from gcbench.runner.config.naming import run_directory
+from gcbench.runner.launch import estimate
+from gcbench.runner.launch.estimate import START_SECONDS, Estimates
+from gcbench.runner.launch.same import find_same_run
+from gcbench.runner.records import RunFiles
+from gcbench.runner.records.result import Begun, make_result
+from gcbench.runner.records.schema import Result, Status
+from gcbench.runner.settings.config import RunConfig
+from gcbench.runner.sweep_progress import SweepProgress, SweepRow, listed_errors, plan_sentence
 
 OVERRIDES = [
     *"logger.mode=disabled trainer.launcher=virtual trainer.max_steps=2 model.widths=[16]".split(),

@@ -17,7 +17,7 @@ from results import result_of, write
 
 from gcbench.papers.missing import SEEDS
 from gcbench.papers.tune import TEST, VALID, TunedRow, tune
-from gcbench.records.store import find_runs, read_run
+from gcbench.runner.records.store import find_runs, read_run
 
 ROW = "powersgd/table4/sgd"  # with optimizer.lr=0.1
 TYPED = "+experiment/powersgd/table4=sgd"

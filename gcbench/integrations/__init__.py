@@ -8,7 +8,7 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
-from gcbench.config import ConfigError
+from gcbench.core.errors import ConfigError
 
 
 def exchanging(module: object, advice: str) -> nn.Module:

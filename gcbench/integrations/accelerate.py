@@ -11,11 +11,11 @@ from accelerate.utils import DistributedDataParallelKwargs
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from gcbench.compressors import Compressor
-from gcbench.config import ConfigError
+from gcbench.core.compressor import Compressor
+from gcbench.core.errors import ConfigError
+from gcbench.core.library.compress import compress
+from gcbench.core.library.compression import Compression
 from gcbench.integrations import refuse_without
-from gcbench.library.compress import compress
-from gcbench.library.compression import Compression
 
 TESTED = "1.15.*"
 

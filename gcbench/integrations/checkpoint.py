@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from gcbench.library.compression import Compression
+from gcbench.core.library.compression import Compression
 
 
 class EachRank:

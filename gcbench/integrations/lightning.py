@@ -13,10 +13,10 @@ try:
 except ModuleNotFoundError:
     from pytorch_lightning import Callback, LightningModule, Trainer
 
-from gcbench.compressors import Compressor
+from gcbench.core.compressor import Compressor
+from gcbench.core.library.compress import compress
+from gcbench.core.library.compression import Compression
 from gcbench.integrations import exchanging
-from gcbench.library.compress import compress
-from gcbench.library.compression import Compression
 
 
 class GradientCompression(Callback):

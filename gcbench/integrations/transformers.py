@@ -12,10 +12,10 @@ import torch
 from torch import nn
 from transformers import Trainer, TrainerCallback
 
-from gcbench.compressors import Compressor
+from gcbench.core.compressor import Compressor
+from gcbench.core.library import compress as library
+from gcbench.core.library.compression import Compression
 from gcbench.integrations import exchanging, refuse_without
-from gcbench.library import compress as library
-from gcbench.library.compression import Compression
 
 TESTED = "5.24.*"
 

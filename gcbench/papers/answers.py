@@ -18,11 +18,11 @@ from gcbench.papers.evidence import (
 from gcbench.papers.measured import setting_of
 from gcbench.papers.rows import Row
 from gcbench.papers.verdicts import DECIDED, Judged, Margin, Verdict, combine, find_margins, judge
-from gcbench.records.store import RecordedRun, sort_by_age
-from gcbench.report.document import DIRTY, marks_of
-from gcbench.report.listing import dirty_of, older_than
-from gcbench.report.measures import LOWER
-from gcbench.report.significance import Noise
+from gcbench.runner.records.store import RecordedRun, sort_by_age
+from gcbench.runner.report.document import DIRTY, marks_of
+from gcbench.runner.report.listing import dirty_of, older_than
+from gcbench.runner.report.measures import LOWER
+from gcbench.runner.report.significance import Noise
 
 SEEDS = 3  # of each row, before a budget counts against one that is further from the paper
 MANY = 24  # rows of a study above which its numbers are not listed, as its file has them

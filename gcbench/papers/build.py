@@ -9,10 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from gcbench.config import PAPER, budget_names, conf_directory, read_yaml
-from gcbench.config.directory import build_checked, top_comment
-from gcbench.console import TextTable
-from gcbench.identity import flat_differences, format_value
+from gcbench.core.conf import build_checked, conf_directory, read_yaml, top_comment
 from gcbench.papers.configs import compose_row
 from gcbench.papers.measured import find_study
 from gcbench.papers.rates import RATE
@@ -20,9 +17,20 @@ from gcbench.papers.remarks import sections
 from gcbench.papers.rows import Row, RowsByBudget, group_runs
 from gcbench.papers.tables import Column, Table, read_table, table_names
 from gcbench.papers.track_verdicts import entries_of, with_verdicts
-from gcbench.records.store import RecordedRun
-from gcbench.report.document import EMPTY, OTHER_BUDGET, Cell, Document, Line, Summary, marks_of
-from gcbench.report.measures import TIMES
+from gcbench.runner.config.budget import PAPER, budget_names
+from gcbench.runner.console import TextTable
+from gcbench.runner.identity import flat_differences, format_value
+from gcbench.runner.records.store import RecordedRun
+from gcbench.runner.report.document import (
+    EMPTY,
+    OTHER_BUDGET,
+    Cell,
+    Document,
+    Line,
+    Summary,
+    marks_of,
+)
+from gcbench.runner.report.measures import TIMES
 
 
 def build(

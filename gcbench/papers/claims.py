@@ -24,9 +24,10 @@ from typing import Any, Literal
 
 from pydantic.dataclasses import dataclass
 
-from gcbench.config import PAPER, ConfigError, conf_directory, near, read_yaml
-from gcbench.config.directory import CHECKED, Texts, build_checked
-from gcbench.report.measures import MEASURES, SCORES
+from gcbench.core.conf import CHECKED, Texts, build_checked, conf_directory, read_yaml
+from gcbench.core.errors import ConfigError, near
+from gcbench.runner.config.budget import PAPER
+from gcbench.runner.report.measures import MEASURES, SCORES
 
 PAPERS = {
     "qsgd": "QSGD (Alistarh et al., NeurIPS 2017)",

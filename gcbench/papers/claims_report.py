@@ -11,9 +11,8 @@ from pydantic import Field
 from rich.padding import Padding
 from rich.text import Text
 
-from gcbench import console
-from gcbench.config import PAPER, ConfigError, read_arguments
-from gcbench.console import TextTable, with_bar
+from gcbench.core.errors import ConfigError
+from gcbench.core.marks import OneOf
 from gcbench.papers.answers import AnsweredClaim, answer_claim
 from gcbench.papers.claims import PAPERS, read_claims
 from gcbench.papers.command import OfPapers
@@ -22,8 +21,11 @@ from gcbench.papers.keep import keep_study, keep_tests
 from gcbench.papers.missing import steps_of
 from gcbench.papers.rows import refuse_unknown_keys
 from gcbench.papers.verdicts import DECIDED, Verdict
-from gcbench.report.document import DIRTY, DIRTY_NOTE, STALE, STALE_NOTE
-from gcbench.settings.marks import OneOf
+from gcbench.runner import console
+from gcbench.runner.config.budget import PAPER
+from gcbench.runner.config.reading import read_arguments
+from gcbench.runner.console import TextTable, with_bar
+from gcbench.runner.report.document import DIRTY, DIRTY_NOTE, STALE, STALE_NOTE
 
 TITLE = "Claims of the papers"
 TO_RUN = "What would decide the others, and its cost"

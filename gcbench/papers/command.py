@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from gcbench.config import PAPER, Arguments, ConfigError, Forms, budget_names, read_arguments
-from gcbench.console import FORMATS, name_first, print_table, show_table, with_bar
+from gcbench.core.errors import ConfigError
+from gcbench.core.marks import OneOf
 from gcbench.papers.build import build, groups_of, list_deviations, list_tables
 from gcbench.papers.configs import tables_by_identity
 from gcbench.papers.keep import (
@@ -23,11 +23,13 @@ from gcbench.papers.keep import (
 from gcbench.papers.measured import KeptStudy, find_study, study_document
 from gcbench.papers.rows import RowsByBudget
 from gcbench.papers.tables import Table, read_table, tables_of
-from gcbench.records.store import RecordedRun
-from gcbench.report.command import NAMED, WRITTEN, Page, Source, diff, html, names_of
-from gcbench.report.document import Document, show_document
-from gcbench.report.listing import compare_points
-from gcbench.settings.marks import OneOf
+from gcbench.runner.config.budget import PAPER, budget_names
+from gcbench.runner.config.reading import Arguments, Forms, read_arguments
+from gcbench.runner.console import FORMATS, name_first, print_table, show_table, with_bar
+from gcbench.runner.records.store import RecordedRun
+from gcbench.runner.report.command import NAMED, WRITTEN, Page, Source, diff, html, names_of
+from gcbench.runner.report.document import Document, show_document
+from gcbench.runner.report.listing import compare_points
 
 log = logging.getLogger("gcbench")
 
@@ -265,8 +267,8 @@ def _publish(arguments: Publish, folders: Sequence[str]) -> None:
 
 
 def _draw(arguments: Figures) -> None:
-    from gcbench.drawing import KEPT_KINDS, KINDS  # imports matplotlib
     from gcbench.papers.figures import draw
+    from gcbench.runner.drawing import KEPT_KINDS, KINDS  # imports matplotlib
 
     folder = Path(arguments.keep or WRITTEN) / "figures" / (arguments.name or "")
     for line in draw(

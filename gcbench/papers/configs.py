@@ -17,18 +17,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import gcbench
-from gcbench.config import (
-    PAPER,
-    ConfigError,
-    IdleKeyError,
-    compose_overrides,
-    conf_directory,
-    resolve,
-)
-from gcbench.config.choices import runs_in, table_directory
-from gcbench.config.rows import merge_row
-from gcbench.console import with_bar
-from gcbench.identity import (
+from gcbench.core.conf import conf_directory
+from gcbench.core.errors import ConfigError, IdleKeyError
+from gcbench.core.private import cache_folder, private_folder
+from gcbench.papers.tables import TableRow, overrides_of, read_table, table_names
+from gcbench.runner.config.budget import PAPER
+from gcbench.runner.config.choices import runs_in, table_directory
+from gcbench.runner.config.compose import compose_overrides
+from gcbench.runner.config.resolve import resolve
+from gcbench.runner.config.rows import merge_row
+from gcbench.runner.console import with_bar
+from gcbench.runner.identity import (
     ABSENT,
     Config,
     Flat,
@@ -36,9 +35,7 @@ from gcbench.identity import (
     flatten_config,
     identify,
 )
-from gcbench.papers.tables import TableRow, overrides_of, read_table, table_names
-from gcbench.private import cache_folder, private_folder
-from gcbench.records.store import RecordedRun
+from gcbench.runner.records.store import RecordedRun
 
 
 class Composition(NamedTuple):

@@ -1,7 +1,7 @@
 """The command `gcbench dashboards`: a workspace and a report in W&B with the same panels.
 
 Runs that differ only in their seeds are one line: they are grouped by experiment, knobs and the
-identity of their configuration. Keys are those of gcbench/records/metrics.py.
+identity of their configuration. Keys are those of gcbench/runner/records/metrics.py.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from typing import Annotated, Any, NamedTuple
 
 from wandb.errors import Error as WandbError
 
-from gcbench.config import Arguments, ConfigError, read_arguments
+from gcbench.core.errors import ConfigError
+from gcbench.core.marks import OneOf
 from gcbench.papers.claims import PAPERS
-from gcbench.records.metrics import BITS, EPOCH, SECONDS
-from gcbench.records.wandb_service import own_settings
-from gcbench.settings.marks import OneOf
+from gcbench.runner.config.reading import Arguments, read_arguments
+from gcbench.runner.records.metrics import BITS, EPOCH, SECONDS
+from gcbench.runner.records.wandb_service import own_settings
 
 SCORES = ("test/accuracy", "test/perplexity", "test/loss", "train/loss")
 PHASES = ("data", "forward", "backward", "encode", "exchange", "wait", "decode", "update")

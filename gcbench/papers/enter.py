@@ -7,18 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Annotated
 
-from gcbench.check.command import refuse_unknown
-from gcbench.config import (
-    PAPER,
-    Arguments,
-    ConfigError,
-    Option,
-    RunFailed,
-    compose_overrides,
-    read_arguments,
-    resolve,
-)
-from gcbench.identity import flatten_config, identify
+from gcbench.core.errors import ConfigError
 from gcbench.papers.build import build, groups_of
 from gcbench.papers.configs import compose, experiment_override
 from gcbench.papers.job_queue import environment_of_child
@@ -27,8 +16,15 @@ from gcbench.papers.rows import Row
 from gcbench.papers.tables import read_table
 from gcbench.papers.track import Track
 from gcbench.papers.track_verdicts import ENTRY, judge
-from gcbench.records.store import find_runs
-from gcbench.report.document import show_document
+from gcbench.runner.check.command import refuse_unknown
+from gcbench.runner.config.budget import PAPER
+from gcbench.runner.config.compose import compose_overrides
+from gcbench.runner.config.errors import RunFailed
+from gcbench.runner.config.reading import Arguments, Option, read_arguments
+from gcbench.runner.config.resolve import resolve
+from gcbench.runner.identity import flatten_config, identify
+from gcbench.runner.records.store import find_runs
+from gcbench.runner.report.document import show_document
 
 TABLE = "modern/track"
 
@@ -64,8 +60,8 @@ def track(typed: Sequence[str]) -> None:
     own = [experiment_override(f"{TABLE}/{ENTRY}"), f"compressor={method}", *asked.others]
     assert table.track
     identity = _identity(own, asked.config_dir, table.track)
-    from gcbench.check.report import check_method  # imports torch
-    from gcbench.check.subject import subject_of
+    from gcbench.runner.check.report import check_method  # imports torch
+    from gcbench.runner.check.subject import subject_of
 
     if not check_method(subject_of((), own, asked.config_dir)):
         raise RunFailed(f"{method}: it fails gcbench check, so that nothing was trained")

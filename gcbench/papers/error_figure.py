@@ -5,8 +5,8 @@ from __future__ import annotations
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from gcbench.drawing import finish, logarithmic, panels, style_of_method
 from gcbench.papers.measured import StudyResult
+from gcbench.runner.drawing import finish, logarithmic, panels, style_of_method
 
 
 def draw_error_by_bits(study: StudyResult) -> Figure | None:

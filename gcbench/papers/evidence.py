@@ -10,8 +10,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from gcbench.config import PAPER
-from gcbench.console import name_first
 from gcbench.papers.claims import BUDGETS, EARLY_LOSS, LEARNING_RATE, STEPS, RowRelations
 from gcbench.papers.configs import compose_row
 from gcbench.papers.measured import KeptStudy, StudyResult, find_link_table, find_study, find_tests
@@ -19,9 +17,11 @@ from gcbench.papers.rates import Rate, describe_sources
 from gcbench.papers.rows import Row, find_row
 from gcbench.papers.tables import Column, TableRow, read_table, table_names
 from gcbench.papers.verdicts import Judged, Value, Verdict
-from gcbench.records.store import RecordedRun
-from gcbench.report.document import Heading, Summary, format_number, format_summary
-from gcbench.report.measures import LOWER, SCORES, is_infinite, measure
+from gcbench.runner.config.budget import PAPER
+from gcbench.runner.console import name_first
+from gcbench.runner.records.store import RecordedRun
+from gcbench.runner.report.document import Heading, Summary, format_number, format_summary
+from gcbench.runner.report.measures import LOWER, SCORES, is_infinite, measure
 
 RATES = (0.25, 1, 4)  # multiples of a row's learning rate that a claim on the best rate compares
 EXACT = {

@@ -8,9 +8,7 @@ from pathlib import Path
 
 import matplotlib
 
-from gcbench.config import PAPER, ConfigError, near
-from gcbench.console import name_first
-from gcbench.drawing import KEPT_KINDS, RC
+from gcbench.core.errors import ConfigError, near
 from gcbench.papers.ladder_fit import draw_penalties, fits_of
 from gcbench.papers.measured import StudyResult, find_study
 from gcbench.papers.reach import Race, map_of, race_of
@@ -18,9 +16,12 @@ from gcbench.papers.reach_map import as_json, draw_firsts, measured_links
 from gcbench.papers.rows import Row, group_runs
 from gcbench.papers.study_figures import STUDIES, TABLE_STUDIES
 from gcbench.papers.tables import Table, read_table, tables_of
-from gcbench.records.store import RecordedRun
-from gcbench.report.figures.bars import draw_breakdown
-from gcbench.report.figures.draw import (
+from gcbench.runner.config.budget import PAPER
+from gcbench.runner.console import name_first
+from gcbench.runner.drawing import KEPT_KINDS, RC
+from gcbench.runner.records.store import RecordedRun
+from gcbench.runner.report.figures.bars import draw_breakdown
+from gcbench.runner.report.figures.draw import (
     AXES,
     RUNS,
     WANTS_CURVES,
@@ -35,8 +36,20 @@ from gcbench.report.figures.draw import (
     time_to_score,
     write_pictures,
 )
-from gcbench.report.figures.series import LABELS, NAMED, Drawn, Series, not_drawn, workload_of
-from gcbench.report.figures.tradeoff import Panel, draw_accuracy_ratio, draw_tradeoff, score_of
+from gcbench.runner.report.figures.series import (
+    LABELS,
+    NAMED,
+    Drawn,
+    Series,
+    not_drawn,
+    workload_of,
+)
+from gcbench.runner.report.figures.tradeoff import (
+    Panel,
+    draw_accuracy_ratio,
+    draw_tradeoff,
+    score_of,
+)
 
 ALL = "all"
 TITLED = 2  # workloads that a title names; of more it says the number

@@ -14,10 +14,10 @@ from math import inf
 from pathlib import Path
 from typing import IO
 
-from gcbench.deadline import PARENT
-from gcbench.launch.local import collect_signals
-from gcbench.records.schema import Result
-from gcbench.report.measures import main_score
+from gcbench.core.deadline import PARENT
+from gcbench.runner.launch.local import collect_signals
+from gcbench.runner.records.schema import Result
+from gcbench.runner.report.measures import main_score
 
 LOOK_SECONDS = 0.2  # between checks for commands that have ended
 STOP_SECONDS = 600.0  # from SIGINT, after which a run writes a checkpoint, to SIGKILL

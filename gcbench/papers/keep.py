@@ -11,10 +11,11 @@ from html import escape
 from pathlib import Path
 from urllib.parse import quote
 
-from gcbench.config import PAPER, ConfigError, budget_names
+from gcbench.core.errors import ConfigError
 from gcbench.papers.claims import PAPERS
-from gcbench.records.store import SUFFIX, RecordedRun, find_runs, write_kept
-from gcbench.report.document import Document, markdown
+from gcbench.runner.config.budget import PAPER, budget_names
+from gcbench.runner.records.store import SUFFIX, RecordedRun, find_runs, write_kept
+from gcbench.runner.report.document import Document, markdown
 
 
 def keep_table(folder: Path, document: Document, budget: str = PAPER) -> Path:

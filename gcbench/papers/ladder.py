@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 from pydantic.dataclasses import dataclass
 
-from gcbench.config import Config, ConfigError
-from gcbench.config.directory import CHECKED, Texts
+from gcbench.core.conf import CHECKED, Config, Texts
+from gcbench.core.errors import ConfigError
 
 RATE = "optimizer.lr"
 

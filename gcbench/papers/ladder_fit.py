@@ -19,12 +19,12 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from scipy.stats import t as student
 
-from gcbench.drawing import finish, logarithmic, panels, style_of_method
 from gcbench.papers.ladder import Cell, Ladder
 from gcbench.papers.rows import Row
-from gcbench.report import document as pages
-from gcbench.report.document import EMPTY, Document, Heading, Line, Section, Summary
-from gcbench.report.document import format_summary as format_losses
+from gcbench.runner.drawing import finish, logarithmic, panels, style_of_method
+from gcbench.runner.report import document as pages
+from gcbench.runner.report.document import EMPTY, Document, Heading, Line, Section, Summary
+from gcbench.runner.report.document import format_summary as format_losses
 
 DRAWS = 2000
 SHARE = 0.95

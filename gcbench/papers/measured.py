@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gcbench.papers.tables import Column, Table, TableRow
-from gcbench.records.configuration import Record
-from gcbench.records.reading import read_json
-from gcbench.records.schema import Environment, Time
-from gcbench.report.document import EMPTY, Cell, Document, Line, Section, Summary
-from gcbench.report.listing import made_by
+from gcbench.runner.records.configuration import Record
+from gcbench.runner.records.reading import read_json
+from gcbench.runner.records.schema import Environment, Time
+from gcbench.runner.report.document import EMPTY, Cell, Document, Line, Section, Summary
+from gcbench.runner.report.listing import made_by
 
 log = logging.getLogger("gcbench")
 

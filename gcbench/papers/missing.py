@@ -6,14 +6,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from statistics import fmean
 from typing import NamedTuple
 
-from gcbench.config import PAPER
 from gcbench.papers.answers import AnsweredClaim, NextCommands, waiting
 from gcbench.papers.claims import BUDGETS, LEARNING_RATE, STEPS, Claim, RowRelations
 from gcbench.papers.configs import command_lines, compose, compose_row
 from gcbench.papers.evidence import RATES, Evidence
 from gcbench.papers.rates import RATE
-from gcbench.records.files import ENDED
-from gcbench.records.store import RecordedRun
+from gcbench.runner.config.budget import PAPER
+from gcbench.runner.records.files import ENDED
+from gcbench.runner.records.store import RecordedRun
 
 SEEDS = (1, 2, 3)  # the seeds of every row, whatever they show
 SIX_SEEDS = (1, 2, 3, 4, 5, 6)  # those of all rows of a table one of whose rows has more than three

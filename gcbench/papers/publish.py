@@ -9,14 +9,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gcbench.config import ConfigError
-from gcbench.identity import digest, format_value
+from gcbench.core.errors import ConfigError
 from gcbench.papers.reach_map import races_of
-from gcbench.records.environment import checked_out
-from gcbench.records.files import replace_file
-from gcbench.records.store import RecordedRun
-from gcbench.report.listing import runs_frame
-from gcbench.report.measures import MEASURES
+from gcbench.runner.identity import digest, format_value
+from gcbench.runner.records.environment import checked_out
+from gcbench.runner.records.files import replace_file
+from gcbench.runner.records.store import RecordedRun
+from gcbench.runner.report.listing import runs_frame
+from gcbench.runner.report.measures import MEASURES
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -13,13 +13,21 @@ from itertools import groupby
 from statistics import fmean
 from typing import NamedTuple
 
-from gcbench.config import PAPER, Config
-from gcbench.config.choices import row_names
-from gcbench.identity import EXECUTION, Differences, Flat, as_overrides, finite, flat_differences
+from gcbench.core.conf import Config
 from gcbench.papers.configs import Composition, compose
 from gcbench.papers.tables import Column, TableRow, overrides_of
-from gcbench.records.store import RecordedRun, newest
-from gcbench.report.measures import SPLIT, VALID, measure_by_seed
+from gcbench.runner.config.budget import PAPER
+from gcbench.runner.config.choices import row_names
+from gcbench.runner.identity import (
+    EXECUTION,
+    Differences,
+    Flat,
+    as_overrides,
+    finite,
+    flat_differences,
+)
+from gcbench.runner.records.store import RecordedRun, newest
+from gcbench.runner.report.measures import SPLIT, VALID, measure_by_seed
 
 RATE = "optimizer.lr"
 # Classes that no budget replaces.

@@ -7,19 +7,25 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from gcbench.comm.network import Link
-from gcbench.config import Config
+from gcbench.core.comm.network import Link
+from gcbench.core.conf import Config
 from gcbench.papers.configs import compose_row
 from gcbench.papers.rows import Row
 from gcbench.papers.tables import Reach, Table
-from gcbench.predict.devices import Device, ethernet_latency, format_seconds, read_device, read_link
-from gcbench.predict.model import Cluster, Compute, Method, Prediction, predict
-from gcbench.predict.recorded import INSTANT
-from gcbench.predict.subject import method_of, methods_by_exchange
-from gcbench.predict.target import First, epochs_to, first_of, was_made_for
-from gcbench.records.schema import BITS_PER_MIB
-from gcbench.records.store import RecordedRun
-from gcbench.report.document import Cell, Document, Heading, Line, Summary
+from gcbench.runner.predict.devices import (
+    Device,
+    ethernet_latency,
+    format_seconds,
+    read_device,
+    read_link,
+)
+from gcbench.runner.predict.model import Cluster, Compute, Method, Prediction, predict
+from gcbench.runner.predict.recorded import INSTANT
+from gcbench.runner.predict.subject import method_of, methods_by_exchange
+from gcbench.runner.predict.target import First, epochs_to, first_of, was_made_for
+from gcbench.runner.records.schema import BITS_PER_MIB
+from gcbench.runner.records.store import RecordedRun
+from gcbench.runner.report.document import Cell, Document, Heading, Line, Summary
 
 WHOLE = ("none", "fp16", "bf16")  # methods that DDP has, too, with overlap
 OVERLAPPED = ", overlapped"

@@ -18,20 +18,30 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
-from gcbench.comm.network import Link
-from gcbench.config import PAPER
-from gcbench.drawing import BLACK, BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILLION, finish, panels
+from gcbench.core.comm.network import Link
 from gcbench.papers.ladder_fit import fits_of
 from gcbench.papers.reach import RATES, WORKERS, Contender, Race, race_of
 from gcbench.papers.rows import group_runs
 from gcbench.papers.tables import Table, read_table, table_names
-from gcbench.predict.devices import PAYLOAD, format_rate, format_seconds, read_link
-from gcbench.predict.model import Cluster, Method, predict
-from gcbench.predict.recorded import INSTANT
-from gcbench.predict.target import LAST, First
-from gcbench.records.reading import read_json
-from gcbench.records.store import RecordedRun
-from gcbench.report.figures.curves import track
+from gcbench.runner.config.budget import PAPER
+from gcbench.runner.drawing import (
+    BLACK,
+    BLUE,
+    GREEN,
+    ORANGE,
+    PURPLE,
+    SKY,
+    VERMILLION,
+    finish,
+    panels,
+)
+from gcbench.runner.predict.devices import PAYLOAD, format_rate, format_seconds, read_link
+from gcbench.runner.predict.model import Cluster, Method, predict
+from gcbench.runner.predict.recorded import INSTANT
+from gcbench.runner.predict.target import LAST, First
+from gcbench.runner.records.reading import read_json
+from gcbench.runner.records.store import RecordedRun
+from gcbench.runner.report.figures.curves import track
 
 PALETTE = (PURPLE, GREEN, VERMILLION, BLUE, ORANGE, SKY, BLACK)  # and gray: eight in all
 TIED, TIED_LABEL = "#dcdcdc", "seeds overlap"

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from gcbench.config import PAPER
-from gcbench.identity import format_value
 from gcbench.papers.configs import command_lines, command_of_runs
 from gcbench.papers.rates import RATE, Rate, group_by_label, overrides_of_run
 from gcbench.papers.rows import Row, RowsByBudget
 from gcbench.papers.tables import Column, Table
-from gcbench.records.older import lost_error
-from gcbench.records.schema import Result
-from gcbench.records.store import RecordedRun
-from gcbench.report.document import DIRTY, Heading, Section, Summary, format_summary
-from gcbench.report.listing import machine_of, made_by, older_than
-from gcbench.report.measures import DEFINITIONS, SPLIT, TIMES, VALID, is_infinite, measure
+from gcbench.runner.config.budget import PAPER
+from gcbench.runner.identity import format_value
+from gcbench.runner.records.older import lost_error
+from gcbench.runner.records.schema import Result
+from gcbench.runner.records.store import RecordedRun
+from gcbench.runner.report.document import DIRTY, Heading, Section, Summary, format_summary
+from gcbench.runner.report.listing import machine_of, made_by, older_than
+from gcbench.runner.report.measures import DEFINITIONS, SPLIT, TIMES, VALID, is_infinite, measure
 
 ERRORS = {"relative_error", "vnmse", "cosine"}
 

@@ -6,18 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from gcbench.config import PAPER, ConfigError
-from gcbench.identity import (
-    ABSENT,
-    BOOKKEEPING,
-    ELSEWHERE,
-    EXECUTION,
-    Differences,
-    as_overrides,
-    flat_differences,
-    format_value,
-    value_of,
-)
+from gcbench.core.errors import ConfigError
 from gcbench.papers.configs import (
     Composition,
     compose,
@@ -28,9 +17,21 @@ from gcbench.papers.configs import (
 )
 from gcbench.papers.rates import RATE, Grid, can_run, find_grid, is_same, is_swept
 from gcbench.papers.tables import Column, Table, TableRow, overrides_of
-from gcbench.records.files import ENDED
-from gcbench.records.store import RecordedRun, newest, sort_by_age
-from gcbench.report.measures import SPLIT, TIMES, measure_by_seed
+from gcbench.runner.config.budget import PAPER
+from gcbench.runner.identity import (
+    ABSENT,
+    BOOKKEEPING,
+    ELSEWHERE,
+    EXECUTION,
+    Differences,
+    as_overrides,
+    flat_differences,
+    format_value,
+    value_of,
+)
+from gcbench.runner.records.files import ENDED
+from gcbench.runner.records.store import RecordedRun, newest, sort_by_age
+from gcbench.runner.report.measures import SPLIT, TIMES, measure_by_seed
 
 
 class Other(NamedTuple):

@@ -12,7 +12,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from gcbench.drawing import (
+from gcbench.papers.error_figure import draw_error_by_bits
+from gcbench.papers.measured import StudyResult
+from gcbench.papers.study_lines import StudyRow, distinct, draw_decode_scaling, draw_wire_error
+from gcbench.papers.tables import Table
+from gcbench.runner.drawing import (
     BLUE,
     LINES,
     finish,
@@ -22,10 +26,6 @@ from gcbench.drawing import (
     style_of_method,
     tick_counts,
 )
-from gcbench.papers.error_figure import draw_error_by_bits
-from gcbench.papers.measured import StudyResult
-from gcbench.papers.study_lines import StudyRow, distinct, draw_decode_scaling, draw_wire_error
-from gcbench.papers.tables import Table
 
 # Lower ends of axes: flat vectors have a variance of 0 with some numbers of levels.
 LEAST = {"variance": 1e-3}

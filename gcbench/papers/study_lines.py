@@ -7,9 +7,9 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from gcbench.drawing import LINES, finish, logarithmic, panels, style_of_line, tick_counts
 from gcbench.papers.measured import StudyResult
-from gcbench.records.schema import BITS_PER_MIB
+from gcbench.runner.drawing import LINES, finish, logarithmic, panels, style_of_line, tick_counts
+from gcbench.runner.records.schema import BITS_PER_MIB
 
 StudyRow = Mapping[str, Any]
 

@@ -11,14 +11,15 @@ from typing import Any, Literal
 
 from pydantic.dataclasses import dataclass
 
-from gcbench.config import Config, ConfigError, budget_names, near, read_yaml
-from gcbench.config.choices import name_of, table_directory, tables_in
-from gcbench.config.directory import CHECKED, Texts, build_checked
-from gcbench.identity import format_value
+from gcbench.core.conf import CHECKED, Config, Texts, build_checked, read_yaml
+from gcbench.core.errors import ConfigError, near
 from gcbench.papers.ladder import Ladder
 from gcbench.papers.track import Track
-from gcbench.report.document import Heading, digits_of
-from gcbench.report.measures import LOWER, MEASURES, SCORES
+from gcbench.runner.config.budget import budget_names
+from gcbench.runner.config.choices import name_of, table_directory, tables_in
+from gcbench.runner.identity import format_value
+from gcbench.runner.report.document import Heading, digits_of
+from gcbench.runner.report.measures import LOWER, MEASURES, SCORES
 
 MEASURE_OF = {"steps_per_epoch": "data_mib_per_epoch", "network": "link_milliseconds"}
 """The measure that takes each argument of a column."""

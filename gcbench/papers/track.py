@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pydantic.dataclasses import dataclass
 
-from gcbench.config.directory import CHECKED
-from gcbench.identity import Flat, as_overrides, flat_differences, format_value
+from gcbench.core.conf import CHECKED
+from gcbench.runner.identity import Flat, as_overrides, flat_differences, format_value
 
 FIXED = ("model.", "dataset.", "trainer.")
 LENGTH = ("trainer.epochs", "trainer.max_steps")  # which an entry may make shorter
 CLASSES = ("estimator._target_", "optimizer._target_", "schedule._target_")
 OURS = ("gcbench.", "torch.optim.")
-SVRG = "gcbench.train.svrg.SVRG"
+SVRG = "gcbench.runner.train.svrg.SVRG"
 
 
 @dataclass(frozen=True, config=CHECKED)

@@ -17,10 +17,10 @@ from gcbench.papers.configs import compose
 from gcbench.papers.rows import Row
 from gcbench.papers.tables import Table, TableRow
 from gcbench.papers.track import Track
-from gcbench.records.store import RecordedRun, newest
-from gcbench.report.document import EMPTY, Cell, Document, Heading
-from gcbench.report.listing import add_overrides, overrides_by_run
-from gcbench.report.significance import Noise
+from gcbench.runner.records.store import RecordedRun, newest
+from gcbench.runner.report.document import EMPTY, Cell, Document, Heading
+from gcbench.runner.report.listing import add_overrides, overrides_by_run
+from gcbench.runner.report.significance import Noise
 
 ENTRY = "entry"  # the row of a track whose runs are its entries
 

@@ -15,28 +15,24 @@ from pathlib import Path
 import torch
 from pydantic import Field
 
-from gcbench.config import (
-    Arguments,
-    ConfigError,
-    RunFailed,
-    read_arguments,
-    refuse_empty_sweep,
-    resolve_overrides,
-    split_sweep,
-)
-from gcbench.console import TextTable, print_table
-from gcbench.identity import flat_differences, format_value
-from gcbench.launch.estimate import Estimates
-from gcbench.launch.same import read_result_or_warn
+from gcbench.core.errors import ConfigError
 from gcbench.papers.configs import Composition, composition_of, read_key
 from gcbench.papers.job_queue import describe_outcome, run_commands
 from gcbench.papers.missing import SEEDS, lacking_seeds
 from gcbench.papers.rates import RATE, Grid, find_grid, is_swept
 from gcbench.papers.tables import Column
-from gcbench.records.files import ENDED
-from gcbench.records.store import RecordedRun, find_runs, read_run
-from gcbench.report.document import EMPTY, Heading, Summary, format_number, format_summary
-from gcbench.report.measures import SPLIT, VALID, main_score
+from gcbench.runner.config.checks import refuse_empty_sweep
+from gcbench.runner.config.compose import resolve_overrides, split_sweep
+from gcbench.runner.config.errors import RunFailed
+from gcbench.runner.config.reading import Arguments, read_arguments
+from gcbench.runner.console import TextTable, print_table
+from gcbench.runner.identity import flat_differences, format_value
+from gcbench.runner.launch.estimate import Estimates
+from gcbench.runner.launch.same import read_result_or_warn
+from gcbench.runner.records.files import ENDED
+from gcbench.runner.records.store import RecordedRun, find_runs, read_run
+from gcbench.runner.report.document import EMPTY, Heading, Summary, format_number, format_summary
+from gcbench.runner.report.measures import SPLIT, VALID, main_score
 
 # What the command sets itself, or what would give all tries one directory.
 REFUSED = {

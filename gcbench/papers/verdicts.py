@@ -17,7 +17,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from gcbench.papers.claims import Relation
-from gcbench.report.significance import LEVEL, Error, Noise, holm
+from gcbench.runner.report.significance import LEVEL, Error, Noise, holm
 
 
 class Verdict(Enum):

@@ -16,23 +16,23 @@ from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from gcbench.bench.network import gloo_group, hook_state
-from gcbench.bench.timing import Row, mean_seconds
-from gcbench.comm.collectives import Comm
-from gcbench.comm.control import Control, LocalControl
-from gcbench.comm.transport import GlooTransport, MirrorTransport
-from gcbench.data import Data
-from gcbench.launch.instantiate import make_model
-from gcbench.launch.meeting import Connections
-from gcbench.launch.plan import Machine, make_plan
-from gcbench.launch.worker import build_run
-from gcbench.settings.config import RunConfig
-from gcbench.train.loop import train_step
-from gcbench.train.pipeline import exchanges_in_background
-from gcbench.train.precision import autocast_bf16
-from gcbench.train.replica import is_recurrent
-from gcbench.train.run import Progress
-from gcbench.train.tasks import loss_of
+from gcbench.core.comm.collectives import Comm
+from gcbench.core.comm.control import Control, LocalControl
+from gcbench.core.comm.transport import GlooTransport, MirrorTransport
+from gcbench.runner.bench.network import gloo_group, hook_state
+from gcbench.runner.bench.timing import Row, mean_seconds
+from gcbench.runner.data import Data
+from gcbench.runner.launch.instantiate import make_model
+from gcbench.runner.launch.meeting import Connections
+from gcbench.runner.launch.plan import Machine, make_plan
+from gcbench.runner.launch.worker import build_run
+from gcbench.runner.settings.config import RunConfig
+from gcbench.runner.train.loop import train_step
+from gcbench.runner.train.pipeline import exchanges_in_background
+from gcbench.runner.train.precision import autocast_bf16
+from gcbench.runner.train.replica import is_recurrent
+from gcbench.runner.train.run import Progress
+from gcbench.runner.train.tasks import loss_of
 
 CPU = torch.device("cpu")
 

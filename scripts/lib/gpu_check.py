@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping
 
-from gcbench.config import Config, ConfigError
-from gcbench.console import TextTable, print_table
-from gcbench.launch.instantiate import make_compressor
+from gcbench.core.conf import Config
+from gcbench.core.errors import ConfigError
+from gcbench.runner.console import TextTable, print_table
+from gcbench.runner.launch.instantiate import make_compressor
 from lib.gpu_compiler import BYTES_PER_SECOND, CompiledCall, compile_call, missing
 from lib.gpu_steps import (
     CANNOT_DO_WITHOUT,

@@ -32,12 +32,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import gcbench
-from gcbench.codecs.kernels import run_kernels_by
-from gcbench.comm.collectives import Comm
-from gcbench.comm.ddp import Arrived
-from gcbench.comm.transport import NcclTransport
-from gcbench.compressors import Compressor, split_rows
-from gcbench.library.ddp import DdpCompression
+from gcbench.core.codecs.kernels import run_kernels_by
+from gcbench.core.comm.collectives import Comm
+from gcbench.core.comm.ddp import Arrived
+from gcbench.core.comm.transport import NcclTransport
+from gcbench.core.compressor import Compressor, split_rows
+from gcbench.core.library.ddp import DdpCompression
 
 RANKS = 16
 NCCL_TYPES = {  # the types that PyTorch maps to an ncclDataType_t
@@ -70,7 +70,7 @@ _TORCH = Path(torch.__file__).parent
 
 
 class KernelCall(NamedTuple):
-    """A call of one kernel of `gcbench.codecs.kernels` with fake tensors."""
+    """A call of one kernel of `gcbench.core.codecs.kernels` with fake tensors."""
 
     function: Callable[..., Any]
     args: tuple[Any, ...]

@@ -17,8 +17,8 @@ import json
 import os
 from pathlib import Path
 
-from gcbench.bench.timing import Row, turns
-from gcbench.records.environment import describe_environment
+from gcbench.runner.bench.timing import Row, turns
+from gcbench.runner.records.environment import describe_environment
 from lib.predictions import (
     MODEL,
     alone_of,

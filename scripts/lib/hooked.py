@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 
-from gcbench.bench.timing import Row
-from gcbench.comm.control import LocalControl
-from gcbench.config import resolve_overrides
-from gcbench.data import ArrayData, Data, TokenData
-from gcbench.settings.config import RunConfig
+from gcbench.core.comm.control import LocalControl
+from gcbench.runner.bench.timing import Row
+from gcbench.runner.config.compose import resolve_overrides
+from gcbench.runner.data import ArrayData, Data, TokenData
+from gcbench.runner.settings.config import RunConfig
 from lib.contenders import Contender, Hook, TorchSteps, powersgd_hook
 from lib.turns import BASELINE, time_rows
 

@@ -9,9 +9,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from gcbench.bench.timing import Row
-from gcbench.console import TextTable, markdown
-from gcbench.records.environment import describe_environment, now
+from gcbench.runner.bench.timing import Row
+from gcbench.runner.console import TextTable, markdown
+from gcbench.runner.records.environment import describe_environment, now
 
 
 class Lines:

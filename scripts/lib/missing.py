@@ -6,15 +6,15 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from gcbench.config import PAPER
-from gcbench.identity import Config
 from gcbench.papers.answers import AnsweredClaim, waiting
 from gcbench.papers.claims import BUDGETS, Claim
 from gcbench.papers.configs import compose, data_folder, experiment_override
 from gcbench.papers.evidence import EXACT, Evidence, budget_of
 from gcbench.papers.missing import SEEDS, MissingRuns, lacking_seeds, missing_runs, planned_seeds
 from gcbench.papers.tables import Table, TableRow
-from gcbench.report.measures import TIMES
+from gcbench.runner.config.budget import PAPER
+from gcbench.runner.identity import Config
+from gcbench.runner.report.measures import TIMES
 
 Costs = Callable[[Config], float | None]  # core-seconds of a run; None if not known
 

@@ -25,14 +25,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
-from gcbench.bench.timing import Row, turns
-from gcbench.comm.network import Link
-from gcbench.console import TextTable, markdown
+from gcbench.core.comm.network import Link
 from gcbench.papers.studies.study import compressor, model_shapes
-from gcbench.predict.devices import read_link
-from gcbench.predict.model import Cluster, CodecSeconds, Compute, Method, predict
-from gcbench.predict.payload import Payload
-from gcbench.records.environment import describe_environment
+from gcbench.runner.bench.timing import Row, turns
+from gcbench.runner.console import TextTable, markdown
+from gcbench.runner.predict.devices import read_link
+from gcbench.runner.predict.model import Cluster, CodecSeconds, Compute, Method, predict
+from gcbench.runner.predict.payload import Payload
+from gcbench.runner.records.environment import describe_environment
 from lib.turns import BASELINE, keep_measured, step_times, use_codecs
 
 # 2.2 million values, and a batch that takes 0.07 s to compute, or twice that if two hosts share a

@@ -26,16 +26,16 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from gcbench.bench.timing import turns
-from gcbench.comm.network import Link
-from gcbench.console import TextTable, markdown
+from gcbench.core.comm.network import Link
 from gcbench.papers.build import groups_of
 from gcbench.papers.reach import Contender, Race, race_of
 from gcbench.papers.tables import read_table
-from gcbench.predict.devices import read_link
-from gcbench.predict.model import Cluster, CodecSeconds, Compute, Method, predict
-from gcbench.records.environment import describe_environment, now
-from gcbench.records.store import find_runs
+from gcbench.runner.bench.timing import turns
+from gcbench.runner.console import TextTable, markdown
+from gcbench.runner.predict.devices import read_link
+from gcbench.runner.predict.model import Cluster, CodecSeconds, Compute, Method, predict
+from gcbench.runner.records.environment import describe_environment, now
+from gcbench.runner.records.store import find_runs
 from lib.turns import BASELINE, keep_measured, step_times, use_codecs
 
 # Links, hosts and windows of a worker's batch: none as in the map, whose workers share 64 windows

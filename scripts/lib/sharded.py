@@ -26,12 +26,12 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 import gcbench
-from gcbench.bench.timing import Row, turns
-from gcbench.comm.control import Control, ProcessGroupControl
-from gcbench.console import TextTable, markdown
-from gcbench.launch.meeting import join
-from gcbench.launch.memory import keep_freed_memory
-from gcbench.records.environment import describe_environment
+from gcbench.core.comm.control import Control, ProcessGroupControl
+from gcbench.core.meeting import join
+from gcbench.runner.bench.timing import Row, turns
+from gcbench.runner.console import TextTable, markdown
+from gcbench.runner.launch.memory import keep_freed_memory
+from gcbench.runner.records.environment import describe_environment
 from lib.contenders import Contender
 from lib.turns import BASELINE, keep_measured, refuse_alone, time_rows
 

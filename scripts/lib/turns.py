@@ -18,16 +18,19 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from gcbench.bench.network import TIMEOUT, gloo_group
-from gcbench.bench.timing import Row, ratio_in_turn, seconds, slowest
-from gcbench.codecs.kernels import Backend, use_backend
-from gcbench.comm.control import Control, ProcessGroupControl
-from gcbench.config import ConfigError, compose_overrides, resolve
-from gcbench.launch.instantiate import make_data
-from gcbench.launch.meeting import join
-from gcbench.launch.memory import keep_freed_memory
-from gcbench.launch.plan import Machine, choose_codec_backend
-from gcbench.settings.config import RunConfig
+from gcbench.core.backends import choose_codec_backend
+from gcbench.core.codecs.kernels import Backend, use_backend
+from gcbench.core.comm.control import Control, ProcessGroupControl
+from gcbench.core.errors import ConfigError
+from gcbench.core.meeting import join
+from gcbench.runner.bench.network import TIMEOUT, gloo_group
+from gcbench.runner.bench.timing import Row, ratio_in_turn, seconds, slowest
+from gcbench.runner.config.compose import compose_overrides
+from gcbench.runner.config.resolve import resolve
+from gcbench.runner.launch.instantiate import make_data
+from gcbench.runner.launch.memory import keep_freed_memory
+from gcbench.runner.launch.plan import Machine
+from gcbench.runner.settings.config import RunConfig
 from lib.contenders import (
     CPU,
     Contender,

@@ -15,17 +15,17 @@ from statistics import median
 
 import torch
 
-from gcbench.bench.timing import ratio_in_turn, turns
-from gcbench.comm.control import LocalControl
-from gcbench.config import resolve_overrides
-from gcbench.console import TextTable, markdown
-from gcbench.data import Data
-from gcbench.launch.instantiate import make_data
-from gcbench.launch.memory import keep_freed_memory
-from gcbench.settings.config import RunConfig
-from gcbench.train.estimators import batch_of
-from gcbench.train.run import Progress, Run
-from gcbench.train.tasks import loss_of
+from gcbench.core.comm.control import LocalControl
+from gcbench.runner.bench.timing import ratio_in_turn, turns
+from gcbench.runner.config.compose import resolve_overrides
+from gcbench.runner.console import TextTable, markdown
+from gcbench.runner.data import Data
+from gcbench.runner.launch.instantiate import make_data
+from gcbench.runner.launch.memory import keep_freed_memory
+from gcbench.runner.settings.config import RunConfig
+from gcbench.runner.train.estimators import batch_of
+from gcbench.runner.train.run import Progress, Run
+from gcbench.runner.train.tasks import loss_of
 from lib.contenders import Contender, GcbenchSteps
 from lib.turns import refuse_fixed, time_in_turn, use_codecs
 

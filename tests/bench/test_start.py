@@ -12,12 +12,12 @@ import torch
 from needed import lacks, patience
 from processes import command, new_command
 
-from gcbench.bench.local import read_input
-from gcbench.bench.start import bench
-from gcbench.config import ConfigError
-from gcbench.launch.plan import Machine
-from gcbench.records.gradients import GradientFiles
-from gcbench.settings.config import BenchConfig
+from gcbench.core.errors import ConfigError
+from gcbench.runner.bench.local import read_input
+from gcbench.runner.bench.start import bench
+from gcbench.runner.launch.plan import Machine
+from gcbench.runner.records.gradients import GradientFiles
+from gcbench.runner.settings.config import BenchConfig
 
 
 def asked_for(**more: Any) -> BenchConfig:

@@ -11,8 +11,10 @@ from layout_cases import traces_in_one_process, traces_over_gloo
 from nightly import each
 from outside import Natural
 
-from gcbench.check.conservation import check_conserves, check_descends
-from gcbench.check.contract import (
+from gcbench.core.compressor import Compressor
+from gcbench.core.wrappers.build import build
+from gcbench.runner.check.conservation import check_conserves, check_descends
+from gcbench.runner.check.contract import (
     check_length,
     check_odd_input,
     check_parts,
@@ -21,8 +23,13 @@ from gcbench.check.contract import (
     check_state_is_pure,
     check_state_restores,
 )
-from gcbench.check.layouts import check_bits, check_replicas, check_residuals, check_updates_agree
-from gcbench.check.promises import (
+from gcbench.runner.check.layouts import (
+    check_bits,
+    check_replicas,
+    check_residuals,
+    check_updates_agree,
+)
+from gcbench.runner.check.promises import (
     check_contractive,
     check_direction,
     check_divisible,
@@ -32,8 +39,7 @@ from gcbench.check.promises import (
     check_scope,
     check_unbiased,
 )
-from gcbench.check.steps import Trace
-from gcbench.compressors import Compressor, build
+from gcbench.runner.check.steps import Trace
 
 RULES: list[tuple[type, Callable[[Compressor], object], str]] = [
     (broken.NotAMethod, check_parts, "has no properties and no encode"),

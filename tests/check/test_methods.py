@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 from method_cases import CHOICES
 
-from gcbench.check import steps
-from gcbench.check.command import list_methods
-from gcbench.check.command import methods as listed_by
-from gcbench.config import ConfigError, conf_directory, read_method, read_yaml
-from gcbench.launch.instantiate import make_compressor
+from gcbench.core.conf import conf_directory, read_yaml
+from gcbench.core.errors import ConfigError
+from gcbench.core.method_files import read_method
+from gcbench.runner.check import steps
+from gcbench.runner.check.command import list_methods
+from gcbench.runner.check.command import methods as listed_by
+from gcbench.runner.launch.instantiate import make_compressor
 
 
 def rows(lines: list[str]) -> dict[str, str]:

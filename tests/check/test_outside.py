@@ -14,12 +14,12 @@ import pytest
 import torch
 from needed import patience
 
-from gcbench.check import report
-from gcbench.check.command import check, read_methods
-from gcbench.check.report import check_method
-from gcbench.check.subject import subject_of
-from gcbench.config import Config, conf_directory
-from gcbench.launch.local import WorkerFailed
+from gcbench.core.conf import Config, conf_directory
+from gcbench.runner.check import report
+from gcbench.runner.check.command import check, read_methods
+from gcbench.runner.check.report import check_method
+from gcbench.runner.check.subject import subject_of
+from gcbench.runner.launch.local import WorkerFailed
 
 FOLDER = Path(outside.__file__).parent
 CONF = FOLDER / "outside_conf"
@@ -121,9 +121,9 @@ def test_it_trains(tmp_path: Path) -> None:
 
 
 def test_settings_of_a_target_are_typed_after_it() -> None:
-    subject = subject_of(["gcbench.compressors.qsgd.QSGD"], ["levels=3", "norm=l2"])
+    subject = subject_of(["gcbench.core.methods.qsgd.QSGD"], ["levels=3", "norm=l2"])
     facts = subject.typed["method"]
-    assert facts == {"_target_": "gcbench.compressors.qsgd.QSGD", "levels": 3, "norm": "l2"}
+    assert facts == {"_target_": "gcbench.core.methods.qsgd.QSGD", "levels": 3, "norm": "l2"}
     assert list(subject.cases) == ["", "min_size=100", "error_feedback=true"]
 
 

@@ -9,19 +9,19 @@ from hypothesis import strategies as st
 from nightly import each
 from torch import Tensor
 
-from gcbench.codecs import buckets as module
-from gcbench.codecs.buckets import Buckets, Groups, Rows
-from gcbench.codecs.kernels import BLOCK_VALUES, block_slices
-from gcbench.codecs.scales import NORMS
-from gcbench.compressors.bingrad import BinGradB, BinGradPB
-from gcbench.compressors.bucketed import Bucketed
-from gcbench.compressors.even_levels import EvenLevels
-from gcbench.compressors.linear import Linear
-from gcbench.compressors.loco import NearestLevel
-from gcbench.compressors.onebit import OneBit
-from gcbench.compressors.orq import ORQ
-from gcbench.compressors.qsgd import QSGD
-from gcbench.compressors.sign import ScaledSign
+from gcbench.core.codecs import buckets as module
+from gcbench.core.codecs.buckets import Buckets, Groups, Rows
+from gcbench.core.codecs.kernels import BLOCK_VALUES, block_slices
+from gcbench.core.codecs.scales import NORMS
+from gcbench.core.methods.bingrad import BinGradB, BinGradPB
+from gcbench.core.methods.bucketed import Bucketed
+from gcbench.core.methods.even_levels import EvenLevels
+from gcbench.core.methods.linear import Linear
+from gcbench.core.methods.loco import NearestLevel
+from gcbench.core.methods.onebit import OneBit
+from gcbench.core.methods.orq import ORQ
+from gcbench.core.methods.qsgd import QSGD
+from gcbench.core.methods.sign import ScaledSign
 
 CPU = torch.device("cpu")
 

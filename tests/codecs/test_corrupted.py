@@ -7,10 +7,10 @@ import torch
 from backends import use
 from torch import Tensor
 
-from gcbench.codecs.elias import Blocks
-from gcbench.codecs.elias_codes import decode_dense, decode_sparse, encode_dense, encode_sparse
-from gcbench.codecs.kernels import Backend
-from gcbench.codecs.packing import decode_ans, encode_ans
+from gcbench.core.codecs.elias import Blocks
+from gcbench.core.codecs.elias_codes import decode_dense, decode_sparse, encode_dense, encode_sparse
+from gcbench.core.codecs.kernels import Backend
+from gcbench.core.codecs.packing import decode_ans, encode_ans
 
 LEVELS, BLOCKS = 7, Blocks((37, 5, 22), 16)
 N = sum(BLOCKS.segments)

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from nightly import each
 from torch import Tensor
 
-from gcbench.codecs.elias import LONGEST_BLOCK, Blocks, omega
-from gcbench.codecs.elias_codes import (
+from gcbench.core.codecs.elias import LONGEST_BLOCK, Blocks, omega
+from gcbench.core.codecs.elias_codes import (
     decode_dense,
     decode_sparse,
     dense_code,

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nightly import each
 
-from gcbench.codecs.packing import decode_ans, encode_ans, shannon_bits
+from gcbench.core.codecs.packing import decode_ans, encode_ans, shannon_bits
 
 
 def draw_codes(shares: list[float], rows: int, n: int, seed: int = 0) -> torch.Tensor:

@@ -9,17 +9,18 @@ import torch
 from backends import needs_compiler, use
 from nightly import slow_but
 
-from gcbench.codecs import buckets, kernels
-from gcbench.codecs.kernels import backend_in_use, compile_call, use_backend
-from gcbench.comm.collectives import Comm
-from gcbench.compressors import Aggregated, State, Step, build
-from gcbench.compressors.bingrad import BinGradB
-from gcbench.compressors.bucketed import Bucketed
-from gcbench.compressors.codec import Codec
-from gcbench.compressors.onebit import OneBit
-from gcbench.compressors.orq import ORQ
-from gcbench.compressors.qsgd import QSGD
-from gcbench.compressors.sign import ScaledSign
+from gcbench.core.codec import Codec
+from gcbench.core.codecs import buckets, kernels
+from gcbench.core.codecs.kernels import backend_in_use, compile_call, use_backend
+from gcbench.core.comm.collectives import Comm
+from gcbench.core.compressor import Aggregated, State, Step
+from gcbench.core.methods.bingrad import BinGradB
+from gcbench.core.methods.bucketed import Bucketed
+from gcbench.core.methods.onebit import OneBit
+from gcbench.core.methods.orq import ORQ
+from gcbench.core.methods.qsgd import QSGD
+from gcbench.core.methods.sign import ScaledSign
+from gcbench.core.wrappers.build import build
 
 # Together these have full rows, short buckets, tails, and fewer rows than a group.
 SHAPES = {"a": (40, 130), "b": (7,), "c": (3, 999), "d": (64 * 40,)}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from nightly import each
 from torch import Tensor
 
-from gcbench.codecs.levels import (
+from gcbench.core.codecs.levels import (
     clamp_level,
     level_values,
     orq_levels,
@@ -21,7 +21,7 @@ from gcbench.codecs.levels import (
     sort,
     two_means,
 )
-from gcbench.codecs.noise import Noise, keys
+from gcbench.core.codecs.noise import Noise, keys
 
 CPU = torch.device("cpu")
 

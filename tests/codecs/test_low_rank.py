@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from nightly import each
 from torch import Tensor
 
-from gcbench.codecs.low_rank import conditional_bernoulli, orthogonalize, svd
+from gcbench.core.codecs.low_rank import conditional_bernoulli, orthogonalize, svd
 
 
 def randn(*shape: int, seed: int = 0) -> Tensor:

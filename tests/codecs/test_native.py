@@ -17,32 +17,32 @@ from backends import needs_compiler
 from nightly import each
 from torch import Tensor
 
-from gcbench.codecs import native
-from gcbench.codecs.elias import Blocks
-from gcbench.codecs.elias_codes import decode_dense, decode_sparse, encode_dense, encode_sparse
-from gcbench.codecs.kernels import keep_backend, use_backend
-from gcbench.codecs.noise import Noise
-from gcbench.codecs.packing import decode_ans, encode_ans
-from gcbench.comm.collectives import Comm
-from gcbench.compressors import Compressor, State, Step, offsets_of, sizes_of
-from gcbench.compressors.bingrad import BinGradB, BinGradPB
-from gcbench.compressors.bucketed import Bucketed
-from gcbench.compressors.eden import Eden, NormalLevels
-from gcbench.compressors.even_levels import EvenLevels
-from gcbench.compressors.exchange import GatherExchange
-from gcbench.compressors.global_randk import GlobalRandK
-from gcbench.compressors.linear import Linear
-from gcbench.compressors.loco import LoCo, NearestLevel
-from gcbench.compressors.maxnorm import MaxNorm, MultiScale
-from gcbench.compressors.natural import Natural
-from gcbench.compressors.onebit import OneBit
-from gcbench.compressors.orq import ORQ
-from gcbench.compressors.other_exchanges import build_exchange
-from gcbench.compressors.qsgd import QSGD
-from gcbench.compressors.quantizers import GridQuantizer, TableQuantizer
-from gcbench.compressors.sign import ScaledSign
-from gcbench.compressors.virtual import aggregate
-from gcbench.compressors.wrappers import ErrorFeedback, SigmaClipping
+from gcbench.core.codecs import native
+from gcbench.core.codecs.elias import Blocks
+from gcbench.core.codecs.elias_codes import decode_dense, decode_sparse, encode_dense, encode_sparse
+from gcbench.core.codecs.kernels import keep_backend, use_backend
+from gcbench.core.codecs.noise import Noise
+from gcbench.core.codecs.packing import decode_ans, encode_ans
+from gcbench.core.comm.collectives import Comm
+from gcbench.core.compressor import Compressor, State, Step, offsets_of, sizes_of
+from gcbench.core.exchange.gather import GatherExchange
+from gcbench.core.exchange.other_exchanges import build_exchange
+from gcbench.core.methods.bingrad import BinGradB, BinGradPB
+from gcbench.core.methods.bucketed import Bucketed
+from gcbench.core.methods.eden import Eden, NormalLevels
+from gcbench.core.methods.even_levels import EvenLevels
+from gcbench.core.methods.global_randk import GlobalRandK
+from gcbench.core.methods.linear import Linear
+from gcbench.core.methods.loco import LoCo, NearestLevel
+from gcbench.core.methods.maxnorm import MaxNorm, MultiScale
+from gcbench.core.methods.natural import Natural
+from gcbench.core.methods.onebit import OneBit
+from gcbench.core.methods.orq import ORQ
+from gcbench.core.methods.qsgd import QSGD
+from gcbench.core.methods.quantizers import GridQuantizer, TableQuantizer
+from gcbench.core.methods.sign import ScaledSign
+from gcbench.core.wrappers.virtual import aggregate
+from gcbench.core.wrappers.wrappers import ErrorFeedback, SigmaClipping
 
 # A large tensor, tails, short buckets, fewer rows than a group, and a gap in the draws.
 SIZES = (300_000, 5200, 7, 2997, 64 * 40, 1, 31)

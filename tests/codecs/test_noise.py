@@ -14,9 +14,9 @@ from processes import Copy, code
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from gcbench.codecs.noise import Noise, count_keys, keys, site_number, unit_interval
-from gcbench.compressors import Step
-from gcbench.seeds import mix, signed
+from gcbench.core.codecs.noise import Noise, count_keys, keys, site_number, unit_interval
+from gcbench.core.compressor import Step
+from gcbench.core.seeds import mix, signed
 
 CPU = torch.device("cpu")
 FROZEN_KEYS = [[689005461, 273483159], [-2102533201, -261374260]]
@@ -153,7 +153,7 @@ def test_shared_draws_are_the_same_on_all_workers() -> None:
 
 def test_draws_are_the_same_in_another_process(tmp_path: Path) -> None:
     lines = (
-        "import torch; from gcbench.compressors import Step;"
+        "import torch; from gcbench.core.methods import Step;"
         "print(Step(3, 7, range(2), {'w': 0}).noise('codec', {'w': 4}, "
         "torch.device('cpu')).uniform().tolist())"
     )

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from nightly import each
 from torch import Tensor
 
-from gcbench.codecs.packing import pack, packed_bytes, unpack, width_of
+from gcbench.core.codecs.packing import pack, packed_bytes, unpack, width_of
 
 WIDTHS = range(1, 9)
 

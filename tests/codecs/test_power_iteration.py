@@ -10,10 +10,10 @@ from backends import use
 from nightly import each
 from torch import Tensor
 
-from gcbench.codecs import power_iteration
-from gcbench.codecs.kernels import Backend, use_backend
-from gcbench.codecs.low_rank import Shape, Shapes
-from gcbench.codecs.power_iteration import (
+from gcbench.core.codecs import power_iteration
+from gcbench.core.codecs.kernels import Backend, use_backend
+from gcbench.core.codecs.low_rank import Shape, Shapes
+from gcbench.core.codecs.power_iteration import (
     add_times,
     orthogonalize,
     product,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from nightly import each
 from torch import Tensor
 
-from gcbench.codecs.scales import NORMS, grid_codes, grid_values, l2_norm, max_norm
+from gcbench.core.codecs.scales import NORMS, grid_codes, grid_values, l2_norm, max_norm
 
 FLOATS = st.floats(
     width=32, allow_nan=False, allow_infinity=False, min_value=-(2.0**100), max_value=2.0**100

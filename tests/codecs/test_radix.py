@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from nightly import each
 from torch import Tensor
 
-from gcbench.codecs.packing import pack
-from gcbench.codecs.radix import pack_digits, unpack_digits, word_of
+from gcbench.core.codecs.packing import pack
+from gcbench.core.codecs.radix import pack_digits, unpack_digits, word_of
 
 # The number of digits in a word and the word's bits, by the base of the digits.
 WORDS = {

@@ -11,12 +11,12 @@ from backends import use
 from nightly import each
 from torch import Tensor
 
-from gcbench.codecs.kernels import use_backend
-from gcbench.compressors import Step
-from gcbench.compressors.codec import Message
-from gcbench.compressors.onebit import OneBit
-from gcbench.compressors.quantizers import Signs
-from gcbench.compressors.sign import ScaledSign
+from gcbench.core.codec import Message
+from gcbench.core.codecs.kernels import use_backend
+from gcbench.core.compressor import Step
+from gcbench.core.methods.onebit import OneBit
+from gcbench.core.methods.quantizers import Signs
+from gcbench.core.methods.sign import ScaledSign
 
 SIZES = {
     "whole groups": (64 * 512,),

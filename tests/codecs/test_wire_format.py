@@ -1,4 +1,4 @@
-"""What methods send is what gcbench/codecs/README.md says, read by a decoder of its own."""
+"""What methods send is what gcbench/core/codecs/README.md says, read by a decoder of its own."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from nightly import slow_but
 from sentence import compose
 from torch import Tensor
 
-from gcbench.comm.collectives import Comm
-from gcbench.comm.transport import Transport
-from gcbench.compressors import State, Step, offsets_of, sizes_of
-from gcbench.config import method_keys, resolve
-from gcbench.launch.instantiate import make_compressor
+from gcbench.core.comm.collectives import Comm
+from gcbench.core.comm.transport import Transport
+from gcbench.core.compressor import State, Step, offsets_of, sizes_of
+from gcbench.runner.config.help import method_keys
+from gcbench.runner.config.resolve import resolve
+from gcbench.runner.launch.instantiate import make_compressor
 
 # With tails, short buckets, tensors shorter than a row, and one whose rows come first.
 SIZES = (7, 700, 2048, 5000, 1, 20_001, 512)

@@ -6,7 +6,7 @@ import torch
 from nightly import each
 from torch import Tensor
 
-from gcbench.codecs.radix import from_words, rows_of, to_words, word_of, words_of
+from gcbench.core.codecs.radix import from_words, rows_of, to_words, word_of, words_of
 
 BASES = [2, 3, 4, 5, 6, 7, 9, 15, 16, 17, 31, 32, 33, 64, 127, 128, 200, 256]
 

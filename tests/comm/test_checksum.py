@@ -12,10 +12,10 @@ from gloo_pool import pool
 from nightly import each
 from sentence import run
 
-from gcbench.comm.collectives import Comm
-from gcbench.comm.messages import disagreement
-from gcbench.comm.nodes import Nodes
-from gcbench.comm.transport import MirrorTransport
+from gcbench.core.comm.collectives import Comm
+from gcbench.core.comm.messages import disagreement
+from gcbench.core.comm.nodes import Nodes
+from gcbench.core.comm.transport import MirrorTransport
 
 
 @each("layout", ["virtual", "gloo"])

@@ -23,8 +23,8 @@ from comm_cases import (
 from nightly import each
 from torch import Tensor
 
-from gcbench.comm.collectives import Comm
-from gcbench.comm.transport import GlooTransport
+from gcbench.core.comm.collectives import Comm
+from gcbench.core.comm.transport import GlooTransport
 
 LAYOUTS = ("1x4", "4x1", "2x2")
 EVERYONE = range(WORKERS)

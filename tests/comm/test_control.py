@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from gcbench.comm.control import LocalControl
+from gcbench.core.comm.control import LocalControl
 
 Agreements = list[dict[str, Any]]
 

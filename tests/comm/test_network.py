@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from nightly import each
 
-from gcbench.comm import network
-from gcbench.comm.network import Collective, Link, Network, wire_bits
+from gcbench.core.comm import network
+from gcbench.core.comm.network import Collective, Link, Network, wire_bits
 
 LATENCY, SPEED = 1e-4, 1e9
 SLOW = Link(SPEED, LATENCY)

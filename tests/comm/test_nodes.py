@@ -15,9 +15,9 @@ from comm_cases import (
 from gloo_pool import pool
 from nightly import each
 
-from gcbench.comm.collectives import Comm
-from gcbench.comm.meter import Kind, Total
-from gcbench.comm.nodes import node_size
+from gcbench.core.comm.collectives import Comm
+from gcbench.core.comm.meter import Kind, Total
+from gcbench.core.comm.nodes import node_size
 
 LAYOUTS = ("1x8", "4x2", "2x4", "4x1")  # processes x rows
 

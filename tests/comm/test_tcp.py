@@ -21,8 +21,8 @@ import tcp_cases
 from gloo_pool import pool
 from sentence import compose
 
-from gcbench.comm.network import Collective
-from gcbench.config import resolve
+from gcbench.core.comm.network import Collective
+from gcbench.runner.config.resolve import resolve
 
 HEADERS = 3 * 48 * 8
 MESSAGES: dict[Collective, int] = {  # to each other worker

@@ -13,7 +13,7 @@ from comm_cases import Outcome
 from gloo_pool import pool
 from nightly import each
 
-from gcbench.comm.transport import GlooTransport, NcclTransport, transport_of
+from gcbench.core.comm.transport import GlooTransport, NcclTransport, transport_of
 
 Outcomes = dict[str, list[dict[str, Outcome]]]
 

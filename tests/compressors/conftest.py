@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from method_cases import WORKERS, Trace, compressor_of, trace
 
-from gcbench.comm.collectives import Comm
+from gcbench.core.comm.collectives import Comm
 
 
 class VirtualTraces(dict[tuple[str, str], Trace]):

@@ -9,9 +9,9 @@ from method_cases import aggregate, build_method, gradients
 from nightly import each
 from torch import Tensor
 
-from gcbench.comm.collectives import Comm
-from gcbench.compressors import State
-from gcbench.compressors.acpsgd import ACPSGD
+from gcbench.core.comm.collectives import Comm
+from gcbench.core.compressor import State
+from gcbench.core.methods.acpsgd import ACPSGD
 
 NAMES = ("matrix", "twin", "conv")
 

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from method_cases import aggregate, build_method
 
-from gcbench.comm.collectives import Comm
-from gcbench.compressors import Aggregated, Compressor, Grads, State
-from gcbench.compressors.adaptive import least_error
-from gcbench.predict.payload import Payload
+from gcbench.core.comm.collectives import Comm
+from gcbench.core.compressor import Aggregated, Compressor, Grads, State
+from gcbench.core.wrappers.adaptive import least_error
+from gcbench.runner.predict.payload import Payload
 
 WORKERS, EVERY = 2, 10
 SHAPES = {"large": (64, 64), "small": (64, 64), "vector": (64,)}

@@ -8,8 +8,8 @@ from method_cases import aggregate, flat, gradients
 from nightly import each
 from torch import Tensor
 
-from gcbench.comm.collectives import Comm
-from gcbench.compressors.atomo import Atomo, authors_shape
+from gcbench.core.comm.collectives import Comm
+from gcbench.core.methods.atomo import Atomo, authors_shape
 
 
 def randn(*shape: int, seed: int = 0) -> Tensor:

@@ -29,10 +29,10 @@ from method_cases import (
 from nightly import loop_over, slow_but
 from torch import nn
 
-from gcbench.comm.collectives import Comm
-from gcbench.compressors import Grads, State
-from gcbench.models.lstm import LSTM
-from gcbench.models.resnet import resnet18
+from gcbench.core.comm.collectives import Comm
+from gcbench.core.compressor import Grads, State
+from gcbench.runner.models.lstm import LSTM
+from gcbench.runner.models.resnet import resnet18
 
 Traces = dict[tuple[str, str], Trace]
 Shapes = Mapping[str, tuple[int, ...]]

@@ -13,11 +13,11 @@ from method_cases import build_method
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gcbench.codecs.floats import FORMATS, of_float_codes, to_float_codes
-from gcbench.codecs.kernels import Backend, keep_backend, use_backend
-from gcbench.compressors.base import Grads
-from gcbench.compressors.block_formats import Microscaling
-from gcbench.compressors.virtual import aggregate
+from gcbench.core.codecs.floats import FORMATS, of_float_codes, to_float_codes
+from gcbench.core.codecs.kernels import Backend, keep_backend, use_backend
+from gcbench.core.compressor import Grads
+from gcbench.core.methods.block_formats import Microscaling
+from gcbench.core.wrappers.virtual import aggregate
 
 Values = NDArray[np.float64]
 

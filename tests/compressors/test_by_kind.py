@@ -6,13 +6,13 @@ import pytest
 import torch
 from method_cases import aggregate, build_method
 
-from gcbench.compressors.build import build
-from gcbench.compressors.by_kind import ByKind
-from gcbench.compressors.dense import Dense
-from gcbench.compressors.onebit import OneBit
-from gcbench.compressors.powersgd import PowerSGD
-from gcbench.compressors.qsgd import QSGD
-from gcbench.compressors.virtual import compressed_share
+from gcbench.core.methods.by_kind import ByKind
+from gcbench.core.methods.dense import Dense
+from gcbench.core.methods.onebit import OneBit
+from gcbench.core.methods.powersgd import PowerSGD
+from gcbench.core.methods.qsgd import QSGD
+from gcbench.core.wrappers.build import build
+from gcbench.core.wrappers.virtual import compressed_share
 
 GRADS = {
     "linear": torch.randn(2, 8, 16, generator=torch.Generator().manual_seed(0)),

@@ -25,8 +25,12 @@ from method_cases import (
 from nightly import loop_over, slow_but
 from torch import Tensor
 
-from gcbench.check.conservation import check_conserves
-from gcbench.check.contract import (
+from gcbench.core.compressor import Compressor, State
+from gcbench.core.methods.sign import ScaledSign
+from gcbench.core.wrappers.build import build
+from gcbench.core.wrappers.virtual import is_direction
+from gcbench.runner.check.conservation import check_conserves
+from gcbench.runner.check.contract import (
     LENGTHS,
     ODD_INPUTS,
     check_length,
@@ -37,7 +41,7 @@ from gcbench.check.contract import (
     check_state_restores,
     largest_sent,
 )
-from gcbench.check.promises import (
+from gcbench.runner.check.promises import (
     VECTORS,
     check_contractive,
     check_direction,
@@ -48,8 +52,6 @@ from gcbench.check.promises import (
     check_unbiased,
     rounding_of_sums,
 )
-from gcbench.compressors import Compressor, State, build, is_direction
-from gcbench.compressors.sign import ScaledSign
 
 each_choice = pytest.mark.parametrize("choice", CHOICES)
 few_variants = loop_over(FEW, ALL)

@@ -10,8 +10,8 @@ from method_cases import aggregate, build_method, flat, gradients
 from nightly import each, slow_but
 from torch import Tensor
 
-from gcbench.comm.collectives import Comm
-from gcbench.compressors.dense import Dense
+from gcbench.core.comm.collectives import Comm
+from gcbench.core.methods.dense import Dense
 
 SIZES = [1, 5, 103, 1000, 100_003]
 

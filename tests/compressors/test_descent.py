@@ -8,7 +8,7 @@ import pytest
 from method_cases import CHOICES, build_method, compose_method
 from nightly import slow_but
 
-from gcbench.check.conservation import STEPS, nearness
+from gcbench.runner.check.conservation import STEPS, nearness
 
 
 class Case(NamedTuple):

@@ -7,9 +7,10 @@ import torch
 from method_cases import aggregate
 from nightly import each
 
-from gcbench.comm.collectives import Comm
-from gcbench.compressors import State, build
-from gcbench.compressors.dgc import DGC
+from gcbench.core.comm.collectives import Comm
+from gcbench.core.compressor import State
+from gcbench.core.methods.dgc import DGC
+from gcbench.core.wrappers.build import build
 
 SHAPES = {"w": (20, 15), "b": (9,)}
 WORKERS, STEPS, MOMENTUM = 3, 12, 0.7

@@ -7,10 +7,11 @@ from method_cases import aggregate, build_method, gradients
 from nightly import each
 from torch import Tensor, nn
 
-from gcbench.comm.collectives import Comm
-from gcbench.compressors import State, build
-from gcbench.compressors.dion import Dion
-from gcbench.train.optimizers import DionOptimizer
+from gcbench.core.comm.collectives import Comm
+from gcbench.core.compressor import State
+from gcbench.core.methods.dion import Dion
+from gcbench.core.wrappers.build import build
+from gcbench.runner.train.optimizers import DionOptimizer
 
 RANK, MU = 3, 0.9
 

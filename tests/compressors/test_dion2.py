@@ -9,7 +9,7 @@ from method_cases import aggregate, build_method
 from nightly import each
 from torch import Tensor
 
-from gcbench.compressors import State
+from gcbench.core.compressor import State
 
 MU = 0.9
 

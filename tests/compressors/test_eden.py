@@ -13,12 +13,13 @@ from nightly import each
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gcbench.codecs.hadamard import add_rotated_back, padded, rotate
-from gcbench.codecs.lloyd_max import normal_levels
-from gcbench.codecs.noise import Noise
-from gcbench.comm.collectives import Comm
-from gcbench.compressors import Step, build
-from gcbench.compressors.eden import Eden
+from gcbench.core.codecs.hadamard import add_rotated_back, padded, rotate
+from gcbench.core.codecs.lloyd_max import normal_levels
+from gcbench.core.codecs.noise import Noise
+from gcbench.core.comm.collectives import Comm
+from gcbench.core.compressor import Step
+from gcbench.core.methods.eden import Eden
+from gcbench.core.wrappers.build import build
 
 Array = NDArray[np.float64]
 CPU = torch.device("cpu")

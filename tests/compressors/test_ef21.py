@@ -9,12 +9,13 @@ import torch
 from method_cases import aggregate, build_method, flat, gradients
 from torch import Tensor
 
-from gcbench.check.conservation import Quadratic
-from gcbench.compressors import Compressor, State, build
-from gcbench.compressors.qsgd import QSGD
-from gcbench.compressors.sparseloco import SparseLoCo
-from gcbench.compressors.top_k import TopK
-from gcbench.compressors.wrappers import ErrorFeedback
+from gcbench.core.compressor import Compressor, State
+from gcbench.core.methods.qsgd import QSGD
+from gcbench.core.methods.sparseloco import SparseLoCo
+from gcbench.core.methods.top_k import TopK
+from gcbench.core.wrappers.build import build
+from gcbench.core.wrappers.wrappers import ErrorFeedback
+from gcbench.runner.check.conservation import Quadratic
 
 
 def keep_largest(x: Tensor, share: float) -> Tensor:

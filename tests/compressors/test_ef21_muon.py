@@ -10,12 +10,13 @@ import torch
 from method_cases import WORKERS, aggregate, build_method, flat, gradients
 from torch import Tensor, nn
 
-from gcbench.compressors import State, build
-from gcbench.compressors.ef21 import WorkerMomentum
-from gcbench.compressors.natural import Natural
-from gcbench.compressors.qsgd import QSGD
-from gcbench.config import resolve_overrides
-from gcbench.launch.optimization import make_optimizer
+from gcbench.core.compressor import State
+from gcbench.core.methods.ef21 import WorkerMomentum
+from gcbench.core.methods.natural import Natural
+from gcbench.core.methods.qsgd import QSGD
+from gcbench.core.wrappers.build import build
+from gcbench.runner.config.compose import resolve_overrides
+from gcbench.runner.launch.optimization import make_optimizer
 
 MU, SHARE = 0.9, 0.15
 

@@ -12,14 +12,15 @@ from method_cases import WORKERS, aggregate, build_method, flat, gradients
 from nightly import each
 from torch import Tensor
 
-from gcbench.codecs.elias import omega
-from gcbench.codecs.elias_codes import dense_code, sparse_code
-from gcbench.comm.collectives import Comm
-from gcbench.compressors import build, merge
-from gcbench.compressors.entropy_coded import CODES, apply_code
-from gcbench.compressors.even_levels import EvenLevels
-from gcbench.compressors.exchange import GatherExchange
-from gcbench.compressors.qsgd import QSGD
+from gcbench.core.codecs.elias import omega
+from gcbench.core.codecs.elias_codes import dense_code, sparse_code
+from gcbench.core.comm.collectives import Comm
+from gcbench.core.compressor import merge
+from gcbench.core.exchange.gather import GatherExchange
+from gcbench.core.methods.entropy_coded import CODES, apply_code
+from gcbench.core.methods.even_levels import EvenLevels
+from gcbench.core.methods.qsgd import QSGD
+from gcbench.core.wrappers.build import build
 
 each_code = pytest.mark.parametrize("code", CODES)
 RAGGED_LENGTHS_BITS = 3 * 32  # the lengths that `comm.gather` sends before three tensors

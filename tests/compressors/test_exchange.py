@@ -13,20 +13,27 @@ from layout_cases import one_tensor, wire_bits_over_gloo
 from method_cases import aggregate, flat, gradients
 from nightly import each
 
-from gcbench.check.promises import VECTORS, check_contractive
-from gcbench.codecs.packing import ONE_SPAN, Units, pack_lanes, unpack_lanes
-from gcbench.comm.collectives import Comm
-from gcbench.compressors import Grads, Properties, State, Step
-from gcbench.compressors.base import add_scaled, flatten, flatten_each
-from gcbench.compressors.bucketed import Parameters
-from gcbench.compressors.build import build
-from gcbench.compressors.codec import flatten_sum
-from gcbench.compressors.dense import Dense
-from gcbench.compressors.exchange import sum_codes
-from gcbench.compressors.other_exchanges import build_exchange, shard_exchange
-from gcbench.compressors.qsgd import QSGD
-from gcbench.compressors.sign import ScaledSign
-from gcbench.settings.compressor import Exchange
+from gcbench.core.codec import flatten_sum
+from gcbench.core.codecs.packing import ONE_SPAN, Units, pack_lanes, unpack_lanes
+from gcbench.core.comm.collectives import Comm
+from gcbench.core.compressor import (
+    Grads,
+    Properties,
+    State,
+    Step,
+    add_scaled,
+    flatten,
+    flatten_each,
+)
+from gcbench.core.exchange.gather import sum_codes
+from gcbench.core.exchange.other_exchanges import build_exchange, shard_exchange
+from gcbench.core.keys import Exchange
+from gcbench.core.methods.bucketed import Parameters
+from gcbench.core.methods.dense import Dense
+from gcbench.core.methods.qsgd import QSGD
+from gcbench.core.methods.sign import ScaledSign
+from gcbench.core.wrappers.build import build
+from gcbench.runner.check.promises import VECTORS, check_contractive
 
 
 def mean_of(grads: Grads) -> torch.Tensor:

@@ -8,10 +8,10 @@ import torch
 from backends import needs_compiler
 from method_cases import aggregate, build_method, gradients
 
-from gcbench.codecs.kernels import Backend, keep_backend, use_backend
-from gcbench.codecs.noise import Noise
-from gcbench.comm.collectives import Comm
-from gcbench.compressors.exponents import Exponents
+from gcbench.core.codecs.kernels import Backend, keep_backend, use_backend
+from gcbench.core.codecs.noise import Noise
+from gcbench.core.comm.collectives import Comm
+from gcbench.core.methods.exponents import Exponents
 
 NOTHING = Noise(torch.zeros(1, 2, dtype=torch.int32), ((0, 1),))
 

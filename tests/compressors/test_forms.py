@@ -19,10 +19,9 @@ from method_traces import all_traces
 from torch import Tensor, nn
 from trace_recipes import STEPS, gradients
 
-from gcbench.compressors import State
-from gcbench.config import conf_directory
-from gcbench.config.directory import form_in, read_yaml
-from gcbench.launch.optimization import make_optimizer
+from gcbench.core.compressor import State
+from gcbench.core.conf import conf_directory, form_in, read_yaml
+from gcbench.runner.launch.optimization import make_optimizer
 
 ROOT = Path(__file__).parents[2]
 # The tests that hold the other methods to their papers: by their equations in float64, or by the

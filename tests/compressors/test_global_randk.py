@@ -6,10 +6,10 @@ import pytest
 import torch
 from method_cases import aggregate, build_method, flat, gradients
 
-from gcbench.comm.collectives import Comm
-from gcbench.compressors import Compressor
-from gcbench.compressors.global_randk import GlobalRandK
-from gcbench.compressors.maxnorm import MaxNorm, MultiScale
+from gcbench.core.comm.collectives import Comm
+from gcbench.core.compressor import Compressor
+from gcbench.core.methods.global_randk import GlobalRandK
+from gcbench.core.methods.maxnorm import MaxNorm, MultiScale
 
 QUANTIZERS: dict[str, Compressor] = {"single scale": MaxNorm(127), "two scales": MultiScale([4, 8])}
 each_quantizer = pytest.mark.parametrize("quantizer", QUANTIZERS.values(), ids=QUANTIZERS)

@@ -12,16 +12,17 @@ from method_cases import SHAPES, aggregate, build_method, flat, gradients
 from nightly import each
 from torch import Tensor
 
-from gcbench.codecs.noise import Noise
-from gcbench.comm.collectives import Comm
-from gcbench.comm.meter import Kind
-from gcbench.compressors import Compressor, Grads, State, build
-from gcbench.compressors.codec import Codec
-from gcbench.compressors.exchange import GatherExchange
-from gcbench.compressors.orq import ORQ
-from gcbench.compressors.other_exchanges import Hierarchical
-from gcbench.compressors.qsgd import QSGD
-from gcbench.compressors.sign import ScaledSign
+from gcbench.core.codec import Codec
+from gcbench.core.codecs.noise import Noise
+from gcbench.core.comm.collectives import Comm
+from gcbench.core.comm.meter import Kind
+from gcbench.core.compressor import Compressor, Grads, State
+from gcbench.core.exchange.gather import GatherExchange
+from gcbench.core.exchange.other_exchanges import Hierarchical
+from gcbench.core.methods.orq import ORQ
+from gcbench.core.methods.qsgd import QSGD
+from gcbench.core.methods.sign import ScaledSign
+from gcbench.core.wrappers.build import build
 
 CODECS: dict[str, Codec] = {
     "qsgd": QSGD(3, bucket_size=16),

@@ -14,11 +14,16 @@ from layout_cases import native_traces_over_gloo, traces_over_gloo
 from method_cases import ALL, DIFFERENT, FEW, Trace, compose_method, compressor_of, variants
 from nightly import loop_over
 
-from gcbench.check.layouts import check_bits, check_replicas, check_residuals, check_updates_agree
-from gcbench.check.promises import rounding_of_sums
-from gcbench.compressors import Compressor
-from gcbench.compressors.entropy_coded import CODES
-from gcbench.compressors.exchange import GatherExchange
+from gcbench.core.compressor import Compressor
+from gcbench.core.exchange.gather import GatherExchange
+from gcbench.core.methods.entropy_coded import CODES
+from gcbench.runner.check.layouts import (
+    check_bits,
+    check_replicas,
+    check_residuals,
+    check_updates_agree,
+)
+from gcbench.runner.check.promises import rounding_of_sums
 
 Key = tuple[str, str]
 DEFAULTS = (torch.float32, torch.float64, torch.bfloat16)

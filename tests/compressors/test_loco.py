@@ -8,9 +8,10 @@ from method_cases import aggregate, build_method, flat, gradients
 from nightly import each
 from torch import Tensor
 
-from gcbench.compressors import State, build
-from gcbench.compressors.loco import NearestLevel
-from gcbench.compressors.qsgd import QSGD
+from gcbench.core.compressor import State
+from gcbench.core.methods.loco import NearestLevel
+from gcbench.core.methods.qsgd import QSGD
+from gcbench.core.wrappers.build import build
 
 BETA, RESET = 0.3, 4
 

@@ -12,18 +12,19 @@ from method_cases import CHOICES, aggregate, build_unchecked, keys_of
 from nightly import each
 from torch import Tensor, nn
 
-from gcbench.comm.collectives import Comm
-from gcbench.compressors import Compressor, Grads, State, build, compressed_share
-from gcbench.compressors.acpsgd import ACPSGD
-from gcbench.compressors.atomo import Atomo
-from gcbench.compressors.dion import Dion
-from gcbench.compressors.matrices import StacksOfMatrices, shapes_of_parameters
-from gcbench.compressors.powersgd import PowerSGD
-from gcbench.compressors.qsgd import QSGD
-from gcbench.compressors.random_sparse import RandomBlock, RandomK
-from gcbench.compressors.unbiased_lowrank import UnbiasedLowRank
-from gcbench.compressors.virtual import parts_of
-from gcbench.predict.payload import Payload
+from gcbench.core.comm.collectives import Comm
+from gcbench.core.compressor import Compressor, Grads, State
+from gcbench.core.methods.acpsgd import ACPSGD
+from gcbench.core.methods.atomo import Atomo
+from gcbench.core.methods.dion import Dion
+from gcbench.core.methods.matrices import StacksOfMatrices, shapes_of_parameters
+from gcbench.core.methods.powersgd import PowerSGD
+from gcbench.core.methods.qsgd import QSGD
+from gcbench.core.methods.random_sparse import RandomBlock, RandomK
+from gcbench.core.methods.unbiased_lowrank import UnbiasedLowRank
+from gcbench.core.wrappers.build import build
+from gcbench.core.wrappers.virtual import compressed_share, parts_of
+from gcbench.runner.predict.payload import Payload
 
 OF_MATRICES = [choice for choice in CHOICES if "min_ratio" in keys_of(choice)]
 EVERY: dict[str, dict[str, Any]] = {

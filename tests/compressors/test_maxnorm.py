@@ -14,11 +14,11 @@ from method_cases import WORKERS, aggregate, build_method, flat
 from nightly import each
 from torch import Tensor
 
-from gcbench.codecs.scales import Norm
-from gcbench.comm.collectives import Comm
-from gcbench.compressors import Compressor
-from gcbench.compressors.maxnorm import MaxNorm, MultiScale
-from gcbench.compressors.virtual import analytic_ratio
+from gcbench.core.codecs.scales import Norm
+from gcbench.core.comm.collectives import Comm
+from gcbench.core.compressor import Compressor
+from gcbench.core.methods.maxnorm import MaxNorm, MultiScale
+from gcbench.core.wrappers.virtual import analytic_ratio
 
 N = 1000
 

@@ -11,10 +11,10 @@ from backends import needs_compiler
 from method_cases import CHOICES, build_method
 from torch.profiler import ProfilerActivity, profile
 
-from gcbench.codecs.kernels import keep_backend, use_backend
-from gcbench.comm.collectives import Comm
-from gcbench.comm.transport import MirrorTransport
-from gcbench.compressors.virtual import Stepper
+from gcbench.core.codecs.kernels import keep_backend, use_backend
+from gcbench.core.comm.collectives import Comm
+from gcbench.core.comm.transport import MirrorTransport
+from gcbench.core.wrappers.virtual import Stepper
 
 SHAPES = ((64, 3, 3, 3), (64, 64, 3, 3), (64,), (256, 128, 3, 3), (512, 256, 3, 3), (100, 512))
 # The update is a copy, and half a copy is left for messages: all workers' are in memory at once,

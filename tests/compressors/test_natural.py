@@ -8,8 +8,8 @@ import torch
 from method_cases import aggregate, flat, gradients
 from nightly import each
 
-from gcbench.compressors import build
-from gcbench.compressors.natural import Natural
+from gcbench.core.methods.natural import Natural
+from gcbench.core.wrappers.build import build
 
 LARGEST = torch.finfo(torch.float32).max
 

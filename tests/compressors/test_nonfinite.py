@@ -11,9 +11,9 @@ from method_cases import DIFFERENT, FEW, compressor_of
 from nightly import loop_over
 from nonfinite_cases import SOME_VALUES, Seen, step_effects, step_effects_over_gloo
 
-from gcbench.check.steps import WORKERS
-from gcbench.codecs.kernels import Backend
-from gcbench.comm.collectives import Comm
+from gcbench.core.codecs.kernels import Backend
+from gcbench.core.comm.collectives import Comm
+from gcbench.runner.check.steps import WORKERS
 
 VALUES = [float("nan"), float("inf"), float("-inf")]
 IN_CPP = {("onebit", "as it is"), ("scaled_sign", "all tensors"), ("powersgd", "error feedback")}

@@ -8,10 +8,11 @@ from nightly import each
 from sentence import config_of
 from torch import Tensor, nn
 
-from gcbench.compressors import State, build
-from gcbench.compressors.dense import Dense
-from gcbench.launch.instantiate import make
-from gcbench.train.optimizers import FrozenAdam
+from gcbench.core.compressor import State
+from gcbench.core.methods.dense import Dense
+from gcbench.core.wrappers.build import build
+from gcbench.runner.launch.instantiate import make
+from gcbench.runner.train.optimizers import FrozenAdam
 
 BETA = 0.9
 

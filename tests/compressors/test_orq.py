@@ -12,16 +12,17 @@ from nightly import each
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from gcbench.comm.collectives import Comm
-from gcbench.compressors import Properties, build
-from gcbench.compressors.bingrad import BinGradB, BinGradPB
-from gcbench.compressors.bucketed import Bucketed
-from gcbench.compressors.codec import Codec
-from gcbench.compressors.even_levels import EvenLevels
-from gcbench.compressors.linear import Linear
-from gcbench.compressors.orq import ORQ
-from gcbench.compressors.qsgd import QSGD
-from gcbench.models.cifar_resnet import resnet110
+from gcbench.core.codec import Codec
+from gcbench.core.comm.collectives import Comm
+from gcbench.core.compressor import Properties
+from gcbench.core.methods.bingrad import BinGradB, BinGradPB
+from gcbench.core.methods.bucketed import Bucketed
+from gcbench.core.methods.even_levels import EvenLevels
+from gcbench.core.methods.linear import Linear
+from gcbench.core.methods.orq import ORQ
+from gcbench.core.methods.qsgd import QSGD
+from gcbench.core.wrappers.build import build
+from gcbench.runner.models.cifar_resnet import resnet110
 
 N = 2048 * 200
 

@@ -8,10 +8,11 @@ from method_cases import aggregate, flat, gradients
 from nightly import each
 from torch import Tensor
 
-from gcbench.comm.collectives import Comm
-from gcbench.compressors import Grads, State, Step, build
-from gcbench.compressors.powersgd import PowerSGD, draw_q, shapes_of, step_by_step
-from gcbench.compressors.wrappers import ErrorFeedback
+from gcbench.core.comm.collectives import Comm
+from gcbench.core.compressor import Grads, State, Step
+from gcbench.core.methods.powersgd import PowerSGD, draw_q, shapes_of, step_by_step
+from gcbench.core.wrappers.build import build
+from gcbench.core.wrappers.wrappers import ErrorFeedback
 
 pytestmark = pytest.mark.usefixtures("backend")
 

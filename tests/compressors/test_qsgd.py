@@ -11,9 +11,9 @@ from method_cases import aggregate, build_method, flat
 from nightly import each
 from torch import Tensor
 
-from gcbench.compressors import build
-from gcbench.compressors.other_exchanges import Aligned
-from gcbench.compressors.qsgd import QSGD
+from gcbench.core.exchange.other_exchanges import Aligned
+from gcbench.core.methods.qsgd import QSGD
+from gcbench.core.wrappers.build import build
 
 N = 1000  # not a multiple of the bucket sizes
 

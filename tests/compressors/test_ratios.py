@@ -9,9 +9,9 @@ import torch
 from method_cases import aggregate, build_method
 from nightly import each, slow_but
 
-from gcbench.comm.collectives import Comm
-from gcbench.compressors.virtual import analytic_ratio, compressed_share
-from gcbench.models.resnet import resnet18
+from gcbench.core.comm.collectives import Comm
+from gcbench.core.wrappers.virtual import analytic_ratio, compressed_share
+from gcbench.runner.models.resnet import resnet18
 
 
 @pytest.mark.parametrize(

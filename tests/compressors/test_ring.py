@@ -7,15 +7,15 @@ import torch
 from layout_cases import one_tensor
 from method_cases import aggregate, build_method, flat, gradients
 
-from gcbench.codecs.noise import Noise
-from gcbench.comm.collectives import Comm
-from gcbench.comm.network import Link, Network
-from gcbench.compressors import State, Step
-from gcbench.compressors.dense import Cast, Dense
-from gcbench.compressors.loco import NearestLevel
-from gcbench.compressors.other_exchanges import shard_exchange
-from gcbench.compressors.qsgd import QSGD
-from gcbench.compressors.ring import RingExchange
+from gcbench.core.codecs.noise import Noise
+from gcbench.core.comm.collectives import Comm
+from gcbench.core.comm.network import Link, Network
+from gcbench.core.compressor import State, Step
+from gcbench.core.exchange.other_exchanges import shard_exchange
+from gcbench.core.exchange.ring import RingExchange
+from gcbench.core.methods.dense import Cast, Dense
+from gcbench.core.methods.loco import NearestLevel
+from gcbench.core.methods.qsgd import QSGD
 
 NOTHING = Noise(torch.zeros(1, 2, dtype=torch.int32), ((0, 40),))
 

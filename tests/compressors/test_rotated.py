@@ -9,10 +9,12 @@ import torch
 from method_cases import aggregate, build_method
 from torch import Tensor
 
-from gcbench.codecs.hadamard import add_rotated_back, rotate
-from gcbench.compressors import Step, build, rotated
-from gcbench.compressors.qsgd import QSGD
-from gcbench.compressors.rotated import SIZE
+from gcbench.core.codecs.hadamard import add_rotated_back, rotate
+from gcbench.core.compressor import Step
+from gcbench.core.methods.qsgd import QSGD
+from gcbench.core.wrappers import rotated
+from gcbench.core.wrappers.build import build
+from gcbench.core.wrappers.rotated import SIZE
 
 WORKERS = 3
 

@@ -10,11 +10,10 @@ import pytest
 from knob_values import inside
 from method_cases import CHOICES, build_unchecked, compose_method, keys_of
 
-from gcbench.compressors import Compressor
-from gcbench.config import ConfigError
-from gcbench.config.checks import FACTS
-from gcbench.settings.compressor import MethodSettings
-from gcbench.settings.fields import hints_of
+from gcbench.core.compressor import Compressor
+from gcbench.core.errors import ConfigError
+from gcbench.core.fields import hints_of
+from gcbench.core.keys import FACTS, MethodSettings
 
 # The settings without which a key has no effect.
 NEEDED = {

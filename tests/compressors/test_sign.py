@@ -8,11 +8,12 @@ from method_cases import aggregate, build_method, compose_method, flat, gradient
 from nightly import each
 from torch import Tensor
 
-from gcbench.codecs.scales import mean_magnitude, mean_where
-from gcbench.compressors import State, build
-from gcbench.compressors.onebit import OneBit
-from gcbench.compressors.sign import ScaledSign
-from gcbench.compressors.signum import Signum
+from gcbench.core.codecs.scales import mean_magnitude, mean_where
+from gcbench.core.compressor import State
+from gcbench.core.methods.onebit import OneBit
+from gcbench.core.methods.sign import ScaledSign
+from gcbench.core.methods.signum import Signum
+from gcbench.core.wrappers.build import build
 
 V = torch.tensor([3.0, -1.0, 0.5, -0.5, 0.0, 2.0, -4.0])
 

@@ -10,7 +10,7 @@ from method_cases import aggregate, build_method, flat, gradients
 from nightly import each
 from torch import Tensor
 
-from gcbench.codecs.indices import (
+from gcbench.core.codecs.indices import (
     _largest_by_sort,
     index_bytes,
     largest,
@@ -18,10 +18,11 @@ from gcbench.codecs.indices import (
     pack_indices,
     unpack_indices,
 )
-from gcbench.comm.collectives import Comm
-from gcbench.compressors import Compressor, State, build
-from gcbench.compressors.random_sparse import RandomBlock, RandomK
-from gcbench.compressors.top_k import TopK
+from gcbench.core.comm.collectives import Comm
+from gcbench.core.compressor import Compressor, State
+from gcbench.core.methods.random_sparse import RandomBlock, RandomK
+from gcbench.core.methods.top_k import TopK
+from gcbench.core.wrappers.build import build
 
 
 def randn(*shape: int, seed: int = 0) -> Tensor:

@@ -7,9 +7,10 @@ from method_cases import aggregate, build_method, gradients
 from nightly import each
 from torch import Tensor
 
-from gcbench.comm.collectives import Comm
-from gcbench.compressors import State, build
-from gcbench.compressors.sparseloco import SparseLoCo
+from gcbench.core.comm.collectives import Comm
+from gcbench.core.compressor import State
+from gcbench.core.methods.sparseloco import SparseLoCo
+from gcbench.core.wrappers.build import build
 
 
 def coded(v: Tensor, k: int, size: int) -> Tensor:

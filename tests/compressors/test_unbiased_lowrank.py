@@ -8,9 +8,9 @@ from method_cases import aggregate, flat
 from nightly import each
 from torch import Tensor
 
-from gcbench.comm.collectives import Comm
-from gcbench.compressors import State
-from gcbench.compressors.unbiased_lowrank import UnbiasedLowRank
+from gcbench.core.comm.collectives import Comm
+from gcbench.core.compressor import State
+from gcbench.core.methods.unbiased_lowrank import UnbiasedLowRank
 
 
 def randn(*shape: int, seed: int = 0) -> Tensor:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from method_cases import build_method
 
-from gcbench.comm.collectives import Comm
-from gcbench.compressors.virtual import Stepper
+from gcbench.core.comm.collectives import Comm
+from gcbench.core.wrappers.virtual import Stepper
 
 
 def test_a_stepper_begins_behind_the_warm_up() -> None:

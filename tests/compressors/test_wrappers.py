@@ -14,22 +14,23 @@ from method_cases import CHOICES, aggregate, build_method, flat, gradients
 from nightly import each, loop_over
 from torch import Tensor
 
-import gcbench.compressors
-from gcbench.comm.collectives import Comm
-from gcbench.compressors import Aggregated, Compressor, Grads, State, build, flatten
-from gcbench.compressors.adaptive import AdaptiveRank
-from gcbench.compressors.bingrad import BinGradB
-from gcbench.compressors.by_kind import ByKind
-from gcbench.compressors.dense import Cast, Dense
-from gcbench.compressors.ef21 import EF21, WorkerMomentum
-from gcbench.compressors.exchange import GatherExchange
-from gcbench.compressors.loco import LoCo
-from gcbench.compressors.matrices import SmallTensorsWhole, StacksOfMatrices
-from gcbench.compressors.onebit_adam import MomentumCoding
-from gcbench.compressors.powersgd import PowerSGD
-from gcbench.compressors.qsgd import QSGD
-from gcbench.compressors.rotated import Rotated
-from gcbench.compressors.wrappers import (
+import gcbench.core.methods
+from gcbench.core.comm.collectives import Comm
+from gcbench.core.compressor import Aggregated, Compressor, Grads, State, flatten
+from gcbench.core.exchange.gather import GatherExchange
+from gcbench.core.methods.bingrad import BinGradB
+from gcbench.core.methods.by_kind import ByKind
+from gcbench.core.methods.dense import Cast, Dense
+from gcbench.core.methods.ef21 import EF21, WorkerMomentum
+from gcbench.core.methods.loco import LoCo
+from gcbench.core.methods.matrices import SmallTensorsWhole, StacksOfMatrices
+from gcbench.core.methods.onebit_adam import MomentumCoding
+from gcbench.core.methods.powersgd import PowerSGD
+from gcbench.core.methods.qsgd import QSGD
+from gcbench.core.wrappers.adaptive import AdaptiveRank
+from gcbench.core.wrappers.build import build
+from gcbench.core.wrappers.rotated import Rotated
+from gcbench.core.wrappers.wrappers import (
     BucketsThroughGradient,
     CheckedGradients,
     DenseWarmup,
@@ -341,10 +342,10 @@ def error_of(out: Aggregated, grads: Grads) -> float:
 
 
 def wrapper_classes() -> set[type]:
-    """Return all classes of gcbench.compressors that have a compressor inside."""
+    """Return all classes of gcbench.core.methods that have a compressor inside."""
     modules = [
-        importlib.import_module(f"gcbench.compressors.{module.name}")
-        for module in pkgutil.iter_modules(gcbench.compressors.__path__)
+        importlib.import_module(f"gcbench.core.methods.{module.name}")
+        for module in pkgutil.iter_modules(gcbench.core.methods.__path__)
     ]
     return {
         kind

@@ -11,8 +11,8 @@ import pytest
 import torch
 from nightly import each
 
-from gcbench.data import Data
-from gcbench.data.an4 import MEL, an4, flat_start, log_mel
+from gcbench.runner.data import Data
+from gcbench.runner.data.an4 import MEL, an4, flat_start, log_mel
 
 RATE = 16_000
 

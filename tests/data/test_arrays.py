@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from gcbench.data import ArrayData, Data
-from gcbench.data.augment import Augmentation, _reflect
-from gcbench.seeds import mix
+from gcbench.core.seeds import mix
+from gcbench.runner.data import ArrayData, Data
+from gcbench.runner.data.augment import Augmentation, _reflect
 
 
 def number_samples(samples: int) -> ArrayData:

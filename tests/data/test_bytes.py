@@ -13,7 +13,7 @@ import pytest
 import torch
 from needed import skip
 
-from gcbench.data import bytes as texts
+from gcbench.runner.data import bytes as texts
 
 WIKITEXT = {"train": b"caf\xc3\xa9 1\n", "valid": b"two\n", "test": b"three\n"}
 

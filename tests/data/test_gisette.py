@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gcbench.data.gisette import gisette_from_mnist
+from gcbench.runner.data.gisette import gisette_from_mnist
 
 
 @pytest.mark.slow

@@ -10,9 +10,9 @@ import pytest
 import torch
 from PIL import Image
 
-from gcbench.data import Data
-from gcbench.data.augment import crop_box
-from gcbench.data.imagenet import imagenet
+from gcbench.runner.data import Data
+from gcbench.runner.data.augment import crop_box
+from gcbench.runner.data.imagenet import imagenet
 
 WHERE = {"epoch": 0, "step": 1, "workers": 2, "batch_size": 3, "seed": 0}
 

@@ -7,7 +7,7 @@ import torch
 from nightly import each
 from torch.utils.data import TensorDataset
 
-from gcbench.data import ArrayData, as_data
+from gcbench.runner.data import ArrayData, as_data
 
 IMAGES, VECTORS = torch.rand(6, 1, 4, 4), torch.rand(6, 3)
 LABELS, VALUES = torch.tensor([0, 1, 2, 0, 1, 2]), torch.rand(6)

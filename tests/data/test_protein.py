@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from gcbench.data.protein import protein
+from gcbench.runner.data.protein import protein
 
 
 def test_random_features_know_the_target_and_are_those_of_every_seed(real_root) -> None:

@@ -6,9 +6,9 @@ import pytest
 import torch
 from nightly import each
 
-from gcbench.data import Data
-from gcbench.data.digits import digits
-from gcbench.data.synthetic import synthetic, synthetic_rows
+from gcbench.runner.data import Data
+from gcbench.runner.data.digits import digits
+from gcbench.runner.data.synthetic import synthetic, synthetic_rows
 
 
 def test_digits_split_is_fixed_and_stratified() -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from gcbench.data import ArrayData
-from gcbench.data.digits import digits
-from gcbench.data.protocol import hold_out
-from gcbench.data.synthetic import synthetic, synthetic_rows
+from gcbench.runner.data import ArrayData
+from gcbench.runner.data.digits import digits
+from gcbench.runner.data.protocol import hold_out
+from gcbench.runner.data.synthetic import synthetic, synthetic_rows
 
 
 def test_every_row_is_kept_or_held_out_and_always_the_same() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from gcbench.data import Data, TokenData
+from gcbench.runner.data import Data, TokenData
 
 WHERE = {"epoch": 0, "workers": 3, "batch_size": 2, "seed": 0}
 

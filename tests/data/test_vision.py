@@ -16,8 +16,8 @@ from nightly import slow_but
 from small_cifar10 import write_cifar10
 from torchvision import datasets
 
-from gcbench.data import ArrayData
-from gcbench.data.vision import cifar10, cifar100, mnist
+from gcbench.runner.data import ArrayData
+from gcbench.runner.data.vision import cifar10, cifar100, mnist
 
 
 @pytest.fixture

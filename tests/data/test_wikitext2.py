@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from gcbench.data.wikitext2 import wikitext2
 from gcbench.papers.tables import read_table
+from gcbench.runner.data.wikitext2 import wikitext2
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from results import plain_result
 from gcbench.papers.build import build, groups_of
 from gcbench.papers.configs import compose
 from gcbench.papers.tables import read_table
-from gcbench.records.store import RecordedRun
+from gcbench.runner.records.store import RecordedRun
 
 SGD = "powersgd/table3_cifar10/sgd"
 BF16 = "trainer.precision=bf16"

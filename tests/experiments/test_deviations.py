@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from gcbench.config.choices import experiments
 from gcbench.papers import build as reports
 from gcbench.papers.build import Setting, build, groups_of, list_deviations
 from gcbench.papers.configs import compose, read_key
 from gcbench.papers.tables import read_table
+from gcbench.runner.config.choices import experiments
 
 BATCH: dict[str, Any] = {"rows": ["orq/table5"], "key": "trainer.batch_size"}
 

@@ -10,16 +10,18 @@ import pytest
 import yaml
 from nightly import each
 
-from gcbench.config import ConfigError, conf_directory, method_keys
-from gcbench.config.checks import FACTS
-from gcbench.config.choices import experiments, node_of, runs_in
-from gcbench.identity import ABSENT
+from gcbench.core.conf import conf_directory
+from gcbench.core.errors import ConfigError
+from gcbench.core.keys import FACTS
 from gcbench.papers.claims import read_claims
 from gcbench.papers.configs import compose, compose_row, read_key
 from gcbench.papers.rates import RATE
 from gcbench.papers.tables import TableRow, read_table, table_names
 from gcbench.papers.track_verdicts import ENTRY
-from gcbench.settings.run import RunSettings
+from gcbench.runner.config.choices import experiments, node_of, runs_in
+from gcbench.runner.config.help import method_keys
+from gcbench.runner.identity import ABSENT
+from gcbench.runner.settings.run import RunSettings
 
 CONF = conf_directory()
 NAMES = experiments()

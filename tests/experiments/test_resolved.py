@@ -11,15 +11,17 @@ from typing import Any
 import pytest
 
 import gcbench
-from gcbench.config import choices, compose_overrides, resolve
-from gcbench.config.rows import merge_row
-from gcbench.identity import clear_folders
 from gcbench.papers import configs
 from gcbench.papers.command import report
 from gcbench.papers.configs import COMPOSING
 from gcbench.papers.rows import group_runs
 from gcbench.papers.tables import overrides_of, read_table, table_names
-from gcbench.records.store import find_runs
+from gcbench.runner.config import choices
+from gcbench.runner.config.compose import compose_overrides
+from gcbench.runner.config.resolve import resolve
+from gcbench.runner.config.rows import merge_row
+from gcbench.runner.identity import clear_folders
+from gcbench.runner.records.store import find_runs
 from tests.support.nightly import slow_but
 
 OUTPUTS = Path(__file__).parents[2] / "outputs"

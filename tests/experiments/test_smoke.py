@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 from needed import skip
 
-from gcbench.config import Config
-from gcbench.config.choices import experiments
-from gcbench.launch.start import start
+from gcbench.core.conf import Config
 from gcbench.papers.configs import compose
-from gcbench.records import RunFiles
-from gcbench.settings.config import RunConfig
+from gcbench.runner.config.choices import experiments
+from gcbench.runner.launch.start import start
+from gcbench.runner.records import RunFiles
+from gcbench.runner.settings.config import RunConfig
 
 FOLDERS = {
     "an4": "an4",

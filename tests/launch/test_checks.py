@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 from sentence import config_of, run
 
-from gcbench.config import ConfigError, RunFailed
-from gcbench.launch import memory
-from gcbench.launch.instantiate import make
-from gcbench.launch.plan import Machine, make_plan
-from gcbench.records.schema import Result
-from gcbench.records.summary import _facts
+from gcbench.core.errors import ConfigError
+from gcbench.runner.config.errors import RunFailed
+from gcbench.runner.launch import memory
+from gcbench.runner.launch.instantiate import make
+from gcbench.runner.launch.plan import Machine, make_plan
+from gcbench.runner.records.schema import Result
+from gcbench.runner.records.summary import _facts
 
 
 @pytest.mark.parametrize("name", ["Open", "Real"])

@@ -21,8 +21,8 @@ from needed import patience
 from nightly import slow_but
 from processes import Copy, command, under_torchrun
 
-from gcbench.launch.failure import SILENT
-from gcbench.launch.meeting import RUN_ID
+from gcbench.runner.launch.failure import SILENT
+from gcbench.runner.launch.meeting import RUN_ID
 
 ENVIRONMENT = {**os.environ, "WANDB_MODE": "offline", "PYTHONUNBUFFERED": "1"}
 QUICK = ["model.widths=[32]", "logger.mode=disabled"]
@@ -142,7 +142,7 @@ def test_a_launcher_without_its_plugin_says_how_to_install_it(tmp_path: Path) ->
         "from hydra.core.plugins import Plugins\n"
         "del Singleton._instances[Plugins]\n"  # which found the plugin before this was copied
         "sys.argv = ['gcbench', '-m', 'hydra/launcher=submitit_slurm']\n"
-        "from gcbench.cli import main; main()"
+        "from gcbench.runner.cli import main; main()"
     )
     with Copy(processes.code, lines, folder=tmp_path, environment=ENVIRONMENT) as copy:
         _, err = copy.communicate(timeout=patience(60))

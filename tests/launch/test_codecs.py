@@ -14,10 +14,11 @@ from backends import needs_compiler
 from nightly import slow_but
 from sentence import run
 
-from gcbench.codecs.kernels import keep_backend
-from gcbench.config import ConfigError, RunFailed
-from gcbench.launch import worker
-from gcbench.launch.plan import Machine
+from gcbench.core.codecs.kernels import keep_backend
+from gcbench.core.errors import ConfigError
+from gcbench.runner.config.errors import RunFailed
+from gcbench.runner.launch import worker
+from gcbench.runner.launch.plan import Machine
 
 QSGD = ["compressor=qsgd", "bits=4", "min_size=0", "bucket_size=64", "error_feedback=true"]
 POWERSGD = ["compressor=powersgd", "rank=1", "min_size=0"]

@@ -10,10 +10,10 @@ import pytest
 from nightly import slow_but
 from sentence import config_of, run
 
-from gcbench.config import ConfigError
-from gcbench.launch.lock import Lock
-from gcbench.launch.same import find_same_run
-from gcbench.settings.config import RunConfig
+from gcbench.core.errors import ConfigError
+from gcbench.runner.launch.lock import Lock
+from gcbench.runner.launch.same import find_same_run
+from gcbench.runner.settings.config import RunConfig
 
 SHORT = ("trainer.launcher=virtual", "trainer.max_steps=2")
 

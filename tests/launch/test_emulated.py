@@ -8,7 +8,7 @@ import pytest
 from needed import patience
 from sentence import run
 
-from gcbench.predict.recorded import compare
+from gcbench.runner.predict.recorded import compare
 
 OVERRIDES = (
     *"trainer.max_steps=6 trainer.eval_every=null compressor=none trainer.error_every=null".split(),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import subprocess
 
-from gcbench.launch.failure import describe_exit, failure_of
-from gcbench.reasons import LONGEST, in_one_line
+from gcbench.core.reasons import LONGEST, in_one_line
+from gcbench.runner.launch.failure import describe_exit, failure_of
 
 
 def test_every_way_to_end_has_words() -> None:

@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 
-from gcbench.config import RunFailed
-from gcbench.launch.lock import Lock, lock_directory
+from gcbench.runner.config.errors import RunFailed
+from gcbench.runner.launch.lock import Lock, lock_directory
 
 HOLDER = """
 import os, sys, time
 from pathlib import Path
-from gcbench.launch.lock import lock_directory
+from gcbench.runner.launch.lock import lock_directory
 with lock_directory(Path(sys.argv[1])):
     worker = os.fork() == 0  # it shares the lock
     if worker or sys.argv[2] == "stays":
@@ -71,7 +71,7 @@ def hold(lock: Lock, ready: Any) -> None:
 STARTER = """
 import multiprocessing, os, sys, time
 from pathlib import Path
-from gcbench.launch.lock import lock_directory
+from gcbench.runner.launch.lock import lock_directory
 from test_lock import hold
 with lock_directory(Path(sys.argv[1])) as lock:
     here, there = multiprocessing.get_context("spawn").Pipe()
@@ -87,8 +87,8 @@ def test_a_spawned_worker_holds_the_lock_when_its_parent_was_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The worker may still train and write there."""
-    monkeypatch.setattr("gcbench.launch.lock.PATIENCE_SECONDS", 0.1)
-    monkeypatch.setattr("gcbench.launch.lock.ORPHAN_SECONDS", 0.2)
+    monkeypatch.setattr("gcbench.runner.launch.lock.PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr("gcbench.runner.launch.lock.ORPHAN_SECONDS", 0.2)
     path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
     starter = subprocess.Popen(
         [sys.executable, "-c", STARTER, str(tmp_path)],
@@ -108,7 +108,7 @@ def test_a_spawned_worker_holds_the_lock_when_its_parent_was_killed(
             pass
     finally:
         os.kill(worker, signal.SIGKILL)
-    monkeypatch.setattr("gcbench.launch.lock.ORPHAN_SECONDS", 10)
+    monkeypatch.setattr("gcbench.runner.launch.lock.ORPHAN_SECONDS", 10)
     with lock_directory(tmp_path):
         pass
 
@@ -127,8 +127,8 @@ def test_a_file_system_without_locks_is_told(
 CONTENDER = """
 import sys, time
 from pathlib import Path
-from gcbench.config import ConfigError
-from gcbench.launch.lock import lock_directory
+from gcbench.runner.config import ConfigError
+from gcbench.runner.launch.lock import lock_directory
 try:
     with lock_directory(Path(sys.argv[1])):
         print("in", flush=True)
@@ -165,7 +165,7 @@ def test_who_waited_for_a_refused_run_keeps_all_others_out(
             first.stdin.flush()
             assert first.stdout.readline() == "refused\n"
             assert second.stdout.readline() == "in\n"
-            monkeypatch.setattr("gcbench.launch.lock.PATIENCE_SECONDS", 0.1)
+            monkeypatch.setattr("gcbench.runner.launch.lock.PATIENCE_SECONDS", 0.1)
             with pytest.raises(RunFailed, match=f"is being run by process {second.pid}"):
                 with lock_directory(folder):
                     pass

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gcbench.launch.memory import give_back_freed_memory, keep_freed_memory
+from gcbench.runner.launch.memory import give_back_freed_memory, keep_freed_memory
 
 
 def typed_libc() -> ctypes.CDLL:

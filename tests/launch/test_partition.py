@@ -16,11 +16,11 @@ from processes import Copy
 from sentence import config_of
 from two_hosts import gcbench_on, two_hosts, why_not
 
-from gcbench.config import RunFailed
-from gcbench.launch import start
-from gcbench.launch.plan import Machine, make_plan
-from gcbench.records import RunFiles
-from gcbench.records.result import Begun
+from gcbench.runner.config.errors import RunFailed
+from gcbench.runner.launch import start
+from gcbench.runner.launch.plan import Machine, make_plan
+from gcbench.runner.records import RunFiles
+from gcbench.runner.records.result import Begun
 
 TIMEOUT = 5
 FIRST = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "first"}

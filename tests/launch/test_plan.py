@@ -9,8 +9,8 @@ from nightly import each
 from sentence import config_of
 from slurm_step import STEP
 
-from gcbench.config import ConfigError
-from gcbench.launch.plan import Machine, Plan, make_plan
+from gcbench.core.errors import ConfigError
+from gcbench.runner.launch.plan import Machine, Plan, make_plan
 
 LAPTOP = Machine(cores=2, cuda_devices=0, environment={})
 SERVER = Machine(cores=64, cuda_devices=8, environment={})

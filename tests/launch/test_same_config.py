@@ -13,7 +13,7 @@ from nightly import each
 from processes import gcbench, under_torchrun
 from sentence import compose, config_of
 
-from gcbench.config import run_directory
+from gcbench.runner.config.naming import run_directory
 
 
 @each(
@@ -108,7 +108,7 @@ def test_code_that_differs_is_named_to_all(tmp_path: Path) -> None:
         )
     (folders[1] / "gcbench" / "codecs" / "sums.cpp").write_text("// other sums")
     for error in errors("2.14", "2.13"):
-        assert error and "the source of gcbench/codecs/sums.cpp is" in error
+        assert error and "the source of gcbench/core/codecs/sums.cpp is" in error
 
 
 def test_a_run_of_different_overrides_ends_before_it_trains(tmp_path: Path) -> None:

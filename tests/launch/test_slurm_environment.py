@@ -13,11 +13,11 @@ from nightly import each
 from sentence import config_of, run
 from slurm_step import STEP
 
-from gcbench.config import ConfigError
-from gcbench.launch import failure, slurm
-from gcbench.launch.failure import failure_of, first_failure, forget_notes
-from gcbench.launch.plan import Machine, make_plan
-from gcbench.launch.slurm import ClusterResources
+from gcbench.core.errors import ConfigError
+from gcbench.runner.launch import failure, slurm
+from gcbench.runner.launch.failure import failure_of, first_failure, forget_notes
+from gcbench.runner.launch.plan import Machine, make_plan
+from gcbench.runner.launch.slurm import ClusterResources
 
 
 @each(

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from nightly import each
 
-from gcbench.launch import worker
-from gcbench.launch.failure import Place, _who_is_late
+from gcbench.runner.launch import worker
+from gcbench.runner.launch.failure import Place, _who_is_late
 
 FORWARD = Place(False, "in forward of step 7")
 EXCHANGE = Place(True, "in exchange of step 7")

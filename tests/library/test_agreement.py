@@ -12,8 +12,8 @@ from nightly import each
 from other_device import OtherDevice, There, bring_back, move_there
 from torch import Tensor
 
-from gcbench.compressors import State
-from gcbench.library.agreement import blank, choose, judge, tell
+from gcbench.core.compressor import State
+from gcbench.core.library.agreement import blank, choose, judge, tell
 
 NAN, INF = torch.nan, torch.inf
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import gcbench
-from gcbench.comm.collectives import Comm
-from gcbench.compressors.base import State, Step
-from gcbench.config import ConfigError
-from gcbench.library.compress import make_method
+from gcbench.core.comm.collectives import Comm
+from gcbench.core.compressor import State, Step
+from gcbench.core.errors import ConfigError
+from gcbench.core.library.compress import make_method
 
 METHODS = ("qsgd", "eden", "top_k", "natural", "qsgd_levels", "orq", "scaled_sign", "mxfp4", "bf16")
 N, WORKERS = 5000, 3

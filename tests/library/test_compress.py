@@ -35,8 +35,8 @@ from runner_cases import PLAIN_SGD, compare_with_runner
 from sentence import SMALL, config_of
 from torch import Tensor
 
-from gcbench.config import method_keys
-from gcbench.library.ddp_module import workers_per_host
+from gcbench.core.library.ddp_module import workers_per_host
+from gcbench.runner.config.help import method_keys
 
 
 def equal(a: list[Tensor], b: list[Tensor]) -> bool:
@@ -172,7 +172,7 @@ def test_a_step_that_overflows_is_seen_and_leaves_no_trace(
         ("hook", "this DistributedDataParallel has a communication hook"),
         ("sparse", "Embedding: a compressor takes no sparse gradients; type sparse=False where "),
         ("complex", "factor: its gradients are complex, and a compressor takes real ones; type "),
-        ("class", "compressor=<class 'gcbench.compressors.powersgd.PowerSGD'>: this is not a "),
+        ("class", "compressor=<class 'gcbench.core.methods.powersgd.PowerSGD'>: this is not a "),
         ("codec", "compressor=QSGD(bucket_size=2048, "),
         ("seed", "seed=one: type a whole number of at least 0"),
         ("seeds", "worker 1 called compress with seed=1, and worker 0 with 0; type the same "),

@@ -16,7 +16,7 @@ from needed import patience, skip
 from processes import under_torchrun
 from torch import nn
 
-from gcbench.config import ConfigError
+from gcbench.core.errors import ConfigError
 from gcbench.integrations import exchanging, refuse_without
 
 EXAMPLES = Path(__file__).parents[2] / "scripts" / "examples"

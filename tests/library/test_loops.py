@@ -10,12 +10,12 @@ import torch
 from gloo_pool import pool
 from loop_cases import LOOPS, WAYS, go_through_loops
 
-import gcbench.library
+import gcbench.core.library
 
 
 def cells() -> dict[tuple[str, str], str]:
     """Return the cells of the table by loop and way."""
-    page = (Path(gcbench.library.__file__).parent / "README.md").read_text()
+    page = (Path(gcbench.core.library.__file__).parent / "README.md").read_text()
     table = page[page.index("### What works") :]
     rows = [
         [x.strip() for x in line.split("|")[1:-1]] for line in re.findall(r"^\|.*", table, re.M)

@@ -16,10 +16,11 @@ from overlap_cases import exchanged_under_the_backward_pass, train_with_nodes
 from runner_cases import compare_with_runner
 from unused_cases import KEEPS_ALL, WAYS, leave_out
 
-from gcbench.compressors import Compressor
-from gcbench.config import method_keys, read_method
-from gcbench.launch.instantiate import make_compressor
-from gcbench.library.overlap import has_free_cores
+from gcbench.core.compressor import Compressor
+from gcbench.core.library.overlap import has_free_cores
+from gcbench.core.method_files import read_method
+from gcbench.runner.config.help import method_keys
+from gcbench.runner.launch.instantiate import make_compressor
 
 
 def method(choice: str) -> Compressor:

@@ -14,10 +14,10 @@ from results import plain_result
 from scripts_of_users import python
 
 import gcbench
-from gcbench.codecs.kernels import backend_in_use, keep_backend, use_backend
-from gcbench.config import ConfigError
-from gcbench.records.schema import Result
-from gcbench.records.store import RecordedRun, write_kept
+from gcbench.core.codecs.kernels import backend_in_use, keep_backend, use_backend
+from gcbench.core.errors import ConfigError
+from gcbench.runner.records.schema import Result
+from gcbench.runner.records.store import RecordedRun, write_kept
 
 SMALL: dict[str, Any] = {
     "model.widths": (16,),  # a tuple is one value; a list would be a grid

@@ -15,7 +15,7 @@ from state_cases import (
     save_with_a_handle,
 )
 
-from gcbench.config import method_keys
+from gcbench.runner.config.help import method_keys
 
 
 def test_workers_at_different_steps_are_told_in_the_next_one() -> None:

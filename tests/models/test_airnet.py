@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gcbench.models import InitializedFromData
-from gcbench.models.airnet import AirNet, Stage
+from gcbench.runner.models import InitializedFromData
+from gcbench.runner.models.airnet import AirNet, Stage
 
 
 def images(count: int = 200) -> torch.Tensor:

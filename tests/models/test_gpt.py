@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from gcbench.models.gpt import GPT
+from gcbench.runner.models.gpt import GPT
 
 
 def small(**settings: object) -> GPT:

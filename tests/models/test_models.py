@@ -12,15 +12,22 @@ from nightly import each, slow_but
 from torch import nn
 from torch.nn.functional import cross_entropy, log_softmax, logsigmoid
 
-from gcbench.models import imagenet
-from gcbench.models.airnet import AirNet
-from gcbench.models.cifar_resnet import Block, resnet8, resnet20, resnet32, resnet56, resnet110
-from gcbench.models.inception import bn_inception, googlenet
-from gcbench.models.linear import Linear, Logistic
-from gcbench.models.lstm import LSTM, SpeechLSTM
-from gcbench.models.mlp import MLP
-from gcbench.models.resnet import resnet18, resnet50
-from gcbench.models.vgg import vgg8, vgg16
+from gcbench.runner.models import imagenet
+from gcbench.runner.models.airnet import AirNet
+from gcbench.runner.models.cifar_resnet import (
+    Block,
+    resnet8,
+    resnet20,
+    resnet32,
+    resnet56,
+    resnet110,
+)
+from gcbench.runner.models.inception import bn_inception, googlenet
+from gcbench.runner.models.linear import Linear, Logistic
+from gcbench.runner.models.lstm import LSTM, SpeechLSTM
+from gcbench.runner.models.mlp import MLP
+from gcbench.runner.models.resnet import resnet18, resnet50
+from gcbench.runner.models.vgg import vgg8, vgg16
 
 CIFAR, IMAGENET = (3, 32, 32), (3, 224, 224)
 IMAGE_MODELS = [

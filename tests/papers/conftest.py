@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from gcbench.data.digits import digits
-from gcbench.models.mlp import MLP
+from gcbench.runner.data.digits import digits
+from gcbench.runner.models.mlp import MLP
 
 RECORDED = (0, 10, 60)
 

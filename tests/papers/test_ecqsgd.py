@@ -10,11 +10,12 @@ import torch
 from method_cases import aggregate, build_method
 from torch import Tensor
 
-from gcbench.codecs.scales import Norm
-from gcbench.comm.collectives import Comm
-from gcbench.compressors import State, build
-from gcbench.compressors.qsgd import QSGD
-from gcbench.compressors.wrappers import ErrorFeedback
+from gcbench.core.codecs.scales import Norm
+from gcbench.core.comm.collectives import Comm
+from gcbench.core.compressor import State
+from gcbench.core.methods.qsgd import QSGD
+from gcbench.core.wrappers.build import build
+from gcbench.core.wrappers.wrappers import ErrorFeedback
 
 S = 4
 

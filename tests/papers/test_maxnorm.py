@@ -12,15 +12,16 @@ import torch
 from method_cases import aggregate, build_method, flat
 from torch import Tensor
 
-from gcbench.codecs.scales import Norm
-from gcbench.comm.collectives import Comm
-from gcbench.compressors import Compressor, build
-from gcbench.compressors.bingrad import BinGradPB
-from gcbench.compressors.codec import Codec
-from gcbench.compressors.even_levels import EvenLevels
-from gcbench.compressors.maxnorm import MaxNorm, MultiScale
-from gcbench.compressors.orq import ORQ
-from gcbench.compressors.qsgd import QSGD
+from gcbench.core.codec import Codec
+from gcbench.core.codecs.scales import Norm
+from gcbench.core.comm.collectives import Comm
+from gcbench.core.compressor import Compressor
+from gcbench.core.methods.bingrad import BinGradPB
+from gcbench.core.methods.even_levels import EvenLevels
+from gcbench.core.methods.maxnorm import MaxNorm, MultiScale
+from gcbench.core.methods.orq import ORQ
+from gcbench.core.methods.qsgd import QSGD
+from gcbench.core.wrappers.build import build
 
 
 def randn(*shape: int, seed: int = 0) -> Tensor:

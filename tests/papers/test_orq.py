@@ -10,14 +10,14 @@ from method_cases import aggregate, build_method
 from paper_cases import decode_rows, shapes_of, sizes
 from torch import Tensor
 
-from gcbench.codecs.levels import orq_levels
-from gcbench.comm.collectives import Comm
-from gcbench.comm.network import Link, Network
-from gcbench.compressors import analytic_ratio
-from gcbench.compressors.bingrad import BinGradB, BinGradPB
-from gcbench.compressors.even_levels import EvenLevels
-from gcbench.compressors.linear import Linear
-from gcbench.compressors.orq import ORQ
+from gcbench.core.codecs.levels import orq_levels
+from gcbench.core.comm.collectives import Comm
+from gcbench.core.comm.network import Link, Network
+from gcbench.core.methods.bingrad import BinGradB, BinGradPB
+from gcbench.core.methods.even_levels import EvenLevels
+from gcbench.core.methods.linear import Linear
+from gcbench.core.methods.orq import ORQ
+from gcbench.core.wrappers.virtual import analytic_ratio
 
 # Ratios and times
 

@@ -8,10 +8,10 @@ from method_cases import aggregate
 from paper_cases import sent_bits, shapes_of, sizes
 from torch import Tensor
 
-from gcbench.compressors import State
-from gcbench.compressors.powersgd import PowerSGD
-from gcbench.compressors.wrappers import ErrorFeedback
-from gcbench.settings.compressor import SubtractedUpdate
+from gcbench.core.compressor import State
+from gcbench.core.keys import SubtractedUpdate
+from gcbench.core.methods.powersgd import PowerSGD
+from gcbench.core.wrappers.wrappers import ErrorFeedback
 
 
 def randn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:

@@ -11,10 +11,10 @@ from method_cases import build_method, compose_method
 from paper_cases import Shapes, decode_rows, sent_bits, shapes_of, sizes
 from torch import Tensor
 
-from gcbench.codecs.elias import LONGEST_BLOCK, Blocks
-from gcbench.codecs.elias_codes import encode_dense, encode_sparse
-from gcbench.codecs.scales import Norm, grid_codes, l2_norm
-from gcbench.compressors.qsgd import QSGD
+from gcbench.core.codecs.elias import LONGEST_BLOCK, Blocks
+from gcbench.core.codecs.elias_codes import encode_dense, encode_sparse
+from gcbench.core.codecs.scales import Norm, grid_codes, l2_norm
+from gcbench.core.methods.qsgd import QSGD
 
 each_norm = pytest.mark.parametrize("norm", ["linf", "l2"])
 

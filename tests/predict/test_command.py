@@ -13,16 +13,19 @@ import pytest
 import yaml
 from results import CONFIG, plain_result
 
-from gcbench.comm.network import Link, Network
-from gcbench.config import ConfigError, compose_overrides, conf_directory, resolve
-from gcbench.launch.instantiate import make_compressor
-from gcbench.predict.arguments import read_predict
-from gcbench.predict.command import predict_steps
-from gcbench.predict.devices import read_link
-from gcbench.predict.payload import Payload
-from gcbench.predict.recorded import compare
-from gcbench.predict.scenario import build_scenario, predictions
-from gcbench.records.result import count_bits
+from gcbench.core.comm.network import Link, Network
+from gcbench.core.conf import conf_directory
+from gcbench.core.errors import ConfigError
+from gcbench.runner.config.compose import compose_overrides
+from gcbench.runner.config.resolve import resolve
+from gcbench.runner.launch.instantiate import make_compressor
+from gcbench.runner.predict.arguments import read_predict
+from gcbench.runner.predict.command import predict_steps
+from gcbench.runner.predict.devices import read_link
+from gcbench.runner.predict.payload import Payload
+from gcbench.runner.predict.recorded import compare
+from gcbench.runner.predict.scenario import build_scenario, predictions
+from gcbench.runner.records.result import count_bits
 
 OWN = "title: mine\nshapes: [[64, 32, 3, 3], [128, 160], [160]]\nseconds: {16: 0.05, 32: 0.1}\n"
 
@@ -210,7 +213,7 @@ def test_the_picture_names_the_network_that_it_shows(
         titles.append(drawn[-1])
         return []
 
-    monkeypatch.setattr("gcbench.predict.picture.draw", draw)
+    monkeypatch.setattr("gcbench.runner.predict.picture.draw", draw)
     typed = ["shapes=mine.yaml", "compressor=powersgd", "network=100mbit,1gbit", "workers=2"]
     predict_steps(["pays", *typed, "picture=pays"])
     assert "100mbit" in titles[0] and "1gbit" not in titles[0]
@@ -224,7 +227,7 @@ def test_all_methods_on_several_networks(
     node["codecs"] = {k: node["codecs"][k] for k in ("none", "powersgd", "top_k")}
     Path("few.yaml").write_text(yaml.safe_dump(node))
     known = ["none", "powersgd", "qsgd", "top_k"]
-    monkeypatch.setattr("gcbench.predict.scenario.method_files", lambda _: known)
+    monkeypatch.setattr("gcbench.runner.predict.scenario.method_files", lambda _: known)
     typed = ["shapes=mine.yaml", "device=few.yaml", "network=100mbit,10gbit", "workers=2,8"]
     predict_steps(["pays", *typed, "compressor=all", "every=1,8"])
     text = capsys.readouterr().out
@@ -243,7 +246,7 @@ def test_a_method_that_cannot_run_so_is_left_out_with_its_reason(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     known = ["none", "qsgd", "top_k"]
-    monkeypatch.setattr("gcbench.predict.scenario.method_files", lambda _: known)
+    monkeypatch.setattr("gcbench.runner.predict.scenario.method_files", lambda _: known)
     typed = ["pays", "shapes=mine.yaml", "device=cpu", "network=1gbit", "workers=2", "code=elias"]
     predict_steps([*typed, "compressor=all"])
     text = " ".join(capsys.readouterr().out.split())
@@ -418,12 +421,17 @@ def counted(messages: int, bits: float, **more: Any) -> dict[str, Any]:
 def result() -> dict[str, Any]:
     seconds = {"data": 0.01, "forward": 0.02, "backward": 0.05, "update": 0.01, "encode": 0.0}
     seconds |= {"decode": 0.0, "wait": 0.0, "exchange": 0.05, "step": 0.14}
-    node = {"_target_": "gcbench.models.mlp.MLP", "shape": [1, 8, 8], "outputs": 10, "widths": [16]}
-    dense = {"_target_": "gcbench.compressors.dense.Dense", "dtype": "float32"}
+    node = {
+        "_target_": "gcbench.runner.models.mlp.MLP",
+        "shape": [1, 8, 8],
+        "outputs": 10,
+        "widths": [16],
+    }
+    dense = {"_target_": "gcbench.core.methods.dense.Dense", "dtype": "float32"}
     config = {
         **CONFIG,
         "model": node,
-        "compressor": {"_target_": "gcbench.compressors.build", "method": dense},
+        "compressor": {"_target_": "gcbench.build", "method": dense},
         "trainer": {"gpus": 2, "batch_size": 16, "accumulate": 4},  # 4 micro-batches of 4
     }
     return plain_result(

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from gcbench.comm.network import Link, Message, Network
-from gcbench.config import ConfigError
-from gcbench.predict.devices import Device, format_rate, format_seconds, interpolate
-from gcbench.predict.model import (
+from gcbench.core.comm.network import Link, Message, Network
+from gcbench.core.errors import ConfigError
+from gcbench.runner.predict.devices import Device, format_rate, format_seconds, interpolate
+from gcbench.runner.predict.model import (
     FASTEST,
     SLOWEST,
     Cluster,

@@ -12,12 +12,12 @@ from nightly import slow_but
 from sentence import compose
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gcbench.comm.collectives import Comm
-from gcbench.compressors import Compressor, State, Step
-from gcbench.config import resolve
-from gcbench.launch.instantiate import make_compressor
-from gcbench.predict import payload as module
-from gcbench.predict.payload import LATE, Payload
+from gcbench.core.comm.collectives import Comm
+from gcbench.core.compressor import Compressor, State, Step
+from gcbench.runner.config.resolve import resolve
+from gcbench.runner.launch.instantiate import make_compressor
+from gcbench.runner.predict import payload as module
+from gcbench.runner.predict.payload import LATE, Payload
 
 SHAPES = {"conv": (64, 32, 3, 3), "matrix": (128, 160), "bias": (160,)}
 SCATTERED = 5e-3  # tolerance: shards are padded to whole buckets and groups of eight
@@ -175,10 +175,10 @@ def test_one_node_has_nothing_between_nodes() -> None:
 
 
 def test_a_hundred_thousand_workers_in_a_second() -> None:
-    from gcbench.comm.network import Link
-    from gcbench.predict.devices import read_device
-    from gcbench.predict.model import Cluster, Compute, predict
-    from gcbench.predict.subject import make_method
+    from gcbench.core.comm.network import Link
+    from gcbench.runner.predict.devices import read_device
+    from gcbench.runner.predict.model import Cluster, Compute, predict
+    from gcbench.runner.predict.subject import make_method
 
     overrides = [
         ["compressor=qsgd", "exchange=scatter_coded"],
@@ -196,8 +196,8 @@ def test_a_hundred_thousand_workers_in_a_second() -> None:
 
 
 def test_a_method_that_takes_turns_sends_one_message_a_step() -> None:
-    from gcbench.predict.devices import read_device
-    from gcbench.predict.subject import make_method
+    from gcbench.runner.predict.devices import read_device
+    from gcbench.runner.predict.subject import make_method
 
     compressor = method("compressor=acpsgd", "min_size=0")
     made = make_method("m", "qsgd", compressor, {"matrix": (128, 160)}, read_device("v100"))

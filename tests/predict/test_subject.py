@@ -7,12 +7,14 @@ from needed import skip
 from nightly import slow_but
 from sentence import config_of
 
-from gcbench.config import ConfigError, compose_overrides, resolve
-from gcbench.launch.instantiate import make_data
-from gcbench.predict.arguments import Steps
-from gcbench.predict.devices import read_device
-from gcbench.predict.scenario import find_model
-from gcbench.predict.subject import facts_of, flops_of, has_timed_samples, shapes_of_model
+from gcbench.core.errors import ConfigError
+from gcbench.runner.config.compose import compose_overrides
+from gcbench.runner.config.resolve import resolve
+from gcbench.runner.launch.instantiate import make_data
+from gcbench.runner.predict.arguments import Steps
+from gcbench.runner.predict.devices import read_device
+from gcbench.runner.predict.scenario import find_model
+from gcbench.runner.predict.subject import facts_of, flops_of, has_timed_samples, shapes_of_model
 
 REAL = [
     ("digits", []),

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from results import CONFIG, plain_result
 
-from gcbench.config import ConfigError
-from gcbench.predict.arguments import read_predict
-from gcbench.predict.command import predict_steps
-from gcbench.predict.scenario import build_scenario, predictions
-from gcbench.records.store import RecordedRun, write_kept
+from gcbench.core.errors import ConfigError
+from gcbench.runner.predict.arguments import read_predict
+from gcbench.runner.predict.command import predict_steps
+from gcbench.runner.predict.scenario import build_scenario, predictions
+from gcbench.runner.records.store import RecordedRun, write_kept
 
 SCENARIO = "model=mlp batch_size=16 seconds=0.01 device=cpu network=100mbit workers=4".split()
 DENSE = [(60, 70, 76), (60, 70, 77)]  # accuracy after each epoch, by seed

@@ -7,8 +7,8 @@ from itertools import count
 import pytest
 import torch
 
-from gcbench.records import clock
-from gcbench.records.clock import WARMUP_STEPS, Clock, Lap, Ledger, Span, _split_wait
+from gcbench.runner.records import clock
+from gcbench.runner.records.clock import WARMUP_STEPS, Clock, Lap, Ledger, Span, _split_wait
 
 
 def test_times_are_means_over_processes_and_an_exchange_is_the_shortest() -> None:

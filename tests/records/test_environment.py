@@ -13,11 +13,11 @@ import pytest
 import torch
 from results import CONFIG
 
-from gcbench.records import environment as records_environment
-from gcbench.records.environment import checked_out, describe_environment, read_quota
-from gcbench.records.result import Begun, make_result
-from gcbench.records.schema import Extended, Git
-from gcbench.settings.config import RunConfig
+from gcbench.runner.records import environment as records_environment
+from gcbench.runner.records.environment import checked_out, describe_environment, read_quota
+from gcbench.runner.records.result import Begun, make_result
+from gcbench.runner.records.schema import Extended, Git
+from gcbench.runner.settings.config import RunConfig
 
 
 def git(directory: Path, *arguments: str) -> str:
@@ -73,7 +73,7 @@ def test_no_git_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_instructions_that_torch_uses() -> None:
     code = (
-        "from gcbench.records.environment import describe_environment; "
+        "from gcbench.runner.records.environment import describe_environment; "
         "print(describe_environment().machine.model_dump_json())"
     )
 
@@ -153,7 +153,7 @@ def test_this_process_counts_the_cores_of_its_group(tmp_path: Path) -> None:
         (group / "cpu.cfs_quota_us").write_text("100000")
         code = (
             f"open('{group}/cgroup.procs', 'w').write('0'); "
-            "from gcbench.records.environment import count_cores; print(count_cores())"
+            "from gcbench.runner.records.environment import count_cores; print(count_cores())"
         )
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
         assert done.stdout == "1\n", done.stderr

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from results import plain_result
 
-from gcbench.config.sentences import sentence_of
-from gcbench.records import RunFiles
-from gcbench.records.files import _strict_json, replacing
-from gcbench.records.gradients import write_tensors
+from gcbench.runner.config.sentences import sentence_of
+from gcbench.runner.records import RunFiles
+from gcbench.runner.records.files import _strict_json, replacing
+from gcbench.runner.records.gradients import write_tensors
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),

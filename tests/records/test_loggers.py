@@ -25,14 +25,14 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.summary.writer.record_writer import RecordWriter
 from wandb.sdk import wandb_setup
 
-from gcbench.config import ConfigError
-from gcbench.records import Logger, RunFiles, start_logger, wandb_logger
-from gcbench.records.files import WriteError
-from gcbench.records.loggers import TensorBoardLogger
-from gcbench.records.result import Begun
-from gcbench.records.schema import BITS_PER_MIB, Logged
-from gcbench.records.summary import where_logged
-from gcbench.records.wandb_service import SETTINGS, asked_mode, settled_mode
+from gcbench.core.errors import ConfigError
+from gcbench.runner.records import Logger, RunFiles, start_logger, wandb_logger
+from gcbench.runner.records.files import WriteError
+from gcbench.runner.records.loggers import TensorBoardLogger
+from gcbench.runner.records.result import Begun
+from gcbench.runner.records.schema import BITS_PER_MIB, Logged
+from gcbench.runner.records.summary import where_logged
+from gcbench.runner.records.wandb_service import SETTINGS, asked_mode, settled_mode
 
 RESULT = plain_result(test={"accuracy": 90.0, "loss": None})
 # A run of a few steps that logs every kind of event.
@@ -366,7 +366,7 @@ def test_trackio_has_the_lines_of_a_run_and_of_its_continuation(
 def test_a_logger_without_its_package_is_refused_before_anything_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gcbench.launch.checks.find_spec", lambda name: None)
+    monkeypatch.setattr("gcbench.runner.launch.checks.find_spec", lambda name: None)
     for kind in ("tensorboard", "trackio"):
         with pytest.raises(ConfigError, match=f"logger={kind}.*pip install {kind}"):
             run(tmp_path / "run", f"logger={kind}")

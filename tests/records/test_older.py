@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from results import CONFIG, plain_result
 
-from gcbench.config import ConfigError, conf_directory
+from gcbench.core.conf import conf_directory
+from gcbench.core.errors import ConfigError
 from gcbench.papers.keep import keep_runs
-from gcbench.records import older
-from gcbench.records.older import lost_error, read_changes
-from gcbench.records.store import RecordedRun, find_runs
+from gcbench.runner.records import older
+from gcbench.runner.records.older import lost_error, read_changes
+from gcbench.runner.records.store import RecordedRun, find_runs
 
 LINES = [
     {"event": "compression", "step": step, "relative": relative, "cosine": 0.9, "shannon_bits": 7.0}
@@ -59,7 +60,7 @@ def test_an_older_error_of_anything_else_is_left_out_with_its_curve(tmp_path: Pa
         {"compressor": {"clip_sigma": 2.5}, "clip_sigma": 2.5},  # filled from its key
         {"compressor": {"momentum": 0.9}},
         {"compressor": {"method": {"_target_": "Signum", "momentum": 0.9}}},
-        {"estimator": {"_target_": "gcbench.train.zero_one_adam.ZeroOneAdam"}},
+        {"estimator": {"_target_": "gcbench.runner.train.zero_one_adam.ZeroOneAdam"}},
     ):
         run = kept(tmp_path / "run", OLD, **parts)
         assert run.result.compression_error is None and lost_error(run.result), parts
@@ -92,8 +93,8 @@ def test_a_result_is_stale_if_its_commit_is_older_than_a_change_that_touches_it(
     tmp_path: Path,
 ) -> None:
     """No repository is asked: dates of commits are enough, and where there is none, the start's."""
-    random = {"compressor": {"method": {"_target_": "gcbench.compressors.qsgd.QSGD", "bits": 4}}}
-    fixed = {"compressor": {"method": {"_target_": "gcbench.compressors.top_k.TopK"}}}
+    random = {"compressor": {"method": {"_target_": "gcbench.core.methods.qsgd.QSGD", "bits": 4}}}
+    fixed = {"compressor": {"method": {"_target_": "gcbench.core.methods.top_k.TopK"}}}
     for date, started, parts, stale in (
         (BEFORE, AFTER, random, True),  # from a checkout of before
         (AFTER, AFTER, random, False),

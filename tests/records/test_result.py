@@ -8,9 +8,9 @@ import pytest
 from nightly import each
 from results import result_of
 
-from gcbench.records import result
-from gcbench.records.result import count_bits, count_bits_between_nodes
-from gcbench.records.schema import Result
+from gcbench.runner.records import result
+from gcbench.runner.records.result import count_bits, count_bits_between_nodes
+from gcbench.runner.records.schema import Result
 
 
 def test_the_best_score_is_the_highest_accuracy_and_the_lowest_loss() -> None:

@@ -19,16 +19,16 @@ from results import plain_result
 from sentence import config_of, run
 from wandb_file import WandbRun, read_offline
 
-from gcbench.identity import SWEPT
 from gcbench.papers import dashboards
 from gcbench.papers.command import report
-from gcbench.records import RunFiles, start_logger, wandb_logger
-from gcbench.records.result import Begun
-from gcbench.records.summary import where_logged
-from gcbench.records.wandb_logger import WandbLogger
-from gcbench.records.wandb_service import own_settings
-from gcbench.report.wandb_runs import load_wandb
-from gcbench.search import swept_keys
+from gcbench.runner.identity import SWEPT
+from gcbench.runner.records import RunFiles, start_logger, wandb_logger
+from gcbench.runner.records.result import Begun
+from gcbench.runner.records.summary import where_logged
+from gcbench.runner.records.wandb_logger import WandbLogger
+from gcbench.runner.records.wandb_service import own_settings
+from gcbench.runner.report.wandb_runs import load_wandb
+from gcbench.runner.search import swept_keys
 
 OVERRIDES = (
     *("bits=3", "min_size=0", "optimizer.lr=0.02", "name=tiny", "logger.mode=offline"),
@@ -140,8 +140,8 @@ def test_a_run_that_was_killed_keeps_its_lines(tmp_path: Path) -> None:
 import os, signal, time
 from pathlib import Path
 from sentence import config_of
-from gcbench.records import RunFiles, start_logger
-from gcbench.records.result import Begun
+from gcbench.runner.records import RunFiles, start_logger
+from gcbench.runner.records.result import Begun
 
 config = config_of("logger.mode=offline")
 logger = start_logger(config, RunFiles(Path({str(tmp_path)!r})), Begun.here())

@@ -10,7 +10,7 @@ import pytest
 from gcbench.papers import tables
 from gcbench.papers.claims_report import claims
 from gcbench.papers.command import report
-from gcbench.report.command import runs
+from gcbench.runner.report.command import runs
 
 TABLE = """
 title: "A small table: 100 % of it"

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from results import result_of, write
 
-from gcbench.config import ConfigError
+from gcbench.core.errors import ConfigError
 from gcbench.papers.command import report
 from gcbench.papers.tables import read_table
-from gcbench.records.store import find_runs
-from gcbench.report.figures.series import series_by_workload
-from gcbench.report.listing import overrides_by_run
+from gcbench.runner.records.store import find_runs
+from gcbench.runner.report.figures.series import series_by_workload
+from gcbench.runner.report.listing import overrides_by_run
 
 SGD = "powersgd/table4/sgd"
 OUT = Path("outputs")

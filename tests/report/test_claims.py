@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from results import result_of, write
 
-from gcbench.config import ConfigError, conf_directory
+from gcbench.core.conf import conf_directory
+from gcbench.core.errors import ConfigError
 from gcbench.papers import claims
 from gcbench.papers.claims import Claim, read_claims, read_relations
 from gcbench.papers.evidence import Evidence, _early_loss, measure_row
@@ -21,8 +22,8 @@ from gcbench.papers.rows import Row
 from gcbench.papers.studies.study import class_of, study_names
 from gcbench.papers.tables import TableRow
 from gcbench.papers.verdicts import Verdict, combine
-from gcbench.records.schema import Result
-from gcbench.records.store import RecordedRun, find_runs
+from gcbench.runner.records.schema import Result
+from gcbench.runner.records.store import RecordedRun, find_runs
 
 SGD, RANK = "powersgd/table4/sgd", "powersgd/table4/rank_7"
 OUT = Path("outputs")

@@ -12,17 +12,17 @@ import pytest
 from matplotlib.figure import Figure
 from results import result_of
 
-from gcbench.config import ConfigError
-from gcbench.drawing import FAMILIES, panels, part_ticks, style_of_method
+from gcbench.core.errors import ConfigError
 from gcbench.papers.figures import draw, series_of_rows
 from gcbench.papers.rows import group_runs
 from gcbench.papers.tables import read_table
-from gcbench.records.schema import Collective, Network, Result
-from gcbench.records.store import RecordedRun
-from gcbench.report.figures.bars import PHASES, draw_breakdown, draw_time_to_score, target_of
-from gcbench.report.figures.curves import draw_curves
-from gcbench.report.figures.draw import draw_scaling
-from gcbench.report.figures.series import (
+from gcbench.runner.drawing import FAMILIES, panels, part_ticks, style_of_method
+from gcbench.runner.records.schema import Collective, Network, Result
+from gcbench.runner.records.store import RecordedRun
+from gcbench.runner.report.figures.bars import PHASES, draw_breakdown, draw_time_to_score, target_of
+from gcbench.runner.report.figures.curves import draw_curves
+from gcbench.runner.report.figures.draw import draw_scaling
+from gcbench.runner.report.figures.series import (
     Drawn,
     Series,
     add_caption,
@@ -31,7 +31,7 @@ from gcbench.report.figures.series import (
     series_by_workload,
     workload_of,
 )
-from gcbench.report.figures.tradeoff import Panel, draw_accuracy_ratio, draw_tradeoff, front
+from gcbench.runner.report.figures.tradeoff import Panel, draw_accuracy_ratio, draw_tradeoff, front
 
 SGD, RANK_7 = "powersgd/table4/sgd", "powersgd/table4/rank_7"
 MIB = 2**23

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gcbench.config import ConfigError
+from gcbench.core.errors import ConfigError
 from gcbench.papers.figures import figures_of_table
 from gcbench.papers.study_figures import (
     draw_ecq_stability,

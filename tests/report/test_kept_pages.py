@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from gcbench.config import PAPER
 from gcbench.papers import tables
 from gcbench.papers.build import groups_of
-from gcbench.records.store import find_runs
+from gcbench.runner.config.budget import PAPER
+from gcbench.runner.records.store import find_runs
 
 ROOT = Path(__file__).parents[2]
 TABLES = tables.table_directory()

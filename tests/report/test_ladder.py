@@ -12,9 +12,7 @@ import pytest
 import torch
 from results import result_of
 
-from gcbench.config import ConfigError, choices
-from gcbench.data import TokenData
-from gcbench.launch.instantiate import parameter_shapes
+from gcbench.core.errors import ConfigError
 from gcbench.papers import tables
 from gcbench.papers.build import build, groups_of
 from gcbench.papers.configs import compose, compose_row
@@ -22,9 +20,12 @@ from gcbench.papers.ladder import Cell
 from gcbench.papers.ladder_fit import Fit, draw_penalties, fit, fits_of
 from gcbench.papers.reach_map import _slopes
 from gcbench.papers.tables import Table, TableRow, read_table
-from gcbench.records.schema import Result
-from gcbench.records.store import RecordedRun
-from gcbench.report.document import markdown
+from gcbench.runner.config import choices
+from gcbench.runner.data import TokenData
+from gcbench.runner.launch.instantiate import parameter_shapes
+from gcbench.runner.records.schema import Result
+from gcbench.runner.records.store import RecordedRun
+from gcbench.runner.report.document import markdown
 
 SIZES, WORKERS, SEEDS = (100_000, 300_000, 1_000_000), (1, 4, 16), (1, 2, 3)
 ORIGIN, HELD = (300_000, 4), (3_000_000, 16)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from results import plain_result
 
-from gcbench.records.schema import PHASES, Collective, Result
-from gcbench.report.measures import LOWER, MEASURES, measure
+from gcbench.runner.records.schema import PHASES, Collective, Result
+from gcbench.runner.report.measures import LOWER, MEASURES, measure
 
 # The last ones are encode, exchange, wait, decode, update and step.
 SECONDS = dict(zip(PHASES, (0.5, 1.0, 1.0, 0.1, 0.2, 0.4, 0.3, 0.5, 4.0), strict=True))

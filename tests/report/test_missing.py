@@ -13,7 +13,7 @@ from gcbench.papers.answers import answer_claim
 from gcbench.papers.claims import read_claims
 from gcbench.papers.evidence import Evidence
 from gcbench.papers.tables import TableRow, read_table
-from gcbench.records.store import find_runs
+from gcbench.runner.records.store import find_runs
 
 OUT = Path("outputs")
 SGD, RANK, RANK_2 = (f"powersgd/table4/{name}" for name in ("sgd", "rank_7", "rank_2"))

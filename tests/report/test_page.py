@@ -14,16 +14,16 @@ from pandas import DataFrame
 from results import result_of
 
 import gcbench
-from gcbench.comm.network import Network
-from gcbench.config import ConfigError
-from gcbench.drawing import COLORS, FAMILIES
+from gcbench.core.comm.network import Network
+from gcbench.core.errors import ConfigError
 from gcbench.papers.command import races, report
 from gcbench.papers.configs import tables_by_identity
-from gcbench.predict.devices import read_device, read_link
-from gcbench.records.schema import Result
-from gcbench.records.store import RecordedRun, find_runs, write_kept
-from gcbench.report.figures.series import Workload
-from gcbench.report.page import (
+from gcbench.runner.drawing import COLORS, FAMILIES
+from gcbench.runner.predict.devices import read_device, read_link
+from gcbench.runner.records.schema import Result
+from gcbench.runner.records.store import RecordedRun, find_runs, write_kept
+from gcbench.runner.report.figures.series import Workload
+from gcbench.runner.report.page import (
     _predicted_coding,
     _predicted_computation,
     _run,

@@ -10,7 +10,7 @@ import pytest
 from results import result_of, write
 
 import gcbench
-from gcbench.config import ConfigError
+from gcbench.core.errors import ConfigError
 from gcbench.papers.command import report
 
 SGD, RANK_7 = "powersgd/table4/sgd", "powersgd/table4/rank_7"

@@ -14,15 +14,15 @@ import pytest
 from browser import browser
 from results import result_of
 
-from gcbench.comm.network import Link
-from gcbench.config import conf_directory, read_yaml
+from gcbench.core.comm.network import Link
+from gcbench.core.conf import conf_directory, read_yaml
 from gcbench.papers import reach_map
 from gcbench.papers.build import groups_of
 from gcbench.papers.reach import RATES, WORKERS, Race, link_at, race_of
 from gcbench.papers.reach_map import measured_links
 from gcbench.papers.tables import read_table
-from gcbench.records.schema import Result
-from gcbench.records.store import RecordedRun, write_kept
+from gcbench.runner.records.schema import Result
+from gcbench.runner.records.store import RecordedRun, write_kept
 
 TABLE = """
 title: Time to a perplexity

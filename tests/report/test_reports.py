@@ -16,16 +16,16 @@ from pathlib import Path
 import pytest
 from results import result_of, write
 
-from gcbench.config import ConfigError
+from gcbench.core.errors import ConfigError
 from gcbench.papers.keep import keep_index, keep_runs
 from gcbench.papers.measured import KeptStudy, find_link_table, find_study, find_tests
 from gcbench.papers.rates import Rate, _best
 from gcbench.papers.tables import read_table, tables_of
-from gcbench.records.result import count_bits
-from gcbench.records.schema import Result
-from gcbench.records.store import RecordedRun, find_runs, read_kept
-from gcbench.report.document import format_number, format_signed
-from gcbench.report.listing import compare_points
+from gcbench.runner.records.result import count_bits
+from gcbench.runner.records.schema import Result
+from gcbench.runner.records.store import RecordedRun, find_runs, read_kept
+from gcbench.runner.report.document import format_number, format_signed
+from gcbench.runner.report.listing import compare_points
 
 SGD, RANK = "powersgd/table4/sgd", "powersgd/table4/rank_7"
 SCALING = "powersgd/figure3/sgd"  # its rows differ in workers and backend

@@ -11,7 +11,7 @@ from scipy import stats
 
 from gcbench.papers.claims import read_relations
 from gcbench.papers.verdicts import Judged, Value, Verdict, find_margins, judge
-from gcbench.report.significance import Noise, holm
+from gcbench.runner.report.significance import Noise, holm
 
 
 def seeds(*numbers: float) -> Value:

@@ -12,19 +12,20 @@ from typing import Any
 import pytest
 from results import result_of, write
 
-from gcbench.check import report
-from gcbench.config import ConfigError, choices, conf_directory, read_yaml
-from gcbench.config.directory import build_checked
+from gcbench.core.conf import build_checked, conf_directory, read_yaml
+from gcbench.core.errors import ConfigError
 from gcbench.papers import enter, tables
 from gcbench.papers.build import build, groups_of
 from gcbench.papers.configs import compose
 from gcbench.papers.tables import Table, read_table
 from gcbench.papers.track import Track
 from gcbench.papers.track_verdicts import judge
-from gcbench.records.result import count_bits
-from gcbench.records.schema import Result
-from gcbench.records.store import RecordedRun
-from gcbench.report.document import markdown
+from gcbench.runner.check import report
+from gcbench.runner.config import choices
+from gcbench.runner.records.result import count_bits
+from gcbench.runner.records.schema import Result
+from gcbench.runner.records.store import RecordedRun
+from gcbench.runner.report.document import markdown
 
 SEEDS = (1, 2, 3, 4, 5)
 ENTRY = "modern/track/entry"

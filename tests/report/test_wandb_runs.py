@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from results import result_of
 
-from gcbench.config import ConfigError
+from gcbench.core.errors import ConfigError
 from gcbench.papers.build import build, groups_of
 from gcbench.papers.command import report
 from gcbench.papers.tables import read_table
-from gcbench.report.command import runs
-from gcbench.report.wandb_runs import load_wandb
+from gcbench.runner.report.command import runs
+from gcbench.runner.report.wandb_runs import load_wandb
 
 SGD = "powersgd/table4/sgd"
 

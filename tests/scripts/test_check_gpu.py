@@ -29,19 +29,19 @@ from nightly import loop_over
 from sentence import config_of
 from torch.utils._triton import has_triton
 
-from gcbench.check.layouts import equal
-from gcbench.codecs.kernels import COMPILER_OPTIONS
-from gcbench.comm.collectives import Comm
-from gcbench.compressors import Aggregated, Compressor, Grads, Properties, State, Step
-from gcbench.compressors.bingrad import BinGradB, BinGradPB
-from gcbench.compressors.codec import Codec
-from gcbench.compressors.dense import Dense
-from gcbench.compressors.even_levels import EvenLevels
-from gcbench.compressors.linear import Linear
-from gcbench.compressors.orq import ORQ
-from gcbench.compressors.other_exchanges import build_exchange
-from gcbench.compressors.qsgd import QSGD
-from gcbench.config import ConfigError
+from gcbench.core.codec import Codec
+from gcbench.core.codecs.kernels import COMPILER_OPTIONS
+from gcbench.core.comm.collectives import Comm
+from gcbench.core.compressor import Aggregated, Compressor, Grads, Properties, State, Step
+from gcbench.core.errors import ConfigError
+from gcbench.core.exchange.other_exchanges import build_exchange
+from gcbench.core.methods.bingrad import BinGradB, BinGradPB
+from gcbench.core.methods.dense import Dense
+from gcbench.core.methods.even_levels import EvenLevels
+from gcbench.core.methods.linear import Linear
+from gcbench.core.methods.orq import ORQ
+from gcbench.core.methods.qsgd import QSGD
+from gcbench.runner.check.layouts import equal
 
 SHAPES = {"matrix": (40, 70), "vector": (600,), "scalar": ()}
 needs_triton = pytest.mark.skipif(missing() is not None, reason=lacks("triton", str(missing())))

@@ -17,18 +17,8 @@ from needed import patience
 from nightly import slow_but
 from processes import command
 
-from gcbench.check.command import Check, Methods
-from gcbench.cli import SUBCOMMANDS
-from gcbench.config import (
-    ConfigError,
-    conf_directory,
-    method_keys,
-    read_arguments,
-    resolve_benchmark,
-    resolve_overrides,
-)
-from gcbench.config.choices import row_names
-from gcbench.example import Example
+from gcbench.core.conf import conf_directory
+from gcbench.core.errors import ConfigError
 from gcbench.papers.claims_report import Claims
 from gcbench.papers.command import read_report
 from gcbench.papers.dashboards import Dashboards
@@ -37,9 +27,17 @@ from gcbench.papers.studies.study import make_study
 from gcbench.papers.study_figures import STUDIES
 from gcbench.papers.tables import tables_of
 from gcbench.papers.tune import Tune
-from gcbench.predict.arguments import read_predict
-from gcbench.records.store import find_runs
-from gcbench.report.command import Runs
+from gcbench.runner.check.command import Check, Methods
+from gcbench.runner.cli import SUBCOMMANDS
+from gcbench.runner.config.choices import row_names
+from gcbench.runner.config.compose import resolve_overrides
+from gcbench.runner.config.help import method_keys
+from gcbench.runner.config.reading import read_arguments
+from gcbench.runner.config.resolve import resolve_benchmark
+from gcbench.runner.example import Example
+from gcbench.runner.predict.arguments import read_predict
+from gcbench.runner.records.store import find_runs
+from gcbench.runner.report.command import Runs
 
 ROOT = Path(__file__).parents[2]
 # The changelog is history; the commands in claims.md are those of tables, which other tests cover.
@@ -179,7 +177,7 @@ def test_every_subcommand_is_read_and_mistakes_are_seen() -> None:
 
 
 def test_the_method_in_the_page_trains_from_an_empty_folder(tmp_path: Path) -> None:
-    text = (ROOT / "gcbench/compressors/README.md").read_text(encoding="utf-8")
+    text = (ROOT / "gcbench/core/methods/README.md").read_text(encoding="utf-8")
     python, yaml = (
         textwrap.dedent(re.search(rf"^ +```{kind}\n(.*?)^ +```", text, re.DOTALL | re.MULTILINE)[1])
         for kind in ("python", "yaml")

@@ -12,10 +12,10 @@ from types import ModuleType
 import pytest
 import torch
 
-from gcbench.config import ConfigError
+from gcbench.core.errors import ConfigError
 from gcbench.papers import tables
-from gcbench.records.schema import Git
-from gcbench.records.store import find_runs
+from gcbench.runner.records.schema import Git
+from gcbench.runner.records.store import find_runs
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "evidence"
 TABLE = """

@@ -20,7 +20,7 @@ from needed import patience
 from nightly import each, slow_but
 from processes import command
 
-from gcbench.config import method_keys
+from gcbench.runner.config.help import method_keys
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 STEPS = 8
@@ -214,7 +214,7 @@ def leave(run: Path) -> None:
 
 
 TRACEBACK = 'Traceback (most recent call last):\n  File "{}", line 1, in <module>\nValueError: x\n'
-OURS = TRACEBACK.format("gcbench/train/loop.py")
+OURS = TRACEBACK.format("gcbench/runner/train/loop.py")
 LOGGED = f"--- Logging error ---\n{TRACEBACK.format('logging/__init__.py')}\nMessage: 'x'\n"
 OF_THREAD = "Exception in thread Thread-1:\n" + TRACEBACK.format("tensorboard/writer.py")
 OF_OUR_THREAD = "Exception in thread Thread-1:\n" + TRACEBACK.format("gcbench/x.py")

@@ -23,8 +23,8 @@ from needed import lacks, patience
 from processes import Copy, code
 from results import result_of, write
 
-from gcbench.config import ConfigError
-from gcbench.records.store import find_runs
+from gcbench.core.errors import ConfigError
+from gcbench.runner.records.store import find_runs
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "gpu_evidence"
 

@@ -18,15 +18,17 @@ from needed import patience
 from nightly import each
 
 import gcbench
-from gcbench.config import budget_names, compose_overrides, resolve
-from gcbench.console import PAGE_WIDTH
 from gcbench.papers.command import report
 from gcbench.papers.configs import compose_row
 from gcbench.papers.measured import find_link_table
 from gcbench.papers.reach import race_of
 from gcbench.papers.rows import group_runs
 from gcbench.papers.tables import read_table
-from gcbench.records.store import find_runs
+from gcbench.runner.config.budget import budget_names
+from gcbench.runner.config.compose import compose_overrides
+from gcbench.runner.config.resolve import resolve
+from gcbench.runner.console import PAGE_WIDTH
+from gcbench.runner.records.store import find_runs
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = runpy.run_path(str(ROOT / "scripts/readme"))

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
-from gcbench.codecs.kernels import backend_in_use, use_backend
-from gcbench.launch.lock import temporary_folder
-from gcbench.private import COMPILER_CACHE, private_folder, use_own_compiler_cache
+from gcbench.core.codecs.kernels import backend_in_use, use_backend
+from gcbench.core.private import COMPILER_CACHE, private_folder, use_own_compiler_cache
+from gcbench.runner.launch.lock import temporary_folder
 
 
 @pytest.fixture(autouse=True)

@@ -17,8 +17,9 @@ from nightly import slow_but
 from results import plain_result
 from sentence import run
 
-from gcbench.config import ConfigError, RunFailed
-from gcbench.records import RunFiles
+from gcbench.core.errors import ConfigError
+from gcbench.runner.config.errors import RunFailed
+from gcbench.runner.records import RunFiles
 
 OVERRIDES = [
     "trainer.launcher=virtual",

@@ -23,7 +23,7 @@ from gloo_pool import pool
 from hostile import Exploit, gather_with_a_stranger
 from processes import Copy, gcbench
 
-from gcbench.launch.meeting import RUN_ID, security_notice
+from gcbench.runner.launch.meeting import RUN_ID, security_notice
 
 LISTEN = "0A"
 

@@ -19,16 +19,16 @@ from processes import command
 from results import result_of, write
 from sentence import config_of
 
-from gcbench.config import ConfigError
-from gcbench.console import TextTable, show_table
-from gcbench.launch.same import read_result_or_warn
+from gcbench.core.errors import ConfigError
 from gcbench.papers.claims_report import claims
 from gcbench.papers.command import report
-from gcbench.predict.command import predict_steps
-from gcbench.records.reading import printable
-from gcbench.records.schema import PHASES
-from gcbench.records.store import find_runs
-from gcbench.report.command import runs
+from gcbench.runner.console import TextTable, show_table
+from gcbench.runner.launch.same import read_result_or_warn
+from gcbench.runner.predict.command import predict_steps
+from gcbench.runner.records.reading import printable
+from gcbench.runner.records.schema import PHASES
+from gcbench.runner.records.store import find_runs
+from gcbench.runner.report.command import runs
 
 SGD = "powersgd/table4/sgd"
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
@@ -56,8 +56,8 @@ def forge(target: str, **arguments: Any) -> dict[str, Any]:
     ("target", "arguments"),
     [
         ("os.mkdir", {"path": "ran"}),
-        ("gcbench.models.mlp.MLP", {"widths": [{"_target_": "os.mkdir", "path": "ran"}]}),
-        ("gcbench.models.mlp.MLP", {"widths": "${oc.create:{_target_:os.mkdir,path:ran}}"}),
+        ("gcbench.runner.models.mlp.MLP", {"widths": [{"_target_": "os.mkdir", "path": "ran"}]}),
+        ("gcbench.runner.models.mlp.MLP", {"widths": "${oc.create:{_target_:os.mkdir,path:ran}}"}),
     ],
 )
 def test_a_result_chooses_no_code_to_run(
@@ -159,7 +159,7 @@ def test_the_good_ones_are_all_there(some_bad: list[str]) -> None:
 def test_a_sweep_passes_over_bad_results(
     some_bad: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    from gcbench.launch.estimate import Estimates
+    from gcbench.runner.launch.estimate import Estimates
 
     with caplog.at_level("WARNING", "gcbench"):
         read_results = [

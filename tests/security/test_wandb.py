@@ -21,10 +21,10 @@ import os, sys
 from pathlib import Path
 from results import plain_result
 from sentence import config_of
-from gcbench.config import ConfigError
-from gcbench.records import RunFiles, start_logger
-from gcbench.records.result import Begun
-from gcbench.report.wandb_runs import load_wandb
+from gcbench.runner.config import ConfigError
+from gcbench.runner.records import RunFiles, start_logger
+from gcbench.runner.records.result import Begun
+from gcbench.runner.report.wandb_runs import load_wandb
 
 logger = start_logger(config_of("logger.mode=auto"), RunFiles(Path("run")), Begun.here())
 logger.log({"event": "train", "step": 1, "epoch": 0.5, "loss": 0.5})

@@ -11,9 +11,9 @@ import pytest
 from needed import patience
 from processes import command
 
-from gcbench.records import environment
-from gcbench.records.environment import checked_out
-from gcbench.records.schema import Git
+from gcbench.runner.records import environment
+from gcbench.runner.records.environment import checked_out
+from gcbench.runner.records.schema import Git
 
 MARK = "open({!r}, 'w').close()\n"
 ENVIRONMENT = {**os.environ, "WANDB_MODE": "offline", "PYTHONPATH": ""}
@@ -60,7 +60,7 @@ def others(tmp_path: Path) -> Path:
 # What the installed script does, and then a process that it starts.
 SCRIPT = """
 import multiprocessing, sys
-from gcbench.cli import main
+from gcbench.runner.cli import main
 
 if __name__ == "__main__":
     sys.argv[1:] = ["--help"]

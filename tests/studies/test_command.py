@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gcbench.config import ConfigError
+from gcbench.core.errors import ConfigError
 from gcbench.papers.measured import find_study
 from gcbench.papers.studies import study as study_module
 from gcbench.papers.studies.study import class_of, study, study_names

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from gcbench.config import ConfigError
+from gcbench.core.errors import ConfigError
 from gcbench.papers.error_figure import draw_error_by_bits
 from gcbench.papers.studies.clusters import CommunicationTimes, DecodeScaling
 from gcbench.papers.studies.ecq_stability import EcqStability

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from gcbench.comm.network import Message
+from gcbench.core.comm.network import Message
 from gcbench.papers.studies.clusters import config_of, method_of, rows_of, through_servers
 from gcbench.papers.tables import read_table
-from gcbench.predict.devices import read_device, read_link
-from gcbench.predict.model import Cluster, predict
+from gcbench.runner.predict.devices import read_device, read_link
+from gcbench.runner.predict.model import Cluster, predict
 
 
 def test_servers_are_pushed_to_and_pulled_from() -> None:

@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 import gcbench
-from gcbench.library.ddp import DdpCompression
+from gcbench.core.library.ddp import DdpCompression
 
 
 def add_up_micro_batches(

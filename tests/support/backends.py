@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from needed import skip
 
-from gcbench.codecs.kernels import Backend, keep_backend, use_backend
+from gcbench.core.codecs.kernels import Backend, keep_backend, use_backend
 
 
 def needs_compiler() -> None:

@@ -9,10 +9,10 @@ import torch
 from outside import Natural
 from torch import Tensor
 
-from gcbench.codecs.noise import Noise
-from gcbench.comm.collectives import Comm
-from gcbench.compressors import Aggregated, Codec, Grads, Properties, State, Step
-from gcbench.compressors.codec import Message
+from gcbench.core.codec import Codec, Message
+from gcbench.core.codecs.noise import Noise
+from gcbench.core.comm.collectives import Comm
+from gcbench.core.compressor import Aggregated, Grads, Properties, State, Step
 
 NONE = Properties()
 

@@ -7,10 +7,10 @@ from comm_cases import WORKERS, cases
 from gloo_pool import Process
 from torch import Tensor
 
-from gcbench.comm.collectives import Comm
-from gcbench.comm.messages import MessageAltered
-from gcbench.comm.meter import Meter
-from gcbench.comm.transport import GlooTransport, Reduction, Transport
+from gcbench.core.comm.collectives import Comm
+from gcbench.core.comm.messages import MessageAltered
+from gcbench.core.comm.meter import Meter
+from gcbench.core.comm.transport import GlooTransport, Reduction, Transport
 
 CASES = {  # kind of exchange to alter: a case that uses it
     "all_gather": "gather",

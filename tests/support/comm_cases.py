@@ -12,12 +12,12 @@ import torch
 from gloo_pool import Process
 from torch import Tensor
 
-from gcbench.comm.collectives import Comm
-from gcbench.comm.groups import group_beside
-from gcbench.comm.meter import Meter
-from gcbench.comm.network import Link
-from gcbench.comm.nodes import Nodes
-from gcbench.comm.transport import GlooTransport, NcclTransport
+from gcbench.core.comm.collectives import Comm
+from gcbench.core.comm.groups import group_beside
+from gcbench.core.comm.meter import Meter
+from gcbench.core.comm.network import Link
+from gcbench.core.comm.nodes import Nodes
+from gcbench.core.comm.transport import GlooTransport, NcclTransport
 
 WORKERS = 4
 

@@ -22,7 +22,7 @@ from hydra.core.override_parser.types import Override
 from hydra.plugins.config_source import ConfigResult
 from omegaconf import DictConfig, _utils, base
 
-from gcbench.config import conf_directory
+from gcbench.core.conf import conf_directory
 
 CONF = str(conf_directory())
 T = TypeVar("T")

@@ -9,7 +9,7 @@ from method_cases import aggregate, compressor_of, gradients
 from other_device import OtherDevice, There, bring_back, move_there
 from torch import Tensor
 
-from gcbench.compressors import Compressor, Grads, State
+from gcbench.core.compressor import Compressor, Grads, State
 
 WORKERS = range(4)
 

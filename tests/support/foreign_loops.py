@@ -18,12 +18,12 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 import gcbench
-from gcbench.comm.collectives import Comm
-from gcbench.comm.transport import MirrorTransport
-from gcbench.compressors.matrices import shapes_of_parameters
-from gcbench.compressors.virtual import aggregate
-from gcbench.config import read_method
-from gcbench.launch.instantiate import make_compressor
+from gcbench.core.comm.collectives import Comm
+from gcbench.core.comm.transport import MirrorTransport
+from gcbench.core.method_files import read_method
+from gcbench.core.methods.matrices import shapes_of_parameters
+from gcbench.core.wrappers.virtual import aggregate
+from gcbench.runner.launch.instantiate import make_compressor
 
 MARK = re.compile(r"^.*# (gcbench|residual)\n", re.MULTILINE)
 Found = Mapping[str, Any]

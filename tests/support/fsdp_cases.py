@@ -26,11 +26,11 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.nn.functional import cross_entropy
 
 import gcbench
-from gcbench.comm.collectives import Comm
-from gcbench.compressors import build
-from gcbench.compressors.qsgd import QSGD
-from gcbench.compressors.virtual import aggregate
-from gcbench.seeds import mix
+from gcbench.core.comm.collectives import Comm
+from gcbench.core.methods.qsgd import QSGD
+from gcbench.core.seeds import mix
+from gcbench.core.wrappers.build import build
+from gcbench.core.wrappers.virtual import aggregate
 
 NODES = 2
 GROUPS = ("", "0", "2")  # the parameter groups of a net, of which the outermost is empty

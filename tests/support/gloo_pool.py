@@ -16,10 +16,10 @@ import torch.distributed as dist
 from needed import patience
 from processes import server
 
-from gcbench.comm.collectives import Comm
-from gcbench.comm.control import ProcessGroupControl
-from gcbench.comm.network import Link
-from gcbench.comm.transport import EmulatedTransport, GlooTransport
+from gcbench.core.comm.collectives import Comm
+from gcbench.core.comm.control import ProcessGroupControl
+from gcbench.core.comm.network import Link
+from gcbench.core.comm.transport import EmulatedTransport, GlooTransport
 
 PATIENCE = patience(300)  # for one job
 

@@ -8,15 +8,15 @@ import torch
 from sentence import SMALL, config_of
 from torch import Tensor
 
-from gcbench.comm.collectives import Comm
-from gcbench.comm.control import LocalControl
-from gcbench.launch.instantiate import make_data
-from gcbench.launch.meeting import Connections
-from gcbench.launch.plan import Machine, make_plan
-from gcbench.launch.worker import build_run
-from gcbench.train.loop import train_step
-from gcbench.train.pipeline import exchanges_in_background
-from gcbench.train.run import Progress, Run
+from gcbench.core.comm.collectives import Comm
+from gcbench.core.comm.control import LocalControl
+from gcbench.runner.launch.instantiate import make_data
+from gcbench.runner.launch.meeting import Connections
+from gcbench.runner.launch.plan import Machine, make_plan
+from gcbench.runner.launch.worker import build_run
+from gcbench.runner.train.loop import train_step
+from gcbench.runner.train.pipeline import exchanges_in_background
+from gcbench.runner.train.run import Progress, Run
 
 W = 4
 VIRTUAL = ("trainer.launcher=virtual", f"trainer.gpus={W}")

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gcbench.settings.fields import kinds_of
+from gcbench.core.fields import kinds_of
 
 Kind = Mapping[str, Any]
 

@@ -13,9 +13,9 @@ import torch
 from gloo_pool import Process
 
 import gcbench
-from gcbench.config import ConfigError
-from gcbench.launch.agreement import refuse_different_code, refuse_different_configs
-from gcbench.settings.config import RunConfig
+from gcbench.core.errors import ConfigError
+from gcbench.runner.launch.agreement import refuse_different_code, refuse_different_configs
+from gcbench.runner.settings.config import RunConfig
 
 
 def gcbench_with_own_modules(*arguments: str) -> None:

@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from gloo_pool import Process
 
-from gcbench.check.steps import WORKERS, Trace, trace
-from gcbench.codecs.kernels import keep_backend, use_backend
-from gcbench.comm.collectives import Comm
-from gcbench.comm.transport import NcclTransport
-from gcbench.compressors import Compressor, Grads
-from gcbench.compressors.virtual import aggregate
+from gcbench.core.codecs.kernels import keep_backend, use_backend
+from gcbench.core.comm.collectives import Comm
+from gcbench.core.comm.transport import NcclTransport
+from gcbench.core.compressor import Compressor, Grads
+from gcbench.core.wrappers.virtual import aggregate
+from gcbench.runner.check.steps import WORKERS, Trace, trace
 
 
 def traces_over_gloo(

@@ -19,12 +19,12 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 import gcbench
-from gcbench.codecs.kernels import backend_in_use, keep_backend
-from gcbench.compressors.powersgd import PowerSGD
-from gcbench.compressors.qsgd import QSGD
-from gcbench.launch.instantiate import make_data, make_model
-from gcbench.seeds import mix
-from gcbench.settings.config import RunConfig
+from gcbench.core.codecs.kernels import backend_in_use, keep_backend
+from gcbench.core.methods.powersgd import PowerSGD
+from gcbench.core.methods.qsgd import QSGD
+from gcbench.core.seeds import mix
+from gcbench.runner.launch.instantiate import make_data, make_model
+from gcbench.runner.settings.config import RunConfig
 
 LR = 0.1
 STEPS = 4  # DDP rebuilds its buckets after the first

@@ -16,11 +16,11 @@ from typing import Any, NamedTuple, cast
 import torch
 import torch.distributed as dist
 
-from gcbench.comm.collectives import Comm
-from gcbench.comm.control import ProcessGroupControl
-from gcbench.comm.meter import Meter
-from gcbench.comm.network import Link
-from gcbench.comm.transport import EmulatedTransport, GlooTransport
+from gcbench.core.comm.collectives import Comm
+from gcbench.core.comm.control import ProcessGroupControl
+from gcbench.core.comm.meter import Meter
+from gcbench.core.comm.network import Link
+from gcbench.core.comm.transport import EmulatedTransport, GlooTransport
 
 STEPS = 6
 HEADER_BYTES = 14 + 20 + 32  # Ethernet, IPv4, TCP with time stamps

@@ -9,8 +9,8 @@ import time
 from importlib import import_module
 from pathlib import Path
 
-from gcbench.launch import local
-from gcbench.launch.meeting import join
+from gcbench.core.meeting import join
+from gcbench.runner.launch import local
 
 
 def work(case: str, folder: str) -> None:

@@ -17,12 +17,12 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 import gcbench
-from gcbench.comm.groups import group_beside, timeout_of
-from gcbench.launch.instantiate import make_data, make_model
-from gcbench.seeds import mix
-from gcbench.settings.config import RunConfig
-from gcbench.train.loop import train_step
-from gcbench.train.run import Progress
+from gcbench.core.comm.groups import group_beside, timeout_of
+from gcbench.core.seeds import mix
+from gcbench.runner.launch.instantiate import make_data, make_model
+from gcbench.runner.settings.config import RunConfig
+from gcbench.runner.train.loop import train_step
+from gcbench.runner.train.run import Progress
 
 STEPS = 14
 

@@ -9,13 +9,24 @@ from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
 
-from gcbench.check.steps import SHAPES, STEPS, WORKERS, Trace, flat, gradients, shapes_of, trace
-from gcbench.check.subject import SETTINGS
-from gcbench.compressors import Compressor
-from gcbench.compressors.virtual import aggregate
-from gcbench.config import Config, conf_directory, read_knobs, read_method
-from gcbench.config.methods import fill, read_file
-from gcbench.launch.instantiate import make
+from gcbench.core.compressor import Compressor
+from gcbench.core.conf import Config, conf_directory
+from gcbench.core.method_files import read_file, read_method
+from gcbench.core.wrappers.virtual import aggregate
+from gcbench.runner.check.steps import (
+    SHAPES,
+    STEPS,
+    WORKERS,
+    Trace,
+    flat,
+    gradients,
+    shapes_of,
+    trace,
+)
+from gcbench.runner.check.subject import SETTINGS
+from gcbench.runner.config.keys import read_knobs
+from gcbench.runner.config.methods import fill
+from gcbench.runner.launch.instantiate import make
 
 __all__ = [  # re-exports the steps of the package's own checks, too
     "ALL",

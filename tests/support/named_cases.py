@@ -15,13 +15,13 @@ from torch.distributed.tensor import Shard
 from torch.nn.functional import cross_entropy
 
 import gcbench
-from gcbench.comm.collectives import Comm
-from gcbench.compressors import State
-from gcbench.compressors.matrices import shapes_of_parameters
-from gcbench.compressors.virtual import aggregate
-from gcbench.config import read_method
-from gcbench.launch.instantiate import make_compressor
-from gcbench.seeds import mix
+from gcbench.core.comm.collectives import Comm
+from gcbench.core.compressor import State
+from gcbench.core.method_files import read_method
+from gcbench.core.methods.matrices import shapes_of_parameters
+from gcbench.core.seeds import mix
+from gcbench.core.wrappers.virtual import aggregate
+from gcbench.runner.launch.instantiate import make_compressor
 
 LR, STEPS, SHARDS = 0.05, 4, 2
 GROUPS = (

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 import torch
 from gloo_pool import Process
 
-from gcbench.check.steps import WORKERS, gradients
-from gcbench.comm.collectives import Comm
-from gcbench.compressors import Compressor
-from gcbench.compressors.virtual import aggregate
-from gcbench.train.finite import KINDS, FirstBad
+from gcbench.core.comm.collectives import Comm
+from gcbench.core.compressor import Compressor
+from gcbench.core.wrappers.virtual import aggregate
+from gcbench.runner.check.steps import WORKERS, gradients
+from gcbench.runner.train.finite import KINDS, FirstBad
 
 # These methods send a few values that are drawn at random.
 SOME_VALUES = ("random_k", "random_block", "global_randk", "global_randk_multiscale")

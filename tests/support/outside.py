@@ -11,9 +11,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gcbench.codecs.noise import Noise
-from gcbench.codecs.packing import pack, unpack
-from gcbench.compressors import Codec, Properties
+from gcbench.core.codec import Codec
+from gcbench.core.codecs.noise import Noise
+from gcbench.core.codecs.packing import pack, unpack
+from gcbench.core.compressor import Properties
 
 MANTISSA_BITS = 23
 

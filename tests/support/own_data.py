@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from gcbench.data import TokenData
+from gcbench.runner.data import TokenData
 
 
 def text() -> TokenData:

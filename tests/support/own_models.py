@@ -9,8 +9,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from gcbench.comm.collectives import Comm
-from gcbench.compressors import Aggregated, Grads, Properties, State, Step
+from gcbench.core.comm.collectives import Comm
+from gcbench.core.compressor import Aggregated, Grads, Properties, State, Step
 
 
 class Open(nn.Sequential):

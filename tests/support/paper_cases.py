@@ -11,11 +11,12 @@ from method_cases import aggregate, build_method
 from torch import Tensor, nn
 from torchvision import models
 
-from gcbench.comm.collectives import Comm
-from gcbench.compressors import Codec, State, Step
-from gcbench.models.cifar_resnet import resnet20, resnet56, resnet110
-from gcbench.models.lstm import LSTM
-from gcbench.models.resnet import resnet18
+from gcbench.core.codec import Codec
+from gcbench.core.comm.collectives import Comm
+from gcbench.core.compressor import State, Step
+from gcbench.runner.models.cifar_resnet import resnet20, resnet56, resnet110
+from gcbench.runner.models.lstm import LSTM
+from gcbench.runner.models.resnet import resnet18
 
 Shapes = dict[str, tuple[int, ...]]
 

@@ -11,17 +11,17 @@ import torch
 import torch.distributed as dist
 from gloo_pool import Process
 
-from gcbench.comm.collectives import Comm
-from gcbench.comm.transport import GlooTransport
-from gcbench.launch.instantiate import make_data
-from gcbench.launch.meeting import Connections
-from gcbench.launch.plan import Machine, make_plan
-from gcbench.launch.worker import build_run
-from gcbench.settings.config import RunConfig
-from gcbench.train.loop import sample, train_step
-from gcbench.train.pipeline import exchanges_in_background
-from gcbench.train.run import Progress, Run, Sample
-from gcbench.train.snapshot import restore, shared_content, worker_content
+from gcbench.core.comm.collectives import Comm
+from gcbench.core.comm.transport import GlooTransport
+from gcbench.runner.launch.instantiate import make_data
+from gcbench.runner.launch.meeting import Connections
+from gcbench.runner.launch.plan import Machine, make_plan
+from gcbench.runner.launch.worker import build_run
+from gcbench.runner.settings.config import RunConfig
+from gcbench.runner.train.loop import sample, train_step
+from gcbench.runner.train.pipeline import exchanges_in_background
+from gcbench.runner.train.run import Progress, Run, Sample
+from gcbench.runner.train.snapshot import restore, shared_content, worker_content
 
 CPU = torch.device("cpu")
 

@@ -9,13 +9,14 @@ from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.types import RunMode
 
-from gcbench.config import conf_directory, register
+from gcbench.core.conf import conf_directory
+from gcbench.runner.config.compose import register
 
 for module in (
     "torch._dynamo",
-    "gcbench.check.report",
-    "gcbench.data.digits",
-    "gcbench.launch.start",
+    "gcbench.runner.check.report",
+    "gcbench.runner.data.digits",
+    "gcbench.runner.launch.start",
 ):
     import_module(module)
 

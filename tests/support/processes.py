@@ -26,7 +26,7 @@ from unittest.mock import patch
 
 import torch
 
-from gcbench.launch import local
+from gcbench.runner.launch import local
 
 SUPPORT = str(Path(__file__).parent)
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from gcbench.papers.configs import compose
-from gcbench.records import RunFiles
-from gcbench.records.files import replace_file
-from gcbench.records.result import Begun, count_bits, make_result, summarize_tests
-from gcbench.records.schema import PHASES, SCHEMA_VERSION, Git, Result, Status
-from gcbench.settings.config import RunConfig
+from gcbench.runner.records import RunFiles
+from gcbench.runner.records.files import replace_file
+from gcbench.runner.records.result import Begun, count_bits, make_result, summarize_tests
+from gcbench.runner.records.schema import PHASES, SCHEMA_VERSION, Git, Result, Status
+from gcbench.runner.settings.config import RunConfig
 
 PARAMETERS = 1000
 # A commit of after all changes of numbers, so that no result is stale.

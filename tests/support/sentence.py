@@ -8,10 +8,12 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from gcbench.config import Config, compose_overrides, resolve
-from gcbench.launch.start import start
-from gcbench.records import RunFiles
-from gcbench.settings.config import RunConfig
+from gcbench.core.conf import Config
+from gcbench.runner.config.compose import compose_overrides
+from gcbench.runner.config.resolve import resolve
+from gcbench.runner.launch.start import start
+from gcbench.runner.records import RunFiles
+from gcbench.runner.settings.config import RunConfig
 
 SMALL = ("trainer.threads=1", "trainer.batch_size=16", "trainer.epochs=1", "logger.mode=disabled")
 

@@ -13,11 +13,11 @@ import torch
 from gloo_pool import Process
 from torch import Tensor
 
-from gcbench.comm.collectives import Comm
-from gcbench.comm.meter import Kind, Total
-from gcbench.comm.transport import GlooTransport
-from gcbench.compressors import State, Step, offsets_of, sizes_of
-from gcbench.launch.instantiate import make_compressor
+from gcbench.core.comm.collectives import Comm
+from gcbench.core.comm.meter import Kind, Total
+from gcbench.core.comm.transport import GlooTransport
+from gcbench.core.compressor import State, Step, offsets_of, sizes_of
+from gcbench.runner.launch.instantiate import make_compressor
 
 # Some of them are long enough for the usual `min_size`, and no message is longer than a chunk.
 SHAPES = {"conv": (64, 32, 3, 3), "matrix": (128, 160), "bias": (160,)}

@@ -11,10 +11,11 @@ from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from gcbench.check.steps import flat, gradients
-from gcbench.compressors import Grads, State, build
-from gcbench.compressors.powersgd import PowerSGD
-from gcbench.compressors.virtual import aggregate
+from gcbench.core.compressor import Grads, State
+from gcbench.core.methods.powersgd import PowerSGD
+from gcbench.core.wrappers.build import build
+from gcbench.core.wrappers.virtual import aggregate
+from gcbench.runner.check.steps import flat, gradients
 
 SHAPES = {
     "conv": (8, 4, 3, 3),

@@ -10,15 +10,15 @@ from typing import Any, cast
 import torch
 from gloo_pool import Process
 
-from gcbench.launch.instantiate import make_data
-from gcbench.launch.meeting import Connections
-from gcbench.launch.plan import Machine, make_plan
-from gcbench.launch.worker import build_run
-from gcbench.settings.config import RunConfig
-from gcbench.train.checkpoints import Checkpoints
-from gcbench.train.drift import ReplicasDrifted, refuse_drift
-from gcbench.train.loop import train
-from gcbench.train.run import Progress
+from gcbench.runner.launch.instantiate import make_data
+from gcbench.runner.launch.meeting import Connections
+from gcbench.runner.launch.plan import Machine, make_plan
+from gcbench.runner.launch.worker import build_run
+from gcbench.runner.settings.config import RunConfig
+from gcbench.runner.train.checkpoints import Checkpoints
+from gcbench.runner.train.drift import ReplicasDrifted, refuse_drift
+from gcbench.runner.train.loop import train
+from gcbench.runner.train.run import Progress
 
 
 def drift_error(process: Process, drifted: tuple[int, ...]) -> str | None:

@@ -1,4 +1,4 @@
-"""A decoder of messages in plain Python, written from gcbench/codecs/README.md.
+"""A decoder of messages in plain Python, written from gcbench/core/codecs/README.md.
 
 It uses none of gcbench's code, so that it reads what is on the wire and not what we believe is.
 """

@@ -10,13 +10,13 @@ import pytest
 import torch
 from sentence import run
 
-from gcbench.config import ConfigError
-from gcbench.identity import identify
-from gcbench.records import RunFiles
-from gcbench.records.schema import Result
-from gcbench.records.store import read_run
-from gcbench.records.summary import _facts
-from gcbench.train import weights
+from gcbench.core.errors import ConfigError
+from gcbench.runner.identity import identify
+from gcbench.runner.records import RunFiles
+from gcbench.runner.records.schema import Result
+from gcbench.runner.records.store import read_run
+from gcbench.runner.records.summary import _facts
+from gcbench.runner.train import weights
 
 OVERRIDES = [
     *"trainer.gpus=2 trainer.launcher=virtual compressor=powersgd min_size=0".split(),

@@ -21,12 +21,12 @@ from nightly import each, slow_but
 from sentence import SMALL, config_of, run, untimed_metrics
 from train_cases import drift_error, drift_error_at_the_end
 
-from gcbench.config import RunFailed
-from gcbench.launch import start, worker
-from gcbench.launch.local import WorkerFailed
-from gcbench.records.loggers import NoLogger
-from gcbench.records.schema import Result
-from gcbench.train.drift import parameter_hash
+from gcbench.runner.config.errors import RunFailed
+from gcbench.runner.launch import start, worker
+from gcbench.runner.launch.local import WorkerFailed
+from gcbench.runner.records.loggers import NoLogger
+from gcbench.runner.records.schema import Result
+from gcbench.runner.train.drift import parameter_hash
 
 LENGTH = [
     *"trainer.max_steps=24 trainer.checkpoint_steps=4 trainer.checkpoint_keep=9".split(),

@@ -11,11 +11,12 @@ from nightly import each
 from sentence import run
 from torch import Tensor
 
-from gcbench.compressors import Aggregated, State
-from gcbench.compressors.dense import Dense
-from gcbench.compressors.wrappers import ErrorFeedback
-from gcbench.config import RunFailed
-from gcbench.train.finite import KINDS, FirstBad, describe_bad_value, not_finite
+from gcbench.core.compressor import Aggregated, State
+from gcbench.core.finite import not_finite
+from gcbench.core.methods.dense import Dense
+from gcbench.core.wrappers.wrappers import ErrorFeedback
+from gcbench.runner.config.errors import RunFailed
+from gcbench.runner.train.finite import KINDS, FirstBad, describe_bad_value
 
 CPU = torch.device("cpu")
 

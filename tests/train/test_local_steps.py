@@ -16,14 +16,15 @@ from nightly import each, slow_but
 from sentence import run, untimed_metrics
 from torch import Tensor, nn
 
-from gcbench.comm.collectives import Comm
-from gcbench.compressors import Aggregated, Compressor, Grads, State, Step
-from gcbench.config import ConfigError, RunFailed
-from gcbench.train.estimators import batch_of
-from gcbench.train.fragments import cut_fragments
-from gcbench.train.loop import train_step
-from gcbench.train.run import Run
-from gcbench.train.tasks import loss_of
+from gcbench.core.comm.collectives import Comm
+from gcbench.core.compressor import Aggregated, Compressor, Grads, State, Step
+from gcbench.core.errors import ConfigError
+from gcbench.core.fragments import cut_fragments
+from gcbench.runner.config.errors import RunFailed
+from gcbench.runner.train.estimators import batch_of
+from gcbench.runner.train.loop import train_step
+from gcbench.runner.train.run import Run
+from gcbench.runner.train.tasks import loss_of
 
 LOCAL = ("estimator=local_steps", "estimator.every=4")
 STREAMING = ("estimator.delay=1", "estimator.mixing=0.5", "estimator.pattern=strided")

@@ -12,9 +12,9 @@ from nightly import each
 from sentence import config_of, run
 from torch import Tensor, nn
 
-from gcbench.config import Config
-from gcbench.launch.optimization import make_optimizer, make_schedule, try_step
-from gcbench.train.groups import parameter_groups
+from gcbench.core.conf import Config
+from gcbench.runner.launch.optimization import make_optimizer, make_schedule, try_step
+from gcbench.runner.train.groups import parameter_groups
 
 ADAM = {"kind": "adam", "lr": 0.01, "betas": [0.8, 0.9], "eps": 1e-6, "weight_decay": 0.5}
 

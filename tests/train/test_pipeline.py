@@ -17,13 +17,13 @@ from pipeline_cases import Trained, messages_of_a_continued_run, train_steps
 from sentence import SMALL, config_of, run
 from torch import Tensor
 
-from gcbench.comm.control import LocalControl
-from gcbench.compressors import State
-from gcbench.config import RunFailed
-from gcbench.identity import fingerprint, relevant_config
-from gcbench.settings.config import RunConfig
-from gcbench.train import pipeline
-from gcbench.train.pipeline import TURN_STEPS, TURNS
+from gcbench.core.comm.control import LocalControl
+from gcbench.core.compressor import State
+from gcbench.runner.config.errors import RunFailed
+from gcbench.runner.identity import fingerprint, relevant_config
+from gcbench.runner.settings.config import RunConfig
+from gcbench.runner.train import pipeline
+from gcbench.runner.train.pipeline import TURN_STEPS, TURNS
 
 OVERRIDES = ("model.widths=[24,24]", "trainer.gpus=2", "trainer.error_every=null")
 # A bucket of 0.001 MiB has 262 values, so that there are at least three buckets.

@@ -15,13 +15,13 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from gcbench.models.gpt import GPT
-from gcbench.models.lstm import LSTM
-from gcbench.records.clock import Clock
-from gcbench.settings.trainer import TrainerSettings
-from gcbench.train import precision
-from gcbench.train.precision import ProductsInFp32, autocast_bf16
-from gcbench.train.replica import Replica
+from gcbench.runner.models.gpt import GPT
+from gcbench.runner.models.lstm import LSTM
+from gcbench.runner.records.clock import Clock
+from gcbench.runner.settings.trainer import TrainerSettings
+from gcbench.runner.train import precision
+from gcbench.runner.train.precision import ProductsInFp32, autocast_bf16
+from gcbench.runner.train.replica import Replica
 
 BF16 = torch.bfloat16
 aten = torch.ops.aten

@@ -11,10 +11,10 @@ import pytest
 import torch
 from sentence import run
 
-from gcbench.comm.collectives import Comm
-from gcbench.compressors import Aggregated, Grads, State, Step
-from gcbench.compressors.dense import Dense
-from gcbench.records.gradients import read_gradients
+from gcbench.core.comm.collectives import Comm
+from gcbench.core.compressor import Aggregated, Grads, State, Step
+from gcbench.core.methods.dense import Dense
+from gcbench.runner.records.gradients import read_gradients
 
 OVERRIDES = (
     "compressor=none trainer.gpus=4 trainer.max_steps=5 trainer.record_gradients=[0,3]".split()

@@ -11,15 +11,15 @@ from nightly import each
 from sentence import run
 from torch import Tensor, nn
 
-from gcbench.comm.control import LocalControl
-from gcbench.data import ArrayData, TokenData
-from gcbench.models.airnet import AirNet
-from gcbench.models.lstm import LSTM
-from gcbench.records.clock import Clock
-from gcbench.settings.trainer import TrainerSettings
-from gcbench.train.evaluation import evaluate
-from gcbench.train.groups import parameter_groups
-from gcbench.train.replica import Replica
+from gcbench.core.comm.control import LocalControl
+from gcbench.runner.data import ArrayData, TokenData
+from gcbench.runner.models.airnet import AirNet
+from gcbench.runner.models.lstm import LSTM
+from gcbench.runner.records.clock import Clock
+from gcbench.runner.settings.trainer import TrainerSettings
+from gcbench.runner.train.evaluation import evaluate
+from gcbench.runner.train.groups import parameter_groups
+from gcbench.runner.train.replica import Replica
 
 CPU = torch.device("cpu")
 SETTINGS = TrainerSettings(gpus=2, batch_size=8, epochs=1, precision="fp32")

@@ -12,15 +12,16 @@ from nightly import each, slow_but
 from sentence import run
 from torch import Tensor
 
-from gcbench.config import ConfigError, RunFailed
-from gcbench.identity import identify
-from gcbench.records import RunFiles
-from gcbench.records.schema import Result
-from gcbench.records.store import read_run
-from gcbench.records.summary import _facts
-from gcbench.train.checkpoints import Checkpoints
-from gcbench.train.run import Progress, Run
-from gcbench.train.snapshot import merge_workers, replaced_shares
+from gcbench.core.errors import ConfigError
+from gcbench.runner.config.errors import RunFailed
+from gcbench.runner.identity import identify
+from gcbench.runner.records import RunFiles
+from gcbench.runner.records.schema import Result
+from gcbench.runner.records.store import read_run
+from gcbench.runner.records.summary import _facts
+from gcbench.runner.train.checkpoints import Checkpoints
+from gcbench.runner.train.run import Progress, Run
+from gcbench.runner.train.snapshot import merge_workers, replaced_shares
 
 LENGTH = [
     *"trainer.launcher=virtual trainer.checkpoint_steps=4 trainer.log_every=3".split(),

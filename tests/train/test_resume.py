@@ -16,15 +16,16 @@ from nightly import slow_but
 from sentence import run, untimed_metrics
 from small_cifar10 import write_cifar10
 
-from gcbench.compressors.dense import Dense
-from gcbench.config import ConfigError, RunFailed
-from gcbench.records import RunFiles, clock
-from gcbench.records.loggers import NoLogger
-from gcbench.train import loop
-from gcbench.train.checkpoints import last_step
-from gcbench.train.loop import train_step
-from gcbench.train.replica import Replica
-from gcbench.train.run import ExchangeResult, Progress, Run
+from gcbench.core.errors import ConfigError
+from gcbench.core.methods.dense import Dense
+from gcbench.runner.config.errors import RunFailed
+from gcbench.runner.records import RunFiles, clock
+from gcbench.runner.records.loggers import NoLogger
+from gcbench.runner.train import loop
+from gcbench.runner.train.checkpoints import last_step
+from gcbench.runner.train.loop import train_step
+from gcbench.runner.train.replica import Replica
+from gcbench.runner.train.run import ExchangeResult, Progress, Run
 
 METHODS = {
     "qsgd": ["compressor=qsgd", "min_size=0", "error_feedback=true", "alpha=0.2", "beta=0.9"],

@@ -11,12 +11,12 @@ import torch
 from sentence import run
 from torch.nn.functional import cross_entropy
 
-from gcbench.data.digits import digits
-from gcbench.launch.memory import give_back_freed_memory, peak_bytes, reset_peak
-from gcbench.models.mlp import MLP
-from gcbench.records.schema import Result
-from gcbench.report.measures import measure
-from gcbench.train.tasks import MANY_CLASSES, scores_of, summary_of
+from gcbench.runner.data.digits import digits
+from gcbench.runner.launch.memory import give_back_freed_memory, peak_bytes, reset_peak
+from gcbench.runner.models.mlp import MLP
+from gcbench.runner.records.schema import Result
+from gcbench.runner.report.measures import measure
+from gcbench.runner.train.tasks import MANY_CLASSES, scores_of, summary_of
 
 OVERRIDES = [
     *"trainer.launcher=virtual trainer.max_steps=6 trainer.log_every=3".split(),

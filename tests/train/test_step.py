@@ -10,10 +10,10 @@ from inner_cases import virtual_run
 from passes import PassCounter
 from sentence import run
 
-from gcbench.compressors import Goal, flatten
-from gcbench.records import RunFiles
-from gcbench.train.loop import sample, train_step
-from gcbench.train.run import Progress, Run
+from gcbench.core.compressor import Goal, flatten
+from gcbench.runner.records import RunFiles
+from gcbench.runner.train.loop import sample, train_step
+from gcbench.runner.train.run import Progress, Run
 
 SGD = ("optimizer.kind=sgd", "optimizer.momentum=0", "optimizer.weight_decay=0")
 

@@ -13,27 +13,27 @@ from nightly import each
 from sentence import run
 from torch import nn
 
-from gcbench.comm.collectives import Comm
-from gcbench.comm.control import LocalControl
-from gcbench.data import ArrayData, TokenData
-from gcbench.data.augment import Augmentation
-from gcbench.data.synthetic import synthetic
-from gcbench.launch.optimization import make_optimizer
-from gcbench.models.linear import Linear
-from gcbench.models.lstm import LSTM
-from gcbench.records.clock import Clock
-from gcbench.records.gradients import GradientFiles, read_gradients
-from gcbench.settings.config import RunConfig
-from gcbench.settings.optimizer import ScheduleSettings
-from gcbench.settings.trainer import TrainerSettings
-from gcbench.train.estimators import SGD
-from gcbench.train.loop import train_step
-from gcbench.train.pipeline import AfterBackward
-from gcbench.train.replica import Replica
-from gcbench.train.run import Progress, Run
-from gcbench.train.schedules import FactorSchedule
-from gcbench.train.svrg import SVRG, cover_samples, paper_bits
-from gcbench.train.tasks import loss_of
+from gcbench.core.comm.collectives import Comm
+from gcbench.core.comm.control import LocalControl
+from gcbench.runner.data import ArrayData, TokenData
+from gcbench.runner.data.augment import Augmentation
+from gcbench.runner.data.synthetic import synthetic
+from gcbench.runner.launch.optimization import make_optimizer
+from gcbench.runner.models.linear import Linear
+from gcbench.runner.models.lstm import LSTM
+from gcbench.runner.records.clock import Clock
+from gcbench.runner.records.gradients import GradientFiles, read_gradients
+from gcbench.runner.settings.config import RunConfig
+from gcbench.runner.settings.optimizer import ScheduleSettings
+from gcbench.runner.settings.trainer import TrainerSettings
+from gcbench.runner.train.estimators import SGD
+from gcbench.runner.train.loop import train_step
+from gcbench.runner.train.pipeline import AfterBackward
+from gcbench.runner.train.replica import Replica
+from gcbench.runner.train.run import Progress, Run
+from gcbench.runner.train.schedules import FactorSchedule
+from gcbench.runner.train.svrg import SVRG, cover_samples, paper_bits
+from gcbench.runner.train.tasks import loss_of
 
 SVRG_STEPS = ["estimator=svrg", "optimizer.momentum=0", "schedule=constant"]
 CONVEX = [

@@ -12,12 +12,12 @@ from nightly import each, slow_but
 from sentence import run
 from torch import nn
 
-from gcbench.config import RunFailed
-from gcbench.records.clock import Clock
-from gcbench.settings.optimizer import ScheduleSettings
-from gcbench.settings.trainer import TrainerSettings
-from gcbench.train.replica import Replica
-from gcbench.train.schedules import FactorSchedule, total_steps
+from gcbench.runner.config.errors import RunFailed
+from gcbench.runner.records.clock import Clock
+from gcbench.runner.settings.optimizer import ScheduleSettings
+from gcbench.runner.settings.trainer import TrainerSettings
+from gcbench.runner.train.replica import Replica
+from gcbench.runner.train.schedules import FactorSchedule, total_steps
 
 VIRTUAL = "trainer.launcher=virtual"
 

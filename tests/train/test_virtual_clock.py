@@ -18,10 +18,10 @@ from nightly import each
 from sentence import run, untimed_metrics
 from torch import Tensor
 
-from gcbench.train.estimators import batch_of
-from gcbench.train.run import Run
-from gcbench.train.tasks import loss_of
-from gcbench.train.virtual_clock import VirtualClock
+from gcbench.runner.train.estimators import batch_of
+from gcbench.runner.train.run import Run
+from gcbench.runner.train.tasks import loss_of
+from gcbench.runner.train.virtual_clock import VirtualClock
 
 H = 4
 DENSE = ("compressor=none", "schedule=constant")

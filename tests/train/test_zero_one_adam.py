@@ -12,11 +12,11 @@ from nightly import each
 from sentence import run
 from torch import Tensor, nn
 
-from gcbench.train.estimators import batch_of
-from gcbench.train.loop import train_step
-from gcbench.train.optimizers import FrozenAdam
-from gcbench.train.run import Progress, Run
-from gcbench.train.tasks import loss_of
+from gcbench.runner.train.estimators import batch_of
+from gcbench.runner.train.loop import train_step
+from gcbench.runner.train.optimizers import FrozenAdam
+from gcbench.runner.train.run import Progress, Run
+from gcbench.runner.train.tasks import loss_of
 
 ZERO_ONE = ("estimator=zero_one_adam", "optimizer=frozen_adam", "schedule=constant")
 SHORT = (*ZERO_ONE, "estimator.double_steps=4", "estimator.max_every=4")

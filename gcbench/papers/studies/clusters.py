@@ -12,23 +12,24 @@ from typing import NamedTuple
 
 import torch
 
-from gcbench.bench.local import draw_input
-from gcbench.comm.collectives import Comm
-from gcbench.comm.network import Message
-from gcbench.comm.transport import MirrorTransport
-from gcbench.compressors import Compressor, Grads
-from gcbench.compressors.virtual import Stepper
-from gcbench.config import Config, ConfigError
-from gcbench.identity import CHOICE_GROUPS, format_value
-from gcbench.launch.instantiate import make_compressor
-from gcbench.launch.memory import keep_freed_memory
+from gcbench.core.comm.collectives import Comm
+from gcbench.core.comm.network import Message
+from gcbench.core.comm.transport import MirrorTransport
+from gcbench.core.compressor import Compressor, Grads
+from gcbench.core.conf import Config
+from gcbench.core.errors import ConfigError
+from gcbench.core.wrappers.virtual import Stepper
 from gcbench.papers.configs import compose
 from gcbench.papers.studies.study import Row, Study, compressor, model_shapes
 from gcbench.papers.tables import TableRow, read_table
-from gcbench.predict.devices import read_device, read_link
-from gcbench.predict.model import Cluster, Method, predict
-from gcbench.predict.subject import facts_of, make_method, shapes_of_model
-from gcbench.records.clock import WARMUP_STEPS, Clock
+from gcbench.runner.bench.local import draw_input
+from gcbench.runner.identity import CHOICE_GROUPS, format_value
+from gcbench.runner.launch.instantiate import make_compressor
+from gcbench.runner.launch.memory import keep_freed_memory
+from gcbench.runner.predict.devices import read_device, read_link
+from gcbench.runner.predict.model import Cluster, Method, predict
+from gcbench.runner.predict.subject import facts_of, make_method, shapes_of_model
+from gcbench.runner.records.clock import WARMUP_STEPS, Clock
 
 
 class Model(NamedTuple):
@@ -233,11 +234,11 @@ class ThroughputModel(Study):
 
     Payloads are counted from the methods' steps. Seconds of computation and coding are those of
     conf/devices, which says which of them are derived, and those of collectives come from
-    gcbench/comm/network.py. The V100's seconds are derived; the P40's are from ECQ-SGD's own 66,420
-    images/s, with batches of 32 images and with our codecs. In ECQ-SGD every GPU pushes to and
-    pulls from shards on all GPUs, as with the parameter servers of Yan et al. (2015), with codes in
-    both directions; a ring, which uses a node's link once, would leave little to compress. Nothing
-    is random. Takes a minute.
+    gcbench/core/comm/network.py. The V100's seconds are derived; the P40's are from ECQ-SGD's own
+    66,420 images/s, with batches of 32 images and with our codecs. In ECQ-SGD every GPU pushes to
+    and pulls from shards on all GPUs, as with the parameter servers of Yan et al. (2015), with
+    codes in both directions; a ring, which uses a node's link once, would leave little to
+    compress. Nothing is random. Takes a minute.
     """
 
     tables: tuple[str, ...] = tuple(SCENES)

@@ -9,12 +9,13 @@ from typing import NamedTuple
 
 import torch
 
-from gcbench.codecs.scales import NORMS
-from gcbench.compressors import State, build
-from gcbench.compressors.qsgd import QSGD
-from gcbench.compressors.virtual import aggregate
-from gcbench.compressors.wrappers import ErrorFeedback
-from gcbench.config import ConfigError
+from gcbench.core.codecs.scales import NORMS
+from gcbench.core.compressor import State
+from gcbench.core.errors import ConfigError
+from gcbench.core.methods.qsgd import QSGD
+from gcbench.core.wrappers.build import build
+from gcbench.core.wrappers.virtual import aggregate
+from gcbench.core.wrappers.wrappers import ErrorFeedback
 from gcbench.papers.studies.study import Row, Study
 
 # A residual grows if the last tenth of its steps exceeds the second tenth by more than this

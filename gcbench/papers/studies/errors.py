@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gcbench.comm.collectives import Comm
-from gcbench.compressors import Grads, flatten
-from gcbench.compressors.virtual import aggregate
+from gcbench.core.comm.collectives import Comm
+from gcbench.core.compressor import Grads, flatten
+from gcbench.core.wrappers.virtual import aggregate
 from gcbench.papers.studies.gradients import OnRealGradients, vnmse
 from gcbench.papers.studies.study import Row, Study, compressor
 

@@ -11,17 +11,20 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from gcbench.codecs.packing import shannon_bits
-from gcbench.comm.collectives import Comm
-from gcbench.compressors import Compressor, State, Step, flatten, offsets_of
-from gcbench.compressors.bucketed import Bucketed
-from gcbench.compressors.exponents import Exponents
-from gcbench.compressors.virtual import aggregate
-from gcbench.config import ConfigError, compose_overrides, resolve, run_directory
-from gcbench.launch.same import find_same_run
-from gcbench.launch.start import start
+from gcbench.core.codecs.packing import shannon_bits
+from gcbench.core.comm.collectives import Comm
+from gcbench.core.compressor import Compressor, State, Step, flatten, offsets_of
+from gcbench.core.errors import ConfigError
+from gcbench.core.methods.bucketed import Bucketed
+from gcbench.core.methods.exponents import Exponents
+from gcbench.core.wrappers.virtual import aggregate
 from gcbench.papers.studies.study import Row, Study, compressor
-from gcbench.records.gradients import Recorded, read_gradients
+from gcbench.runner.config.compose import compose_overrides
+from gcbench.runner.config.naming import run_directory
+from gcbench.runner.config.resolve import resolve
+from gcbench.runner.launch.same import find_same_run
+from gcbench.runner.launch.start import start
+from gcbench.runner.records.gradients import Recorded, read_gradients
 
 
 class Coded(NamedTuple):

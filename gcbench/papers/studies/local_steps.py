@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gcbench.comm.network import Link, Message, Network, exchange_seconds
+from gcbench.core.comm.network import Link, Message, Network, exchange_seconds
 from gcbench.papers.studies.study import Row, Study
 
 PARAMETERS, WORKERS = 30_846_720, 4

@@ -10,22 +10,24 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gcbench.bench.local import draw_input
-from gcbench.bench.timing import Work, seconds
-from gcbench.codecs.low_rank import svd
-from gcbench.comm.collectives import Comm
-from gcbench.compressors import Compressor, Grads, State
-from gcbench.compressors.atomo import Atomo
-from gcbench.compressors.matrices import matrix_shape
-from gcbench.compressors.powersgd import PowerSGD
-from gcbench.compressors.virtual import Stepper, aggregate
-from gcbench.compressors.wrappers import ErrorFeedback
-from gcbench.config import ConfigError, compose_overrides, resolve
-from gcbench.launch.memory import keep_freed_memory
+from gcbench.core.codecs.low_rank import svd
+from gcbench.core.comm.collectives import Comm
+from gcbench.core.compressor import Compressor, Grads, State
+from gcbench.core.errors import ConfigError
+from gcbench.core.methods.atomo import Atomo
+from gcbench.core.methods.matrices import matrix_shape
+from gcbench.core.methods.powersgd import PowerSGD
+from gcbench.core.wrappers.virtual import Stepper, aggregate
+from gcbench.core.wrappers.wrappers import ErrorFeedback
 from gcbench.papers.studies.gradients import OnRealGradients
 from gcbench.papers.studies.study import Row, Study, model_shapes
-from gcbench.predict.subject import DATASETS, facts_of, shapes_of_model
-from gcbench.records.gradients import Recorded
+from gcbench.runner.bench.local import draw_input
+from gcbench.runner.bench.timing import Work, seconds
+from gcbench.runner.config.compose import compose_overrides
+from gcbench.runner.config.resolve import resolve
+from gcbench.runner.launch.memory import keep_freed_memory
+from gcbench.runner.predict.subject import DATASETS, facts_of, shapes_of_model
+from gcbench.runner.records.gradients import Recorded
 
 
 class Errors(NamedTuple):

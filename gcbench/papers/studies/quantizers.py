@@ -10,23 +10,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gcbench.bench.local import DRAWS
-from gcbench.codecs.packing import shannon_bits
-from gcbench.compressors import flatten
-from gcbench.compressors.bingrad import BinGradB, BinGradPB
-from gcbench.compressors.bucketed import Bucketed
-from gcbench.compressors.entropy_coded import EliasDense, EliasSparse
-from gcbench.compressors.even_levels import EvenLevels
-from gcbench.compressors.linear import Linear
-from gcbench.compressors.maxnorm import MultiScale
-from gcbench.compressors.orq import ORQ, Halvings
-from gcbench.compressors.qsgd import QSGD
-from gcbench.compressors.virtual import aggregate
-from gcbench.config import ConfigError
-from gcbench.identity import format_value
+from gcbench.core.codecs.packing import shannon_bits
+from gcbench.core.compressor import flatten
+from gcbench.core.errors import ConfigError
+from gcbench.core.methods.bingrad import BinGradB, BinGradPB
+from gcbench.core.methods.bucketed import Bucketed
+from gcbench.core.methods.entropy_coded import EliasDense, EliasSparse
+from gcbench.core.methods.even_levels import EvenLevels
+from gcbench.core.methods.linear import Linear
+from gcbench.core.methods.maxnorm import MultiScale
+from gcbench.core.methods.orq import ORQ, Halvings
+from gcbench.core.methods.qsgd import QSGD
+from gcbench.core.wrappers.virtual import aggregate
 from gcbench.papers.studies.gradients import OnRealGradients, code, vnmse
 from gcbench.papers.studies.study import Row, Study
-from gcbench.records.gradients import Recorded
+from gcbench.runner.bench.local import DRAWS
+from gcbench.runner.identity import format_value
+from gcbench.runner.records.gradients import Recorded
 
 
 @dataclass(frozen=True, kw_only=True)

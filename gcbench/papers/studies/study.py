@@ -18,22 +18,18 @@ from rich.progress import track
 from rich.text import Text
 
 import gcbench.papers.studies
-from gcbench.compressors import Compressor
-from gcbench.config import (
-    Arguments,
-    ConfigError,
-    compose_overrides,
-    read_arguments,
-    read_keys,
-    read_knobs,
-    read_method,
-    resolve,
-)
-from gcbench.console import TextTable, console, print_table
-from gcbench.launch.instantiate import make_compressor
-from gcbench.predict.payload import Shapes
-from gcbench.predict.subject import facts_of, shapes_of_model
-from gcbench.records.environment import describe_environment, now
+from gcbench.core.compressor import Compressor
+from gcbench.core.errors import ConfigError
+from gcbench.core.method_files import read_method
+from gcbench.runner.config.compose import compose_overrides
+from gcbench.runner.config.keys import read_knobs
+from gcbench.runner.config.reading import Arguments, read_arguments, read_keys
+from gcbench.runner.config.resolve import resolve
+from gcbench.runner.console import TextTable, console, print_table
+from gcbench.runner.launch.instantiate import make_compressor
+from gcbench.runner.predict.payload import Shapes
+from gcbench.runner.predict.subject import facts_of, shapes_of_model
+from gcbench.runner.records.environment import describe_environment, now
 
 Row = dict[str, Any]
 """A row: `row` is its title, the others are columns: numbers, text, or lists for a figure."""

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import torch
 
-from gcbench.codecs.kernels import keep_backend, use_backend
-from gcbench.codecs.native import find_compiler
-from gcbench.comm.collectives import Comm
-from gcbench.compressors import Grads, flatten
-from gcbench.compressors.virtual import aggregate
-from gcbench.config import ConfigError
+from gcbench.core.codecs.kernels import keep_backend, use_backend
+from gcbench.core.codecs.native import find_compiler
+from gcbench.core.comm.collectives import Comm
+from gcbench.core.compressor import Grads, flatten
+from gcbench.core.errors import ConfigError
+from gcbench.core.wrappers.virtual import aggregate
 from gcbench.papers.studies.gradients import OnRealGradients, vnmse
 from gcbench.papers.studies.study import Row, Study, compressor
 

@@ -1,0 +1,1 @@
+"""Exchanges: how the codes of a method are sent and added up."""

@@ -1,0 +1,291 @@
+"""Exchanges: each turns a codec into a compressor, and determines how its codes are sent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from gcbench.core.codec import (
+    Codec,
+    GridCodec,
+    Message,
+    RaggedCodec,
+    decoder_of,
+)
+from gcbench.core.codecs.noise import Noise
+from gcbench.core.codecs.packing import Units, bucket_spans, shannon_bits, sum_of_codes
+from gcbench.core.comm.collectives import Comm
+from gcbench.core.compressor import (
+    Aggregated,
+    Grads,
+    Properties,
+    State,
+    Step,
+    flatten,
+    flatten_each,
+    sizes_of,
+    unflatten,
+)
+from gcbench.core.methods.bucketed import Bucketed
+
+
+@dataclass(frozen=True)
+class GatherExchange:
+    """An all-gather of codes: every worker decodes all of them and averages the values.
+
+    Values are added in the order of the workers, which makes replicas bitwise identical, and runs
+    with virtual workers bitwise identical to those with real ones. A worker receives W - 1 messages
+    per step.
+    """
+
+    codec: Codec
+
+    @property
+    def properties(self) -> Properties:
+        return self.codec.properties._replace(divisible=True)
+
+    def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
+        segments, noise = _sizes_and_noise(grads, step)
+        message = self.codec.encode_each(flatten_each(grads), segments, noise)
+        return self.gather(message, grads, state, comm, step)
+
+    def aggregate_corrected(
+        self,
+        grads: Grads,
+        residual: Grads,
+        alpha: float,
+        state: State,
+        comm: Comm,
+        step: Step,
+        keep: float = 0,
+    ) -> tuple[Aggregated, Grads]:
+        segments, noise = _sizes_and_noise(grads, step)
+        message, left = self.codec.encode_corrected(
+            *(flatten_each(grads), flatten_each(residual), alpha, segments, noise),
+            *(keep, step.in_place),
+        )
+        out = self.gather(message, grads, state, comm, step)
+        return out, {k: x.view_as(g) for (k, g), x in zip(grads.items(), left, strict=True)}
+
+    def codec_in_native_code(self, grads: Grads) -> Bucketed | None:
+        """Return the codec if native code fits and codes these gradients."""
+        codec, first = self.codec, next(iter(grads.values()))
+        if isinstance(codec, Bucketed) and codec.native_for(first, sizes_of(grads)):
+            return codec
+        return None
+
+    def gather(
+        self, message: Message, grads: Grads, state: State, comm: Comm, step: Step
+    ) -> Aggregated:
+        """Return the aggregate of gradients whose message this is."""
+        sizes, device = sizes_of(grads), message[0].device
+        segments = tuple(sizes.values())
+
+        def decoder(workers: range) -> Codec:
+            step_of = replace(step, workers=workers)
+            return decoder_of(self.codec, lambda: step_of.noise("codec", sizes, device))
+
+        everyone = comm.gather(
+            message, self.codec.lengths_of(message) if isinstance(self.codec, RaggedCodec) else None
+        )
+        mean = decoder(range(comm.workers)).decode_mean(
+            [m.unsqueeze(1) for m in everyone], segments
+        )
+
+        def sent() -> Grads:
+            decoded = mean.new_zeros(len(message[0]), mean.shape[1])
+            decoder(step.workers).decode_add(message, segments, decoded)
+            return unflatten(decoded, grads)
+
+        def bound() -> Tensor:
+            assert isinstance(self.codec, GridCodec)
+            codes = self.codec.codes_in(message, segments)
+            return shannon_bits(codes, self.codec.highest + 1) + 32 * message[-1][0].numel()
+
+        return Aggregated(
+            unflatten(mean, grads),
+            sent,
+            state,
+            bound if isinstance(self.codec, GridCodec) else None,
+        )
+
+
+def _sizes_and_noise(grads: Grads, step: Step) -> tuple[tuple[int, ...], Noise]:
+    """Return the sizes of the tensors, and the noise for coding them."""
+    sizes = sizes_of(grads)
+    device = next(iter(grads.values())).device
+    return tuple(sizes.values()), step.noise("codec", sizes, device)
+
+
+@dataclass(frozen=True)
+class ScatterExchange:
+    """Every worker averages all workers' codes of one shard, and sends the mean to all of them.
+
+    Worker j owns shard j. For the gradient of worker i:
+
+        m_ij = encode(shard j of worker i);   mean_j = (1/W) sum_i decode(m_ij), at worker j
+        update_j = mean_j, or decode(encode(mean_j)) with `code_means`
+
+    The owner, too, applies what it sent, so that replicas are bitwise identical. A worker receives
+    W - 1 coded shards and W - 1 shards of means; with `code_means`, this is about as much as two
+    coded gradients for any number of workers. If the code is biased, the owner corrects it by error
+    feedback; its residual is the error of the second coding of its shard.
+
+    All shards have the same size, so buckets run through the whole gradient, which is padded with
+    zeros at its end.
+    """
+
+    codec: Codec
+    code_means: bool  # whether means are coded, too, rather than sent in fp32
+    # Which second codings leave the owner a residual; with "none" it counts as having sent W times
+    # the error less.
+    residual: Literal["biased", "all", "none"] = "biased"
+
+    @property
+    def properties(self) -> Properties:
+        codec = self.codec.properties
+        # Buckets run through the whole gradient, hence the global scope.
+        return Properties(
+            unbiased=codec.unbiased, contractive=codec.contractive, scope="global", divisible=True
+        )
+
+    def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
+        x = flatten(grads)
+        n, size = x.shape[1], shard_size(x.shape[1], comm.workers)
+        x = F.pad(x, (0, comm.workers * size - n))
+        mean, decode_sent = average_shards(self.codec, x, comm, step)
+        update, state = self._send_on(mean, state, comm, step)
+
+        def sent() -> Tensor:
+            rows = decode_sent()
+            if self.code_means and self.residual == "none":
+                error = mean - update[step.workers.start : step.workers.stop]
+                rows[step.workers.start :: comm.workers + 1] -= comm.workers * error
+            return rows
+
+        def join_shards(rows: Tensor) -> Grads:
+            """Return r rows of gradients, from their shards `[r W, size]`."""
+            return unflatten(rows.view(-1, comm.workers * size)[:, :n], grads)
+
+        return Aggregated(join_shards(update), lambda: join_shards(sent()), state)
+
+    def _send_on(self, mean: Tensor, state: State, comm: Comm, step: Step) -> tuple[Tensor, State]:
+        """Return the means `[W, size]` of all shards, identical on all workers, and the new state.
+
+        `mean` is `[w, size]`: the means of the shards that the workers in this process own.
+        """
+        if not self.code_means:
+            return comm.gather([mean])[0], state
+        segments, size = (mean.shape[1],), mean.shape[1]
+        corrected = mean + state.per_worker["shard"] if "shard" in state.per_worker else mean
+        noise = step.worker_noise("owner", size, mean.device)
+        message = self.codec.encode(corrected, segments, noise)
+        everyone = comm.gather(message)
+        update, of_all = (
+            mean.new_zeros(comm.workers, size),
+            replace(step, workers=range(comm.workers)),
+        )
+        decoder = decoder_of(self.codec, lambda: of_all.worker_noise("owner", size, mean.device))
+        decoder.decode_add(everyone, segments, update)
+        unbiased = self.codec.properties.unbiased
+        if self.residual == "none" or (self.residual == "biased" and unbiased):
+            return update, state
+        residual = corrected - update[step.workers.start : step.workers.stop]
+        return update, State(state.shared, {"shard": residual}, state.inner)
+
+
+def shard_size(n: int, workers: int) -> int:
+    """Return a shard's size, a multiple of 8 so that only the last shard's code is padded."""
+    return 8 * -(-n // (8 * workers))
+
+
+def average_shards(
+    codec: Codec, x: Tensor, comm: Comm, step: Step
+) -> tuple[Tensor, Callable[[], Tensor]]:
+    """Return the means of this process's shards, and a function that decodes what was sent.
+
+    `x` is `[w, W size]`, with one shard per worker. The means are `[w, size]`, of the shards that
+    this process's workers own; the function returns `[w W, size]`, shard by shard.
+    """
+    size = x.shape[1] // comm.workers
+    shards = x.reshape(-1, size)  # [w W, size], worker by worker
+
+    def noise_of(workers: range, parts: range) -> Noise:
+        whole = replace(step, workers=workers).worker_noise("codec", comm.workers * size, x.device)
+        return whole.in_parts(comm.workers, parts)
+
+    everyone = range(comm.workers)
+    noise = noise_of(step.workers, everyone)
+    message = codec.encode(shards, (size,), noise)
+    # [w, W, ...]
+    arrived = comm.transpose([m.unflatten(0, (-1, comm.workers)) for m in message])
+    mean = decoder_of(codec, lambda: noise_of(everyone, step.workers)).decode_mean(
+        [m.transpose(0, 1) for m in arrived], (size,)
+    )
+
+    def decode_sent() -> Tensor:
+        decoded = torch.zeros_like(shards)
+        codec.drawing(noise).decode_add(message, (size,), decoded)
+        return decoded
+
+    return mean, decode_sent
+
+
+@dataclass(frozen=True)
+class SumExchange:
+    """An all-reduce of codes: all workers use the same grid, that of the largest scale.
+
+        scale = max over workers;   update = decode(sum of codes) / W
+
+    A sum of W codes of s levels needs b = ceil(log2(2 W s + 1)) bits, so floor(64 / b) lanes share
+    a 64-bit word. This never takes more than the smallest integer type that holds such sums, and
+    takes less than 8 bits per value if W s <= 63. What a worker receives grows with W only by that
+    logarithm.
+    """
+
+    codec: GridCodec
+
+    @property
+    def properties(self) -> Properties:
+        codec = self.codec.properties
+        return Properties(unbiased=codec.unbiased, scope=codec.scope, divisible=True)
+
+    def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
+        (segments, noise), x = _sizes_and_noise(grads, step), flatten(grads)
+        scales = comm.max([self.codec.scales_of(x, segments)])[0]  # [1, buckets]
+        codes = self.codec.codes_of(x, segments, scales.expand(x.shape[0], -1), noise)
+        units = Units(
+            self.codec.highest / 2,
+            scales,
+            torch.full_like(scales, comm.workers),
+            bucket_spans(self.codec.buckets(segments, x.device)),
+        )
+
+        def values(centered: Tensor) -> Tensor:
+            return self.codec.values_of(centered, segments, scales).div_(comm.workers)
+
+        update = sum_codes(codes, self.codec.highest, comm, units, values)
+
+        def sent() -> Grads:
+            centered = codes - self.codec.highest / 2
+            return unflatten(self.codec.values_of(centered, segments, scales), grads)
+
+        return Aggregated(unflatten(update, grads), sent, state)
+
+
+def sum_codes(
+    codes: Tensor, highest: int, comm: Comm, units: Units, values: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """Return the values `[1, n]` of the sum of all workers' codes `[w, n]`, from 0 to `highest`.
+
+    They are sent in lanes that are wide enough for their sum.
+    """
+    most = comm.workers * highest
+    return sum_of_codes(
+        codes, most.bit_length(), most, lambda words: comm.sum([words])[0], units, values
+    )

@@ -1,0 +1,165 @@
+"""What workers agree on after an exchange, decided on the device: no host waits for a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from gcbench.core.codecs.kernels import kernel
+from gcbench.core.compressor import Grads, State
+from gcbench.core.errors import ConfigError
+from gcbench.core.library.states import differing
+
+
+@kernel
+def tell(bad: Tensor, number: Tensor, total: Tensor | None) -> Tensor:
+    """Return `[5]` float32 numbers, of whose maximum over workers `judge` reads what they saw.
+
+    In a maximum, minus a value gives the lowest one. Without a `total` it may be any.
+    """
+    step = number.float()
+    any_total = torch.full_like(step, -torch.inf)
+    totals = (any_total, any_total) if total is None else (total, -total)
+    return torch.cat([bad.float(), step, -step, *totals])
+
+
+@kernel
+def judge(told: Tensor, number: Tensor, out: Tensor) -> Tensor:
+    """Return whether a worker saw a bad value, `[1]`, and note in `out` how workers differ first.
+
+    That is 2^32 times this worker's number of exchanges plus that of another one, or -1 if their
+    totals differ.
+    """
+    bad, most, minus_least, highest, minus_lowest = told.split(1)
+    other = torch.where(most != number, most, -minus_least).long()
+    differ = (highest > -torch.inf) & (highest != -minus_lowest)
+    found = torch.where(most != -minus_least, (number << 32) + other, -differ.long())
+    out.copy_(torch.where(out == 0, found, out))
+    seen: Tensor = bad != 0
+    return seen
+
+
+def agree(
+    bad: Tensor,
+    number: Tensor,
+    earlier: Sequence[Tensor] | None,
+    used: Mapping[str, bool] | None,
+    group: dist.ProcessGroup,
+    verdict: Tensor,
+) -> tuple[Tensor, list[str]]:
+    """Return whether a worker of `group` saw a bad value, and the names of what none `used`.
+
+    `verdict` notes how they differ first, see `judge`.
+    """
+    told = tell(bad, number, None if earlier is None else sum_of(earlier, bad))
+    if not used:
+        dist.all_reduce(told, dist.ReduceOp.MAX, group)
+        return judge(told, number, verdict), []
+    flags = torch.tensor([*used.values()], dtype=told.dtype, device=told.device)
+    told = torch.cat([told, flags])
+    dist.all_reduce(told, dist.ReduceOp.MAX, group)
+    unused = [name for name, flag in zip(used, told[5:].tolist(), strict=True) if not flag]
+    return judge(told[:5], number, verdict), unused
+
+
+def choose(bad: Tensor, old: State, new: State) -> State:
+    """Return the old state where `bad`, `[1]`, is true, and else the new one."""
+    pairs = [*zip(_tensors(old), _tensors(new), strict=False)]
+    alike = _layout(old) == _layout(new)
+    if alike and not pairs:
+        return new
+    if bad.device.type == "cpu" or not alike:
+        return old if bad else new
+    by_dtype: dict[torch.dtype, list[tuple[Tensor, Tensor]]] = {}
+    for (*_, a), (*_, b) in pairs:
+        by_dtype.setdefault(b.dtype, []).append((a, b))
+    chosen = {dtype: iter(_choose_each(bad, same)) for dtype, same in by_dtype.items()}
+    layers: list[tuple[Grads, Grads]] = [({}, {}) for _ in new.layers()]
+    for layer, part, name, x in _tensors(new):
+        layers[layer][part][name] = next(chosen[x.dtype])
+    return State.of_layers(layers)
+
+
+def _choose_each(bad: Tensor, pairs: Sequence[tuple[Tensor, Tensor]]) -> list[Tensor]:
+    """Return what `choose` does of each pair, at once if they are parts of two tensors."""
+    olds, news = zip(*pairs, strict=True)
+    old_base, new_base = olds[0]._base, news[0]._base
+    if (
+        old_base is not None
+        and new_base is not None
+        and _memory(old_base) == _memory(new_base)
+        and all(a._base is old_base and b._base is new_base for a, b in pairs)
+        and all(_memory(a) == _memory(b) for a, b in pairs)
+    ):
+        whole = torch.where(bad.view([1] * new_base.dim()), old_base, new_base)
+        return [whole.as_strided(*_memory(b)) for b in news]
+    flat_olds, flat_news = (torch.cat([x.reshape(-1) for x in same]) for same in (olds, news))
+    parts = torch.where(bad, flat_olds, flat_news).split([x.numel() for x in news])
+    return [part.view(x.shape) for part, x in zip(parts, news, strict=True)]
+
+
+def blank(tensors: Sequence[Tensor], bad: Tensor) -> None:
+    """Replace all values by NaN if `bad`, `[1]`, is true; a GPU decides that itself."""
+    if bad.device.type == "cpu":
+        for x in tensors if bad else ():
+            x.fill_(torch.nan)
+        return
+    torch._foreach_mul_(list(tensors), torch.where(bad, torch.nan, 1.0)[0])
+
+
+def refuse_difference(verdict: int, worker: int) -> None:
+    """Raise ConfigError for a verdict of `judge` that is not 0."""
+    if verdict > 0:
+        step, other = divmod(verdict, 1 << 32)
+        raise ConfigError(
+            f"worker {worker} has made {step} exchanges with this compressor, and another one "
+            f"{other}; type load_state_dict on every worker, with what it saved after the same step"
+        )
+    if verdict < 0:
+        raise ConfigError(
+            "p.grad differed between workers when gradients were added to it, so that it did "
+            "not hold an update; type optimizer.zero_grad() after optimizer.step(), and "
+            "no_sync() for all micro-batches but the last"
+        )
+
+
+def refuse_other_arguments(maker: str, by_worker: Sequence[Mapping[str, Any]]) -> None:
+    """Raise ConfigError unless all workers called `maker` with the same arguments."""
+    first, *others = by_worker
+    for worker, other in enumerate(others, 1):
+        for key in first:
+            if other[key] != first[key]:
+                theirs, ours = differing(other[key], first[key])
+                raise ConfigError(
+                    f"worker {worker} called {maker} with {key}={theirs}, and worker 0 with "
+                    f"{ours}; type the same method, knobs and seed on all workers"
+                )
+
+
+def sum_of(tensors: Sequence[Tensor], like: Tensor) -> Tensor:
+    """Return the sum of all values as `[1]`; 0 if it is not finite."""
+    sums = [x.sum(dtype=torch.float32) for x in tensors]
+    return (
+        torch.stack([torch.zeros((), dtype=torch.float32, device=like.device), *sums])
+        .sum(0, keepdim=True)
+        .nan_to_num(0, 0, 0)
+    )
+
+
+def _tensors(state: State) -> Iterator[tuple[int, int, str, Tensor]]:
+    for i, layer in enumerate(state.layers()):
+        for j, part in enumerate((layer.shared, layer.per_worker)):
+            for name, x in sorted(part.items()):
+                yield i, j, name, x
+
+
+def _layout(state: State) -> list[tuple[int, int, str, torch.Size, torch.dtype]]:
+    return [(i, j, name, x.shape, x.dtype) for i, j, name, x in _tensors(state)]
+
+
+def _memory(x: Tensor) -> tuple[torch.Size, tuple[int, ...], int]:
+    return x.shape, x.stride(), int(x.storage_offset())

@@ -1,0 +1,316 @@
+"""Compressors for the user's own training loop."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Mapping, Sequence
+from functools import cache
+from numbers import Integral
+from typing import Any
+
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+from torch.nn.parallel import DistributedDataParallel
+
+from gcbench.core.backends import choose_codec_backend
+from gcbench.core.codecs.kernels import use_backend
+from gcbench.core.codecs.native import find_compiler, load_native
+from gcbench.core.compressor import Compressor
+from gcbench.core.conf import Config, choices_in
+from gcbench.core.errors import ConfigError
+from gcbench.core.fields import Count, Seed, refusal
+from gcbench.core.library.compression import Compression
+from gcbench.core.library.ddp import DdpCompression
+from gcbench.core.library.ddp_module import (
+    parameters_of,
+    refuse_ddp,
+    refuse_nodes,
+    refuse_unused,
+    shapes_of,
+)
+from gcbench.core.library.fsdp import (
+    FlatCompression,
+    is_carried,
+    refuse_fsdp,
+    shapes_of_groups,
+    shards_of,
+)
+from gcbench.core.library.named_shards import NamedCompression, refuse_between_nodes
+from gcbench.core.library.overlap import Overlap
+from gcbench.core.method_files import keys_of_optimizer, make_compressor, read_method
+from gcbench.core.share import advice_on_share, share_in_words
+from gcbench.core.wrappers.virtual import compressed_share
+
+
+def compress(
+    module: nn.Module,
+    compressor: str | Compressor,
+    *,
+    seed: int = 1,
+    replicas: dist.ProcessGroup | None = None,
+    codec_backend: str = "auto",
+    error_every: int | None = None,
+    overlap: Overlap = False,
+    **knobs: Any,
+) -> Compression:
+    """Make the backward passes of a DDP or FSDP2 module exchange gradients through a compressor.
+
+        model = DistributedDataParallel(model)
+        compression = gcbench.compress(model, "powersgd", rank=2)
+        ...  # the loop stays as it is, with any optimizer, no_sync() and autocast
+        print(compression.ratio)  # times fewer bits than fp32 gradients; also bits_sent, memory
+
+    After the backward pass `p.grad` holds the update that all workers agree on, in place of the
+    mean gradient. AdamW, for example, computes both moments from this update; error feedback acts
+    on the gradients, before the optimizer. With Adam, `dense_steps` lets the moments begin with
+    uncompressed gradients, as for PowerSGD, whose first updates are the coarsest. Gradients of
+    micro-batches are compressed once, if all but the last run under `no_sync()` or, with FSDP2,
+    after `set_requires_gradient_sync(False)`; else each is exchanged, and counted, and `p.grad` is
+    the sum of their updates, of which those of methods without a scale, such as signs, have the
+    size of whole steps. Methods compute in float32. All processes of the module's group have to
+    call this, as they compare arguments.
+
+    **DistributedDataParallel.** A method sees the whole gradient of a step after DDP's last bucket,
+    or with `overlap=True` each bucket while others are still computed, in a thread with a process
+    group of its own; that takes methods whose scope is the tensor, see `gcbench methods`.
+    What a method remembers belongs to its parameter. Under `ddp.join()` a worker without inputs
+    takes part with zeros. Where DDP drops the update of a parameter that no worker used, as with
+    `find_unused_parameters=True`, the method's state of it stays as it was.
+
+    A step in which a worker's gradient or the update is not finite leaves the compressor's state,
+    such as the error-feedback residual, as it was. Its update is NaN, so that
+    `torch.amp.GradScaler` skips it. When its scale changes, the residual keeps the old scale.
+    Workers agree on this in an all-reduce of 20 bytes per step, which is not counted, and which
+    also finds workers that are at different steps, as where only some loaded a state. No step waits
+    for a GPU to decide this, which tells different steps a little later (except ACP-SGD's, and
+    where parameters may be unused).
+
+    **FSDP2** (`torch.distributed.fsdp.fully_shard`), in one of two forms:
+
+        fully_shard(model)                                          # over all processes
+        compression = gcbench.compress(model, "qsgd", bits=4)       # compressed reduce-scatter
+
+        mesh = init_device_mesh("cuda", (nodes, 8), mesh_dim_names=("node", "gpu"))
+        fully_shard(model, mesh=mesh["gpu"])                        # whole inside a node,
+        compression = gcbench.compress(                             # compressed between nodes
+            model, "qsgd", bits=4, replicas=mesh["node"].get_group()
+        )
+
+    The first form replaces FSDP's reduce-scatter: coded shards are exchanged in an all-to-all, and
+    each owner averages the decoded values. A method sees one parameter group at a time, flat and
+    with FSDP's padding, so that it takes those with the property `divisible` whose codes have a
+    fixed length; others are refused. The group counts as one tensor: buckets run through it, and
+    `per_layer`, `min_size`, `clip_sigma` and the K of `top_k` apply to it. Error feedback keeps a
+    residual of the whole unsharded gradient: 4 bytes per parameter of the model on every process,
+    however many shards there are.
+
+    The second form runs after FSDP's reduce-scatter, in place of the all-reduce of HSDP, which
+    PyTorch does not allow to be replaced, and takes every method. It sees this process's shard of
+    each parameter of a group, by name and without padding: some rows of a matrix `[n, m]`, or
+    matrices of a stack. PowerSGD of rank r approximates these rows by rank r, and `min_size`,
+    `min_ratio` and scales apply to them. Its residual and factors are those of the shard. All nodes
+    must begin with equal parameters and reduce groups in the same order, and after `remove()` they
+    average gradients without compression.
+
+    In both, a residual belongs to its parameter, also where layers are used or frozen in turn.
+
+    A parameter group whose gradient or update is not finite keeps its old residual, and has an
+    update of NaN. Each process decides this by its own gradient and its own shard of the update
+    (with `replicas`, all that hold the same shard decide together). Processes and groups that saw
+    only finite values in that step update their residual: what they sent is lost if a GradScaler
+    skips the step.
+
+    Args:
+        module: a DistributedDataParallel, or a model on which fully_shard was called, or what
+            wraps one of them; over gloo or NCCL, with one model per process. It has one compressor
+            at a time, and takes another one after `remove()`.
+        compressor: a choice of conf/compressor, as listed by `gcbench methods`, or a Compressor,
+            as made by `gcbench.build`.
+        seed: the seed of random rounding, which must be equal on all workers.
+        replicas: with FSDP2, the processes that hold the same shard as this one, one in each node.
+        codec_backend: `compiled` means our own C++ on a CPU, which g++ compiles once per machine in
+            seconds, and torch.compile on a GPU; `eager` needs no compiler and is up to fifteen
+            times slower. `auto` is `compiled`, or `eager` with a warning where that cannot be had.
+            Results are bitwise identical, except for products of matrices, as PowerSGD's, and for
+            sums on a GPU.
+        error_every: measure the update's error in each such exchange, which `error()` returns; an
+            all-reduce in fp32 more, which is not counted.
+        overlap: see above; "auto": on GPUs, and where each process has a core to spare.
+        **knobs: keys of conf/compressor/<compressor>.yaml, such as `rank`, `bits`,
+            `error_feedback`, `dense_steps` (first steps without compression), `min_size` (smaller
+            tensors are sent uncompressed) and `min_ratio` (so are matrices that are smaller than
+            their factors). Keys that are left out have the file's values.
+            `onebit_adam` needs `momentum` and `dense_steps`, with the values of your optimizer.
+
+    Returns:
+        A handle with `bits_sent`, `ratio`, `memory`, `error()` and `remove()`; `state_dict()` and
+        `load_state_dict()` save and load the compressor's state.
+
+    Raises:
+        ConfigError: if the module, the compressor or a knob does not fit, or workers have different
+            ones; says what to type.
+    """
+    seed = read_seed(seed, error_every)
+    module = _exchanging(module)
+    if isinstance(module, FSDPModule):
+        refuse_fsdp(module, replicas)
+        if overlap is True:
+            raise ConfigError("overlap=True: fully_shard decides when it reduces; leave it out")
+        if shards_of(module) == 1 and replicas is None:
+            warnings.warn(
+                "FSDP2 exchanges nothing between shards of one process, so that nothing is "
+                "compressed; start more processes, or type compress with replicas=",
+                stacklevel=2,
+            )
+        method, config = make_method(compressor, knobs)
+        if replicas is not None:
+            refuse_between_nodes(method)
+        elif not is_carried(method):
+            raise ConfigError(_name_carried(method, compressor, knobs))
+        _warn_if_mostly_whole(method, config, shapes_of_groups(module, replicas))
+        use_codecs(codec_backend, next(module.parameters()).device.type)
+        handle = (
+            FlatCompression(module, method, seed, error_every)
+            if replicas is None
+            else NamedCompression(module, method, seed, replicas, error_every)
+        )
+        handle.name = name_of(compressor, knobs)
+        return handle
+    assert isinstance(module, DistributedDataParallel)
+    if replicas is not None:
+        raise ConfigError("replicas: only modules of fully_shard take them; leave them out")
+    return compress_ddp(module, compressor, seed, codec_backend, error_every, overlap, knobs)
+
+
+def _exchanging(module: nn.Module) -> nn.Module:
+    """Return the DDP or the FSDP2 module that a module is or wraps, as those of Fabric do.
+
+    Raises ConfigError if there is none with all of its parameters.
+    """
+    if isinstance(module, (FSDPModule, DistributedDataParallel)):
+        return module
+    if hasattr(module, "_orig_mod"):
+        raise ConfigError(
+            "torch.compile made this module, which has no hooks; type compress before torch.compile"
+        )
+    parameters = set(module.parameters())
+    for part in module.modules():
+        inside = isinstance(part, (FSDPModule, DistributedDataParallel))
+        if inside and set(part.parameters()) == parameters:
+            return part
+    raise ConfigError(
+        f"{type(module).__name__} is not a DistributedDataParallel, and fully_shard did not shard "
+        "it; type compress(DistributedDataParallel(model), ...), or fully_shard(model) after its "
+        "layers"
+    )
+
+
+def compress_ddp(
+    ddp: DistributedDataParallel,
+    compressor: str | Compressor,
+    seed: int,
+    codec_backend: str,
+    error_every: int | None,
+    overlap: Overlap,
+    knobs: Mapping[str, Any],
+) -> DdpCompression:
+    """Do what `compress` does with a DDP."""
+    refuse_ddp(ddp)
+    method, config = make_method(compressor, knobs)
+    refuse_nodes(ddp, method)
+    refuse_unused(ddp, method)
+    _warn_if_mostly_whole(method, config, [*shapes_of(ddp, parameters_of(ddp)).values()])
+    use_codecs(codec_backend, next(ddp.parameters()).device.type)
+    handle = DdpCompression(ddp, method, seed, error_every, overlap)
+    handle.name = name_of(compressor, knobs)
+    return handle
+
+
+def read_seed(seed: int, error_every: int | None) -> int:
+    """Return the user's seed, also one of NumPy. Raises ConfigError for a wrong argument."""
+    seed = int(seed) if isinstance(seed, Integral) else seed
+    if problem := refusal("seed", seed, Seed) or refusal("error_every", error_every, Count | None):
+        raise ConfigError(problem)
+    return seed
+
+
+def name_of(compressor: str | Compressor, knobs: Mapping[str, Any]) -> str:
+    """Return what was typed for a compressor, or the class of a given one."""
+    if not isinstance(compressor, str):
+        return type(compressor).__name__
+    return " ".join([compressor, *(f"{key}={value}" for key, value in knobs.items())])
+
+
+def use_codecs(asked: str, device: str) -> None:
+    """Use the codecs that were asked for; warn if `auto` cannot have compiled ones."""
+    backend = choose_codec_backend(asked, device, find_compiler() is not None, "codec_backend")
+    try:
+        if backend == "native":
+            load_native()
+        use_backend(backend, may_fall_back=asked == "auto")
+    except (ValueError, RuntimeError) as error:  # no compiler, or others can write to its cache
+        if asked == "compiled":
+            raise ConfigError(f"codec_backend={asked}: {error}") from error
+        warnings.warn(f"codecs are eager, and slower: {error}", stacklevel=3)
+        use_backend("eager")
+
+
+def make_method(
+    compressor: str | Compressor, knobs: Mapping[str, Any]
+) -> tuple[Compressor, Config]:
+    """Return the compressor and its configuration, which is empty for a given Compressor."""
+    if not isinstance(compressor, str):
+        if isinstance(compressor, type) or not isinstance(compressor, Compressor):
+            raise ConfigError(
+                f"compressor={compressor!r}: this is not a compressor; type the name of a method, "
+                "as in compress(model, 'qsgd', bits=4), or gcbench.build(method)"
+            )
+        if knobs:
+            raise ConfigError(
+                f"{next(iter(knobs))}: a Compressor has its knobs already; type them where it is "
+                "made"
+            )
+        return compressor, {}
+    if missing := [f"{key}=..." for key in keys_of_optimizer(compressor) if key not in knobs]:
+        raise ConfigError(
+            f"compressor={compressor} codes your optimizer's momentum, which compress does not see;"
+            f" type {', '.join(missing)}, as your optimizer has them"
+        )
+    config = read_method(compressor, knobs)
+    return make_compressor(config["compressor"]), config
+
+
+def _name_carried(
+    method: Compressor, compressor: str | Compressor, knobs: Mapping[str, Any]
+) -> str:
+    """Return the error message for a method that a reduce-scatter cannot use; it lists others."""
+    why = (
+        "a reduce-scatter takes codes of one length, each of one shard, and this sends others"
+        if method.properties.divisible
+        else "fully_shard cuts gradients into shards, and this needs them whole"
+    )
+    given = name_of(compressor, knobs) if isinstance(compressor, str) else compressor
+    return (
+        f"compressor={given}: {why}; type "
+        "compress(DistributedDataParallel(model), ...), replicas=... to shard inside of nodes and "
+        "compress between them, or one of these methods with their default settings: "
+        f"{', '.join(_carried_choices())}"
+    )
+
+
+@cache
+def _carried_choices() -> list[str]:
+    made = {
+        name: make_compressor(read_method(name)["compressor"]) for name in choices_in("compressor")
+    }
+    return [name for name, method in made.items() if is_carried(method)]
+
+
+def _warn_if_mostly_whole(
+    compressor: Compressor, config: Config, shapes: Sequence[Sequence[int]]
+) -> None:
+    share = compressed_share(compressor, shapes, exchanges=sys.maxsize)
+    if share < 0.5 and config and (advice := advice_on_share(share, config)):
+        warnings.warn(f"compressed: {share_in_words(share)} {advice}", stacklevel=3)

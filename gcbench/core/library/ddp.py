@@ -1,0 +1,263 @@
+"""A compressor as the communication hook of a DistributedDataParallel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from functools import partial, reduce
+from operator import is_
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from gcbench.core.comm.ddp import Arrived
+from gcbench.core.comm.groups import group_beside
+from gcbench.core.comm.side_stream import SideStream
+from gcbench.core.comm.transport import transport_of
+from gcbench.core.compressor import Compressor, State, offsets_of
+from gcbench.core.errors import ConfigError
+from gcbench.core.finite import not_finite
+from gcbench.core.library.agreement import blank, choose
+from gcbench.core.library.compression import Compression, Exchange
+from gcbench.core.library.ddp_module import comm_of, free_hook_of, parameters_of, shapes_of, zeros
+from gcbench.core.library.overlap import Overlap, decide_overlap, split_nodes
+from gcbench.core.library.states import name_without_wrappers, not_a_state, refuse_other_tensors
+
+T = TypeVar("T")
+
+
+class Part(NamedTuple):
+    """Gradients that are exchanged together, and where they are."""
+
+    places: dict[str, Tensor]  # what holds gradients, then updates
+    copied: list[str]  # whose gradients have another type or layout than rows
+    buffers: list[Tensor]  # rows that have all of them
+
+
+class Taken(NamedTuple):
+    """The gradients that the hook passed on, and their exchanges: each gives a state and a flag."""
+
+    arrived: Arrived
+    parts: Sequence[Part]
+    exchanges: Sequence[Future[tuple[State, Tensor]]]
+
+
+class DdpCompression(Compression):
+    """A compressor that sees the whole gradient of a DistributedDataParallel, or its buckets."""
+
+    def __init__(
+        self,
+        ddp: DistributedDataParallel,
+        compressor: Compressor,
+        seed: int,
+        error_every: int | None = None,
+        overlap: Overlap = False,
+    ) -> None:
+        # Not the DDP, of whose life its hook, and therefore this object, is a part.
+        self._module, self._ignored = ddp.module, ddp.parameters_to_ignore
+        self._parameters = parameters_of(ddp)
+        self._shapes = shapes_of(ddp, self._parameters)
+        offsets = offsets_of({name: p.numel() for p, name in self._parameters.items()})
+        self._knows_graph = ddp._has_rebuilt_buckets
+        self._group = ddp.process_group
+        device = next(iter(self._parameters)).device
+        super().__init__(
+            compressor,
+            comm_of(ddp, device),
+            device,
+            seed,
+            {"gradient": Exchange(seed, offsets=offsets)},
+            error_every,
+            overlap,
+            parameters={name: list(p.shape) for p, name in self._parameters.items()},
+        )
+        self.by_bucket = decide_overlap(overlap, compressor, device, self._gather)
+        self._side: SideStream | None = None
+        if self.by_bucket:
+            self._side, self._group = SideStream(device), group_beside(self._group)
+            self._comm.transport = self._comm.transport and transport_of(self._group, device)
+            split_nodes(self._comm, compressor)
+        self._known: dict[int, Taken] = {}  # of the last pass, by the identity of what arrived
+        self._buckets: list[list[str]] = []  # names that were exchanged together in the last pass
+        self._split: list[list[str]] | None = None  # of a saved state, for DDP's single first one
+        self._everyone: Sequence[nn.Parameter | None] = []  # with those that are not exchanged
+        self._frozen: Sequence[nn.Parameter] = []
+        self._hook = free_hook_of(ddp)
+        self._hook.watch(self._parameters)
+        self._hook.receiver = self
+
+    def remove(self) -> None:
+        """Let the module average gradients as DDP does without a hook."""
+        if self._hook.receiver is self:
+            self._hook.receiver = None
+            if self._side:
+                self._side.close()
+                if dist.is_initialized():  # else the user has ended all groups
+                    dist.destroy_process_group(self._group)
+
+    def _state(self) -> dict[str, Any]:
+        return {**super()._state(), "buckets": self._buckets}
+
+    def _check(self, name: str, read: Exchange, saved: Mapping[str, Any]) -> Exchange:
+        rows = zeros(self._shapes, self._device)
+        refuse_other_tensors(self.compressor, rows, self._comm, read.state)
+        return read
+
+    def _read(self, saved: Mapping[str, Any]) -> Mapping[str, Exchange]:
+        read, buckets = super()._read(saved), saved.get("buckets")
+        whole = isinstance(buckets, list) and all(isinstance(names, list) for names in buckets)
+        names = [str(name) for names in buckets for name in names] if whole and buckets else []
+        if not whole or names and sorted(names) != sorted(self._shapes):
+            raise not_a_state("no buckets" if buckets is None else f"buckets={buckets!r:.60}")
+        return read
+
+    def _replace(self, exchanges: Mapping[str, Exchange], saved: Mapping[str, Any]) -> None:
+        super()._replace(exchanges, saved)
+        self._split = saved["buckets"] or None
+
+    def begin_forward(self, ddp: DistributedDataParallel) -> None:
+        """Raise ConfigError where PyTorch would end in an internal assertion."""
+        if not ddp._has_rebuilt_buckets:  # DDP is about to, and frees the old ones before
+            self._known = {}
+        self._knows_graph |= ddp.require_backward_grad_sync
+        if ddp.static_graph and not self._knows_graph:
+            raise ConfigError(
+                "static_graph=True: PyTorch learns the graph in the first backward pass, which "
+                "must not be under no_sync(); type static_graph=False, or leave out no_sync() in "
+                "the first step"
+            )
+
+    def take(self, arrived: Arrived) -> Taken:
+        """Begin to replace this worker's gradients by the update that all workers agree on."""
+        exchange = self._exchanges["gradient"]
+        parts = self._parts_of(arrived)
+        exchanges = []
+        for part in parts:
+            state = exchange.state.select(part.places) if self.by_bucket else exchange.state
+            now = replace(exchange, state=state)
+            exchanges.append(self._submit(partial(self._exchange, part, now)))
+        return Taken(arrived, parts, exchanges)
+
+    def _submit(self, work: Callable[[], T]) -> Future[T]:
+        """Run `work` beside the backward pass, or at once."""
+        if self._side:
+            return self._side.submit(work)
+        done: Future[T] = Future()
+        done.set_result(work())
+        return done
+
+    @torch.no_grad()
+    def _exchange(self, part: Part, exchange: Exchange) -> tuple[State, Tensor]:
+        """Replace gradients by their update; return a state, and whether a value was not finite."""
+        copies = {
+            name: part.places[name].float().contiguous().view(1, *self._shapes[name])
+            for name in part.copied
+        }
+        out = self._aggregate(exchange, part.places | copies)
+        # Some methods code an overflow as they code any other value, such as signs, or do not send
+        # it in this step, so that the update of all workers is finite even if a gradient is not.
+        bad = not_finite([*part.buffers, *out.update.values()])
+        # PyTorch copies all tensors at once only if none of them has another type or layout.
+        for names in ([name for name in part.places if name not in copies], part.copied):
+            if names:
+                places = [part.places[name] for name in names]
+                pairs = zip(names, places, strict=True)
+                torch._foreach_copy_(places, [out.update[k].view(x.shape) for k, x in pairs])
+        if any(x.dtype != torch.float32 for x in part.buffers):  # an update may be too large there
+            bad |= not_finite(part.buffers)
+        return out.state, bad
+
+    def finish(
+        self,
+        taken: Sequence[Taken],
+        earlier: Sequence[Tensor] | None,
+        used: Collection[nn.Parameter] | None,
+    ) -> None:
+        """Wait for all exchanges of a backward pass, and keep the new state."""
+        self._refuse_late_parameters(taken)
+        if earlier:
+            self._warn_of_sum("no_sync()")
+        ending = self._submit(partial(self._end, taken, earlier, used))
+        if self._side:
+            self._side.result(ending)
+        known = () if self._split else taken
+        self._known = {id(one.arrived): one._replace(exchanges=()) for one in known}
+        self._buckets = [[*part.places] for one in taken for part in one.parts]
+        self._split = None
+
+    @torch.no_grad()
+    def _end(
+        self,
+        taken: Sequence[Taken],
+        earlier: Sequence[Tensor] | None,
+        used: Collection[nn.Parameter] | None,
+    ) -> None:
+        states, flags = zip(*(x.result() for one in taken for x in one.exchanges), strict=True)
+        state, bad = reduce(State.replace, states), reduce(torch.logical_or, flags)
+        kept = any(layer.shared or layer.per_worker for layer in state.layers())
+        used_by_name = None
+        if used is not None and kept:
+            used_by_name = {name: p in used for p, name in self._parameters.items()}
+        exchange = self._exchanges["gradient"]
+        exchange.step += 1
+        bad, unused = self._agree(exchange, bad, self._group, earlier, used_by_name)
+        kept_state = state.replace(exchange.state.select(unused)) if unused else state
+        exchange.state = choose(bad, exchange.state, kept_state)
+        for part in (part for one in taken for part in one.parts):
+            for name in part.places.keys() & unused:
+                part.places[name].zero_()  # p.grad may be a view of it
+        # GradScaler sees only what is written here, and must find the overflow of any worker.
+        blank([buffer for one in taken for buffer in one.arrived.buffers], bad)
+
+    def _parts_of(self, arrived: Arrived) -> Sequence[Part]:
+        """Return the places of gradients, which are the same until DDP has other buckets."""
+        if self._split is None and id(arrived) in self._known:
+            return self._known[id(arrived)].parts
+        gradients = arrived.gradients
+        places = {name: gradients[p] for p, name in self._parameters.items() if p in gradients}
+        if not places:
+            raise ConfigError(
+                "comm_hook: this state was registered with two DDPs; type state, hook = "
+                "gcbench.comm_hook(...) for each of them"
+            )
+        # A run that continues sends the same messages as if it had not been stopped.
+        split = self._split if self.by_bucket and len(places) == len(self._shapes) else None
+        rows = [x.view(1, -1) for x in arrived.buffers]
+        return [
+            self._make_part({name: places[name] for name in names}, rows)
+            for names in split or [[*places]]
+        ]
+
+    def _make_part(self, places: dict[str, Tensor], rows: list[Tensor]) -> Part:
+        copied = []
+        for name, g in places.items():
+            if g.dtype == torch.float32 and g.is_contiguous():
+                places[name] = g.view(1, *self._shapes[name])
+            else:
+                copied.append(name)
+        return Part(places, copied, rows)
+
+    def _refuse_late_parameters(self, taken: Sequence[Taken]) -> None:
+        """Raise ConfigError for a parameter that began to take part too late for DDP."""
+        everyone = [p for part in self._module.modules() for p in part._parameters.values()]
+        if (
+            all(id(one.arrived) in self._known for one in taken)
+            and len(everyone) == len(self._everyone)
+            and all(map(is_, everyone, self._everyone))
+            and not any(p.requires_grad for p in self._frozen)
+        ):
+            return
+        exchanged = {p for one in taken for p in one.arrived.gradients}
+        for name, p in self._module.named_parameters():
+            if p.requires_grad and name not in self._ignored and p not in exchanged:
+                raise ConfigError(
+                    f"{name_without_wrappers(name)}: DDP does not exchange this parameter, as it "
+                    "was added, or began to require a gradient, after the DDP was made; type "
+                    "DistributedDataParallel(model) and compress again after that"
+                )
+        self._everyone = everyone
+        self._frozen = [p for p in everyone if p is not None and not p.requires_grad]

@@ -1,0 +1,367 @@
+"""Local steps in the user's own training loop: DiLoCo, in fragments, with any compressor."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from copy import deepcopy
+from typing import Any, ClassVar
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.optim import Optimizer
+
+from gcbench.core.comm.collectives import Comm
+from gcbench.core.comm.groups import group_beside
+from gcbench.core.comm.side_stream import SideStream
+from gcbench.core.comm.transport import transport_of
+from gcbench.core.compressor import Compressor, Grads, offsets_of, split_rows
+from gcbench.core.errors import ConfigError
+from gcbench.core.finite import not_finite
+from gcbench.core.fragments import Pattern, cut_fragments
+from gcbench.core.library.agreement import blank
+from gcbench.core.library.compress import make_method, name_of, read_seed, use_codecs
+from gcbench.core.library.compression import Exchange
+from gcbench.core.library.joint import JointCompression
+from gcbench.core.library.optimizer_steps import OptimizerSteps
+from gcbench.core.library.overlap import split_nodes
+from gcbench.core.library.states import (
+    name_without_wrappers,
+    not_a_state,
+    refuse_other_optimizer,
+    refuse_other_tensors,
+    refuse_other_values,
+)
+from gcbench.core.library.worker_model import optimizers_of, take_from_first, trained_parameters
+from gcbench.core.local_rule import LocalRule, adopt_shared, subtract_own
+from gcbench.core.methods.matrices import shapes_of_parameters
+
+KEPT = (
+    "local steps",
+    "shared",
+    "outer",
+    "model",
+    "optimizer",
+    "late",
+)  # in a state, beside compress's
+_CHANGED = (
+    "within shared_parameters() changes the shared parameters on this worker alone; type "
+    "optimizer.step() and load_state_dict() after it"
+)
+
+
+def local_steps(
+    model: nn.Module,
+    optimizer: Optimizer | Sequence[Optimizer],
+    *,
+    every: int = 30,
+    compressor: str | Compressor = "none",
+    outer_lr: float = 0.7,
+    outer_momentum: float = 0.9,
+    outer_nesterov: bool = True,
+    fragments: int = 1,
+    pattern: Pattern = "sequential",
+    delay: int = 0,
+    mixing: float = 0.0,
+    seed: int = 1,
+    codec_backend: str = "auto",
+    error_every: int | None = None,
+    **knobs: Any,
+) -> LocalTraining:
+    """Let workers train alone, and exchange how far they have come after every H-th step.
+
+        local = gcbench.local_steps(model, optimizer, every=30, compressor="qsgd", bits=4)
+        for inputs, targets in batches:                     # of this worker
+            loss_function(model(inputs), targets).backward()
+            optimizer.step()                                # exchanges in every 30th step
+            optimizer.zero_grad()
+        with local.shared_parameters():
+            evaluate(model)
+
+    This is DiLoCo, `estimator=local_steps` of a run, to the bit (its formulas are in
+    `gcbench.core.local_rule.LocalRule`): with the model's parameters x_i, and the parameters x
+    that all workers share, of which an outer optimizer keeps the momentum. The model is a plain
+    one, without DistributedDataParallel. All workers begin with the parameters and buffers of
+    worker 0, and take equally many optimizer steps: who is in an exchange waits for the others.
+    Steps that a GradScaler skips do not count, so prefer bf16. Buffers are not exchanged.
+
+    `fragments=3, pattern="strided", delay=1, mixing=0.5` is Streaming DiLoCo: a third of the layers
+    in every tenth step, exchanged during the next one. SparseLoCo is `compressor="sparseloco",
+    outer_lr=1.0, outer_momentum=0.0, outer_nesterov=False`.
+
+    If a worker's parameters are not finite when they are exchanged, those of all workers are NaN.
+
+    Args:
+        model: has the parameters, of which those that require a gradient are exchanged.
+        optimizer: the worker's own, such as AdamW, whose state is not exchanged; or a list of all
+            that step the model, such as Muon and AdamW, which take a step when each has stepped.
+            One that wraps others, such as slow weights, is given in their place.
+        every: the number H of optimizer steps between two exchanges of a parameter.
+        compressor: as in `compress`; it codes the pseudo-gradients x - x_i.
+        outer_lr: the outer learning rate; 1 with `outer_momentum=0` averages parameters.
+        outer_momentum: the outer optimizer's momentum.
+        outer_nesterov: whether that looks ahead along the momentum.
+        fragments: parts of the model that are exchanged in turn, in different steps.
+        pattern: "sequential" fragments of about as many values, or "strided": layers in turn.
+        delay: steps that the worker takes while an exchange is under way.
+        mixing: weight of the worker's own parameters where it takes the shared ones.
+        seed, codec_backend, error_every: as in `compress`.
+        **knobs: as in `compress`.
+
+    Returns:
+        A handle as of `compress`, whose `ratio` refers to fp32 gradients in every step. Its
+        `state_dict()` is all that this worker needs to go on, with the model, the optimizers and
+        the parameters that are shared: save it with `gather_to=0`, or on every rank.
+
+    Raises:
+        ConfigError: as `compress` does.
+    """
+    seed = read_seed(seed, error_every)
+    optimizers = optimizers_of(model, optimizer)
+    method, _ = make_method(compressor, knobs)
+    try:
+        steps = LocalRule(
+            every=every,
+            fragments=fragments,
+            pattern=pattern,
+            delay=delay,
+            mixing=mixing,
+            outer_lr=outer_lr,
+            outer_momentum=outer_momentum,
+            outer_nesterov=outer_nesterov,
+        )
+        steps.refuse_method(model, method)
+    except ValueError as error:
+        raise ConfigError(str(error).replace("estimator.", "")) from error
+    use_codecs(codec_backend, next(model.parameters()).device.type)
+    handle = LocalTraining(model, optimizers, steps, method, seed, error_every)
+    handle.name = name_of(compressor, knobs)
+    return handle
+
+
+class LocalTraining(JointCompression):
+    """The local steps of a worker, made by `local_steps`."""
+
+    maker: ClassVar[str] = "local_steps"
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizers: Sequence[Optimizer],
+        steps: LocalRule,
+        compressor: Compressor,
+        seed: int,
+        error_every: int | None = None,
+    ) -> None:
+        group = dist.group.WORLD
+        assert isinstance(group, dist.ProcessGroup)
+        self._model, self._optimizers, self._local = model, optimizers, steps
+        self._own = trained_parameters(model)
+        shapes = shapes_of_parameters(model)
+        self._shapes = {name_without_wrappers(name): shape for name, shape in shapes.items()}
+        sizes = {name: p.numel() for name, p in self._own.items()}
+        self._fragments = cut_fragments(sizes, steps.fragments, steps.pattern)
+        self._steps = self._counted = 0  # since training began, and since this was made
+        device = next(iter(self._own.values())).device
+        super().__init__(
+            compressor,
+            Comm(group.size(), transport_of(group, device)),
+            device,
+            seed,
+            {str(k): Exchange(seed, offsets=offsets_of(sizes)) for k in range(steps.fragments)},
+            error_every,
+            parameters={name: list(p.shape) for name, p in self._own.items()},
+        )
+        self._refuse_other_arguments(
+            {
+                **{name: getattr(steps, name) for name in steps.__dataclass_fields__},
+                "parameters": self._identity["parameters"],
+            }
+        )
+        self._group = group
+        if steps.delay:  # an exchange under way must not meet the collectives of the user's loop
+            self._group = group_beside(group)
+            self._comm.transport = self._comm.transport and transport_of(self._group, device)
+            split_nodes(self._comm, compressor)
+        take_from_first(model, group)
+        self._shared = {name: nn.Parameter(p.detach().clone()) for name, p in self._own.items()}
+        self._outer = steps.make_outer(self._shared)
+        self._side = SideStream(device)
+        # The tensor that an exchange reads is kept until the current stream has waited for it.
+        self._under_way: tuple[Future[Grads], torch.Tensor] | None = None
+        self._late: Grads = {}  # the update that has arrived, and is still to be applied
+        self._shows_shared = False
+        self._counter = OptimizerSteps(optimizers, self._end_step)
+
+    def __repr__(self) -> str:
+        exchanges = sum(exchange.step for exchange in self._exchanges.values())
+        return (
+            f"<gcbench.local_steps {self.name}: {self._comm.workers} workers, {exchanges} "
+            f"exchanges in {self._steps} steps, {self.ratio:.4g}x fewer bits than fp32 gradients "
+            "in every step>"
+        )
+
+    @property
+    def ratio(self) -> float:
+        """Bits of fp32 gradients in every step of this handle over bits sent; NaN before."""
+        bits = 32 * self._counted * sum(p.numel() for p in self._own.values())
+        return bits / self._own_bits if self._own_bits else math.nan
+
+    @contextmanager
+    def shared_parameters(self) -> Iterator[None]:
+        """Put the parameters that all workers share into the model, for the length of the context.
+
+        They are those to evaluate and to publish; between exchanges, the model has the worker's.
+
+        Raises ConfigError if they are changed: it would be on this worker alone.
+        """
+        own = {name: p.data for name, p in self._own.items()}
+        try:
+            self._shows_shared = True
+            for name, p in self._own.items():
+                p.data = self._shared[name].detach().clone()
+            versions = {name: p._version for name, p in self._own.items()}
+            yield
+            for name, p in self._own.items():
+                if p._version != versions[name]:
+                    raise ConfigError(f"{name} {_CHANGED}")
+        finally:
+            self._shows_shared = False
+            for name, p in self._own.items():
+                p.data = own[name]
+
+    def remove(self) -> None:
+        """Let the worker train alone from now on, with the parameters that it has."""
+        if not self._counter.remove():
+            return
+        self._side.close()
+        if self._local.delay and dist.is_initialized():  # else the user has ended all groups
+            dist.destroy_process_group(self._group)
+
+    @torch.no_grad()
+    def _end_step(self) -> None:
+        """Exchange what is due after a step of the worker's optimizers."""
+        if self._shows_shared:
+            raise ConfigError(f"optimizer.step() {_CHANGED}")
+        self._steps += 1
+        self._counted += 1
+        fragment = self._local.due_fragment(self._steps)
+        if fragment is not None:
+            self._refuse_late_parameters()
+            self._send(str(fragment), self._fragments[fragment])
+        arrived = self._local.due_fragment(self._steps - self._local.delay)
+        if arrived is not None:
+            self._apply(self._arrived())
+            names = self._fragments[arrived]
+            adopt_shared(names, self._shared, self._own, self._local.mixing)
+
+    def _send(self, fragment: str, names: list[str]) -> None:
+        """Exchange the parameters of these names, at once or in the background."""
+        shapes = {name: self._shapes[name] for name in names}
+        size = sum(self._own[name].numel() for name in names)
+        flat = torch.empty(1, size, dtype=torch.float32, device=self._device)
+        places = split_rows(flat, {name: self._own[name].shape for name in names})
+        subtract_own(places, self._shared, [self._own])
+        exchange = self._exchanges[fragment]
+
+        def work() -> Grads:
+            with torch.no_grad():
+                out = self._aggregate(exchange, split_rows(flat, shapes))
+                # Some methods code what is not finite as they code any other value, such as signs.
+                bad = not_finite([flat, *out.update.values()])
+                blank([*out.update.values()], self._keep(exchange, out.state, bad, self._group))
+            return out.update
+
+        if self._local.delay:
+            self._under_way = self._side.submit(work), flat
+        else:
+            self._late = work()
+
+    def _arrived(self) -> Grads:
+        """Return the update of the exchange under way, for which this waits."""
+        self._settle()
+        late, self._late = self._late, {}
+        return late
+
+    def _settle(self) -> None:
+        if self._under_way:
+            self._late = self._side.result(self._under_way[0])
+            self._under_way = None
+
+    def _apply(self, update: Grads) -> None:
+        """Step the outer optimizer with this update."""
+        for name, p in self._shared.items():
+            p.grad = update[name].view(p.shape).to(p.dtype) if name in update else None
+        self._outer.step()
+        self._outer.zero_grad()
+
+    def _refuse_late_parameters(self) -> None:
+        for name in trained_parameters(self._model):
+            if name not in self._own:
+                raise ConfigError(
+                    f"{name}: this parameter began to require a gradient after local_steps was "
+                    "called; type handle.remove(), and local_steps again after requires_grad_(True)"
+                )
+
+    def _state(self) -> dict[str, Any]:
+        self._settle()
+        shared = {name: p.detach() for name, p in self._shared.items()}
+        model = {name_without_wrappers(k): x for k, x in self._model.state_dict().items()}
+        optimizers = [optimizer.state_dict() for optimizer in self._optimizers]
+        parts = self._steps, shared, self._outer.state_dict(), model, optimizers, self._late
+        kept = dict(zip(KEPT, parts, strict=True))
+        return {**super()._state(), **kept}
+
+    def _read(self, saved: Mapping[str, Any]) -> Mapping[str, Exchange]:
+        read = super()._read(saved)
+        for key in KEPT:
+            if key not in saved:
+                raise not_a_state(f"no {key}")
+        steps = saved["local steps"]
+        if type(steps) is not int or steps < 0:
+            raise not_a_state(f"local steps={steps!r:.60}")
+        refuse_other_values("shared", saved["shared"], self._shared)
+        late = {
+            name: torch.empty(1, *shape, dtype=torch.float32, device="meta")
+            for name, shape in self._shapes.items()
+        }
+        refuse_other_values("late", saved["late"], late, some=True)
+        model = {name_without_wrappers(k): x for k, x in self._model.state_dict().items()}
+        refuse_other_values("model", saved["model"], model, finite=self._own)
+        refuse_other_optimizer("outer", saved["outer"], self._outer)
+        theirs = saved["optimizer"]
+        if not isinstance(theirs, list) or len(theirs) != len(self._optimizers):
+            number = f"{len(theirs)} optimizers" if isinstance(theirs, list) else "no optimizers"
+            raise not_a_state(f"{number} for {len(self._optimizers)}")
+        for state, optimizer in zip(theirs, self._optimizers, strict=True):
+            refuse_other_optimizer("optimizer", state, optimizer)
+        return read
+
+    def _check(self, name: str, read: Exchange, saved: Mapping[str, Any]) -> Exchange:
+        rows = {
+            name: torch.zeros(1, *self._shapes[name], dtype=torch.float32, device=self._device)
+            for name in self._fragments[int(name)]
+        }
+        refuse_other_tensors(self.compressor, rows, self._comm, read.state)
+        return read
+
+    def _steps_in(self, saved: Mapping[str, Any]) -> dict[str, int]:
+        return {**super()._steps_in(saved), "local": saved["local steps"]}
+
+    @torch.no_grad()
+    def _replace(self, exchanges: Mapping[str, Exchange], saved: Mapping[str, Any]) -> None:
+        self._settle()
+        super()._replace(exchanges, saved)
+        self._late = {k: update.to(self._device) for k, update in saved["late"].items()}
+        self._steps = saved["local steps"]
+        for name, p in self._shared.items():
+            p.copy_(saved["shared"][name])
+        # Optimizers would go on in the tensors of the state.
+        self._outer.load_state_dict(deepcopy(saved["outer"]))
+        names = {name_without_wrappers(name): name for name in self._model.state_dict()}
+        self._model.load_state_dict({names[k]: x for k, x in saved["model"].items()})
+        for optimizer, state in zip(self._optimizers, saved["optimizer"], strict=True):
+            optimizer.load_state_dict(deepcopy(state))

@@ -1,0 +1,205 @@
+"""A compressor between nodes under FSDP2, which sees this process's shard of each parameter."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from gcbench.core.comm.fsdp import Part
+from gcbench.core.compressor import Aggregated, Compressor, Grads, State, merge, offsets_of
+from gcbench.core.errors import ConfigError
+from gcbench.core.exchange.other_exchanges import Hierarchical
+from gcbench.core.finite import not_finite
+from gcbench.core.library.agreement import blank
+from gcbench.core.library.compression import Exchange
+from gcbench.core.library.fsdp import FsdpCompression
+from gcbench.core.library.states import (
+    by_name,
+    not_a_state,
+    read_state,
+    refuse_other_tensors,
+    to_plain,
+)
+from gcbench.core.library.turns import OtherParameters
+from gcbench.core.methods.matrices import FLAT_CONVOLUTIONS, Shape
+from gcbench.core.wrappers.virtual import parts_of
+from gcbench.core.wrappers.wrappers import NormClipping
+
+
+@dataclass
+class NamedExchange(Exchange):
+    """The exchange of a parameter group, tensor by tensor; a step need not use all of them."""
+
+    parts: Mapping[str, Part] = field(kw_only=True)
+    shapes: Mapping[str, Shape] = field(kw_only=True)  # as compressors get them, in their order
+    used: tuple[str, ...] = ()  # in the last exchange, whose state is `state`
+    resting: State = field(default_factory=State)  # of the others
+    is_mixed: bool = False  # whether tensors have been used in different steps
+
+    def places(self, flat: Tensor, used: Sequence[int]) -> Grads:
+        """Return the shards `[1, ...]` of the parameters with these indices, as views of `flat`.
+
+        Those without rows here, as there are more shards than rows, are left out.
+        """
+        names = [*self.parts]
+        chosen = [names[i] for i in used]
+        starts = accumulate((self.parts[name].values for name in chosen), initial=0)
+        at = dict(zip(chosen, starts, strict=False))
+        sizes = {name: math.prod(shape) for name, shape in self.shapes.items()}
+        return {
+            name: flat[at[name] : at[name] + sizes[name]].view(1, *shape)
+            for name, shape in self.shapes.items()
+            if name in at and sizes[name]
+        }
+
+    def change(self, used: tuple[str, ...]) -> None:
+        """Make `state` that of the parameters `used`, and let the others rest."""
+        if used == self.used:
+            return
+        for layer in self.state.layers():
+            if not {*layer.shared, *layer.per_worker} <= self.shapes.keys():
+                raise OtherParameters("the state is not one of each parameter")
+        self.is_mixed |= bool(self.used)
+        whole = self.resting.replace(self.state)
+        self.state = pick(whole, used)
+        self.resting = pick(whole, [name for name in self.shapes if name not in used])
+        self.used = used
+
+    def alike(self) -> list[list[str]]:
+        """Return the parameters in use in groups whose states have tensors of the same kinds.
+
+        A parameter that is new has none, and those of ACP-SGD have factors that alternate.
+        """
+        if not self.is_mixed:
+            return [[*self.used]]
+        groups: dict[tuple[tuple[int, int, int], ...], list[str]] = {}
+        for name in self.used:
+            kinds = (
+                (depth, place, part[name].dim())
+                for depth, layer in enumerate(self.state.layers())
+                for place, part in enumerate((layer.shared, layer.per_worker))
+                if name in part
+            )
+            groups.setdefault(tuple(kinds), []).append(name)
+        return [*groups.values()]
+
+
+class NamedCompression(FsdpCompression):
+    """A compressor that sees the shards of a parameter group by the names of its parameters."""
+
+    _exchanges: Mapping[str, NamedExchange]
+
+    def __init__(
+        self,
+        module: nn.Module,
+        compressor: Compressor,
+        seed: int,
+        replicas: dist.ProcessGroup,
+        error_every: int | None = None,
+    ) -> None:
+        super().__init__(module, compressor, seed, replicas, error_every)
+        self._replicas = replicas
+
+    @staticmethod
+    def _begin(
+        seed: int, parts: Mapping[str, Part], order: Sequence[str], shards: int
+    ) -> NamedExchange:
+        shapes = {name: _shape_of(parts[name]) for name in order}
+        offsets = offsets_of({name: parts[name].shape.numel() for name in order})
+        return NamedExchange(seed, offsets=offsets, parts=parts, shapes=shapes)
+
+    def _exchange(self, name: str, gradient: Tensor, used: Sequence[int]) -> Tensor:
+        exchange = self._exchanges[name]
+        places = exchange.places(gradient, used)
+        exchange.change(tuple(places))
+        if places:
+            rows = {name: x.float() for name, x in places.items()}
+            out = self._aggregate_alike(exchange, rows)
+            # A GradScaler must find an overflow even where a method sends a sign of it, or nothing.
+            bad = not_finite([*rows.values(), *out.update.values()])
+            torch._foreach_copy_([*places.values()], [out.update[name] for name in places])
+            blank([gradient], self._keep(exchange, out.state, bad, self._replicas))
+        exchange.step += 1
+        return gradient
+
+    def _aggregate_alike(self, exchange: NamedExchange, rows: Grads) -> Aggregated:
+        """Return the aggregate of these rows; each group of like states has its own messages."""
+        outs = []
+        for names in exchange.alike():
+            state = pick(exchange.state, names) if exchange.is_mixed else exchange.state
+            part = Exchange(exchange.seed, exchange.step, state, exchange.offsets)
+            outs.append(self._aggregate(part, {name: rows[name] for name in names}))
+        return outs[0] if len(outs) == 1 else merge(outs, rows)
+
+    def _states(self) -> Iterable[State]:
+        return (*super()._states(), *(x.resting for x in self._exchanges.values()))
+
+    def _state(self) -> dict[str, Any]:
+        turns = {
+            name: {
+                "used": [*exchange.used],
+                "resting": to_plain(exchange.resting),
+                "is_mixed": exchange.is_mixed,
+            }
+            for name, exchange in self._exchanges.items()
+        }
+        return {**super()._state(), "turns": turns}
+
+    def _check(self, name: str, read: Exchange, saved: Mapping[str, Any]) -> Exchange:
+        assert isinstance(read, NamedExchange)
+        turns = by_name(saved, "turns", self._exchanges)[name]
+        try:
+            used, mixed = tuple(turns["used"]), bool(turns["is_mixed"])
+            resting = read_state(turns["resting"], self._device)
+        except (KeyError, TypeError) as error:
+            raise not_a_state(f"turns={turns!r:.60}") from error
+        for other in {*used} - read.shapes.keys():
+            raise not_a_state(f"turns of {other}, which this parameter group lacks")
+        of_all = [(read.state, [name]) for name in used] if mixed else [(read.state, [*used])]
+        for state, names in (*of_all, *((resting, [name]) for name in read.shapes)):
+            rows = {
+                name: torch.zeros(1, *read.shapes[name], dtype=torch.float32, device=self._device)
+                for name in names
+            }
+            own = pick(state, names) if mixed else state
+            if rows and any(layer.shared or layer.per_worker for layer in own.layers()):
+                refuse_other_tensors(self.compressor, rows, self._comm, own)
+        return replace(read, used=used, resting=resting, is_mixed=mixed)
+
+
+def pick(state: State, names: Collection[str]) -> State:
+    """Return the state of these parameters, in their order."""
+
+    def of_names(part: Grads) -> Grads:
+        return {name: part[name] for name in names if name in part}
+
+    return State.of_layers([(of_names(x.shared), of_names(x.per_worker)) for x in state.layers()])
+
+
+def refuse_between_nodes(compressor: Compressor) -> None:
+    """Raise ConfigError for a method that needs more than this process's shards."""
+    for part in parts_of(compressor):
+        if isinstance(part, Hierarchical):
+            raise ConfigError(
+                "exchange=hierarchical: FSDP2 has averaged the gradients of a node when `replicas` "
+                "exchange them; type exchange=gather"
+            )
+        if isinstance(part, NormClipping):
+            raise ConfigError(
+                f"clip_norm={part.clip_norm:g}: a process has a shard of the gradient, and not its "
+                "norm; type clip_norm=null, and torch.nn.utils.clip_grad_norm_ after the backward "
+                "pass"
+            )
+
+
+def _shape_of(part: Part) -> Shape:
+    """Return the shape of a shard as compressors get it, `[out, in, width, 1]` of a Conv1d."""
+    flat = isinstance(part.module, FLAT_CONVOLUTIONS) and len(part.shape) == 3
+    return (*part.shape, 1) if flat else tuple(part.shape)

@@ -1,0 +1,248 @@
+"""Checks of saved states before they replace anything."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from itertools import zip_longest
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.optim import Optimizer
+
+from gcbench.core.comm.collectives import Comm
+from gcbench.core.comm.transport import MirrorTransport
+from gcbench.core.compressor import Compressor, Grads, State
+from gcbench.core.errors import ConfigError
+from gcbench.core.wrappers.virtual import aggregate, dense_steps_of, parts_of
+
+# What learning rate schedules add to an optimizer's groups.
+_OF_SCHEDULES = {*"params initial_lr max_lr min_lr max_momentum base_momentum".split()}
+ADVICE = "load what this worker saved, with the same model, compressor and number of workers"
+
+
+def name_without_wrappers(name: str) -> str:
+    """Return the name of a parameter or module, whether torch.compile wraps a part or not."""
+    return re.sub(r"(?<![^.])_(orig_mod|checkpoint_wrapped_module)(\.|$)", "", name).removesuffix(
+        "."
+    )
+
+
+def states_of(compressor: Compressor, rows: Grads, comm: Comm) -> list[State]:
+    """Return the states after first steps of zeros, as many as a method's messages take turns.
+
+    They come after any warm-up, and nothing is sent in them.
+    """
+    alone = Comm(
+        comm.workers,
+        MirrorTransport(comm.local.start // len(comm.local), comm.processes),
+        workers_per_host=comm.workers_per_host,
+    )
+    first = dense_steps_of(compressor)
+    parts = [part for part in parts_of(compressor) if isinstance(part, Compressor)]
+    turns = max(part.properties.turns for part in parts)
+    device = next(iter(rows.values())).device
+    states = [State()]
+    with torch.no_grad(), torch.autocast(device.type, enabled=False):
+        for number in range(first, first + turns):
+            out = aggregate(compressor, rows, number=number, state=states[-1], comm=alone)
+            states.append(out.state)
+    return states[1:]
+
+
+def own_state(saved: Any) -> Any:
+    """Return this process's part of the states that were gathered from all, or `saved` itself."""
+    if not isinstance(saved, Mapping) or "processes" not in saved:
+        return saved
+    states, rank = saved["processes"], dist.get_rank()
+    if not isinstance(states, list) or len(states) != dist.get_world_size():
+        number = len(states) if isinstance(states, list) else 0
+        raise ConfigError(
+            f"the saved states are of {number} processes, and there are {dist.get_world_size()}; "
+            f"{ADVICE}"
+        )
+    return states[rank]
+
+
+def refuse_other_identity(saved: Any, expected: Mapping[str, Any]) -> None:
+    """Raise ConfigError if a saved state is not that of this worker, model and compressor."""
+    if not isinstance(saved, Mapping):
+        raise ConfigError(
+            f"a {type(saved).__name__} is no saved state; type load_state_dict with what "
+            "state_dict returned"
+        )
+    for key, own in expected.items():
+        if key not in saved:
+            raise ConfigError(f"the saved state has no {key}; {ADVICE}")
+        if saved[key] != own:
+            theirs, ours = differing(saved[key], own)
+            raise ConfigError(
+                f"the saved state has {key}={theirs}, and this compression has {ours}; {ADVICE}"
+            )
+
+
+def differing(a: Any, b: Any) -> tuple[str, str]:
+    """Return the first part in which each of two values differs from the other, as texts."""
+    if isinstance(a, Mapping) and isinstance(b, Mapping):
+        key = next(key for key in (*a, *b) if a.get(key) != b.get(key))
+        first, second = (f"{key} {x[key]}" if key in x else f"no {key}" for x in (a, b))
+        return first, second
+    if not (isinstance(a, str) and isinstance(b, str)):
+        return str(a), str(b)
+    words, others = (re.split(r"(?<=[ (])", text) for text in (a, b))
+    while len(words) > 1 and len(others) > 1 and words[0] == others[0]:
+        del words[0], others[0]
+    while len(words) > 1 and len(others) > 1 and words[-1] == others[-1]:
+        del words[-1], others[-1]
+    return "".join(words).strip(" ,)"), "".join(others).strip(" ,)")
+
+
+def read_steps(saved: Mapping[str, Any], names: Collection[str]) -> Mapping[str, int]:
+    """Return the saved number of exchanges of each name. Raises ConfigError if they are none."""
+    steps = by_name(saved, "steps", names)
+    for step in steps.values():
+        if type(step) is not int or step < 0:
+            raise not_a_state(f"steps={step!r}")
+    return steps
+
+
+def by_name(saved: Mapping[str, Any], key: str, names: Collection[str]) -> Mapping[str, Any]:
+    """Return what was saved under `key`. Raises ConfigError unless it has values for `names`."""
+    values = saved.get(key)
+    if not isinstance(values, Mapping):
+        raise not_a_state(f"no {key}" if values is None else f"{key}={values!r:.60}")
+    if set(values) != set(names):
+        theirs, ours = (", ".join(map(repr, map(str, x))) for x in (values, names))
+        raise ConfigError(
+            f"the saved state has {key} of {theirs}, and this compression of {ours}; {ADVICE}"
+        )
+    return values
+
+
+def to_plain(state: State) -> list[tuple[Grads, Grads]]:
+    """Return the tensors of a state without classes of gcbench, for `torch.save`."""
+    return [(layer.shared, layer.per_worker) for layer in state.layers()]
+
+
+def read_state(saved: Any, device: torch.device) -> State:
+    """Return a saved state with its tensors on `device`.
+
+    Raises:
+        ConfigError: if it does not consist of finite tensors by name.
+    """
+    pairs = isinstance(saved, list) and all(
+        isinstance(layer, (tuple, list)) and len(layer) == 2 for layer in saved
+    )
+    if not pairs:
+        raise not_a_state(f"states={saved!r:.60}")
+    return State.of_layers(
+        [(_read_tensors(shared, device), _read_tensors(own, device)) for shared, own in saved]
+    )
+
+
+def _read_tensors(saved: Any, device: torch.device) -> Grads:
+    if not isinstance(saved, Mapping):
+        raise not_a_state(f"{saved!r:.60} in place of tensors by name")
+    for name, x in saved.items():
+        if not isinstance(x, Tensor):
+            raise not_a_state(f"{x!r:.60} for {name}")
+        refuse_not_finite(name, x)
+    return {str(name): x.to(device) for name, x in saved.items()}
+
+
+def refuse_other_values(
+    key: str,
+    saved: Any,
+    own: Mapping[str, Any],
+    finite: Collection[str] | None = None,
+    some: bool = False,
+) -> None:
+    """Raise ConfigError unless `saved` has tensors like those of `own`, or of `some` of them.
+
+    They are finite, or those with the names `finite` are.
+    """
+    if not isinstance(saved, Mapping):
+        raise not_a_state(f"{key}={saved!r:.60}")
+    for name in saved if some else {**own, **saved}:
+        theirs, ours = saved.get(name), own.get(name)
+        if name in own and type(theirs) is type(ours) and not isinstance(theirs, Tensor):
+            continue  # what a module adds to its state
+        a, b = (
+            _describe(x) if x is None or isinstance(x, Tensor) else repr(x) for x in (theirs, ours)
+        )
+        if a != b:
+            raise not_a_state(f"{a:.60} for {name} under {key}, and this model has {b:.60}")
+        if finite is None or name in finite:
+            refuse_not_finite(f"{name} under {key}", theirs)
+
+
+def refuse_other_optimizer(key: str, saved: Any, optimizer: Optimizer) -> None:
+    """Raise ConfigError unless `saved` has the form of this optimizer's state."""
+    own = optimizer.state_dict()
+    if not isinstance(saved, Mapping) or set(saved) != set(own):
+        raise not_a_state(f"{key}={saved!r:.60}")
+    if "param_groups" in own:
+        groups = saved["param_groups"]
+        if not isinstance(groups, list) or len(groups) != len(own["param_groups"]):
+            raise not_a_state(f"param_groups={groups!r:.60} under {key}")
+        for group, ours in zip(groups, own["param_groups"], strict=True):
+            known, keys = set(optimizer.defaults), set(group) - _OF_SCHEDULES
+            # Another version of PyTorch may have more of them, or fewer.
+            if not (keys <= known or keys >= known) or len(group["params"]) != len(ours["params"]):
+                raise not_a_state(f"another optimizer's groups than {type(optimizer).__name__}'s")
+    for values in (saved.get("state") or {}).values():
+        for name, x in values.items() if isinstance(values, Mapping) else ():
+            refuse_not_finite(f"{name} under {key}", x)
+
+
+def refuse_not_finite(name: str, x: Any) -> None:
+    """Raise ConfigError for a saved tensor with NaN or infinities."""
+    if isinstance(x, Tensor) and x.is_floating_point() and not x.isfinite().all():
+        raise not_a_state(f"values for {name} that are not finite")
+
+
+def refuse_other_traffic(saved: Mapping[str, Any]) -> None:
+    """Raise ConfigError unless a state has the totals of this worker's meter."""
+    traffic: Any = saved.get("traffic")
+    try:
+        (totals,) = traffic  # of the one worker in this process
+        counts = [(workers, *total) for (_, _, workers), total in totals]
+        if all(len(n) == 4 and all(type(x) is int and x >= 0 for x in n) for n in counts):
+            return
+    except (TypeError, ValueError):
+        pass
+    raise not_a_state(f"traffic={traffic!r:.60}")
+
+
+def not_a_state(what: str) -> ConfigError:
+    return ConfigError(f"the saved state has {what}; {ADVICE}")
+
+
+def refuse_other_tensors(compressor: Compressor, rows: Grads, comm: Comm, state: State) -> None:
+    """Raise ConfigError unless `state` has such tensors as the compressor keeps for these rows."""
+    problems = [_differences(state, own) for own in states_of(compressor, rows, comm)]
+    if fewest := min(problems, key=len):
+        raise ConfigError(f"the saved state has {fewest[0]}; {ADVICE}")
+
+
+def _differences(state: State, own: State) -> list[str]:
+    """Return how tensors differ, except where there are none yet, as before the first step."""
+    found = []
+    for saved_layer, own_layer in zip_longest(state.layers(), own.layers(), fillvalue=State()):
+        for saved, kept in (
+            (saved_layer.shared, own_layer.shared),
+            (saved_layer.per_worker, own_layer.per_worker),
+        ):
+            for name in {**saved, **kept} if saved else ():
+                a, b = (_describe(tensors.get(name)) for tensors in (saved, kept))
+                if a != b:
+                    found.append(f"{a} for {name}, and this compression has {b}")
+    return found
+
+
+def _describe(x: Tensor | None) -> str:
+    if x is None:
+        return "nothing"
+    return f"{str(x.dtype).removeprefix('torch.')} values of shape {tuple(x.shape)}"

@@ -1,0 +1,210 @@
+"""The weights of FSDP2's parameter groups, gathered in a code of their differences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+
+from gcbench.core.codec import Codec
+from gcbench.core.comm.collectives import Comm
+from gcbench.core.comm.fsdp import FlatWeights, Part
+from gcbench.core.comm.transport import transport_of
+from gcbench.core.compressor import Compressor, Grads, State, Step, offsets_of
+from gcbench.core.errors import ConfigError
+from gcbench.core.library.codecs import codec_of
+from gcbench.core.library.compress import make_method, name_of, read_seed, use_codecs
+from gcbench.core.library.compression import Exchange
+from gcbench.core.library.fsdp import (
+    device_of,
+    group_of_shards,
+    groups_of,
+    named_parts,
+    refuse_cuts,
+)
+from gcbench.core.library.joint import JointCompression
+from gcbench.core.library.states import not_a_state
+from gcbench.core.seeds import mix
+
+
+def compress_weights(
+    module: nn.Module,
+    compressor: str | Compressor,
+    *,
+    differences: bool = True,
+    seed: int = 1,
+    codec_backend: str = "auto",
+    **knobs: Any,
+) -> WeightCompression:
+    """Let FSDP2 gather weights in a code, of their differences from those gathered before.
+
+        fully_shard(model)
+        weights = gcbench.compress_weights(model, "qsgd", bits=4, bucket_size=128)
+        gradients = gcbench.compress(model, "qsgd", bits=4)     # independent of it, if at all
+
+    All processes keep the weights w' with which all of them compute. In a forward pass, each sends
+    the code of the difference of its shard from w', and all add what they decode:
+
+        w' <- w' + decode(encode(w - w'))
+
+    The optimizer goes on from w, so that what one code leaves out is in the next difference: few
+    bits lose nothing, as in SDP4Bit (Jia et al., NeurIPS 2024, arXiv:2410.15526), whereas with
+    `differences=False` a code of the weights themselves makes the same error in every step, as in
+    ZeRO++. The first gather of differences sends the weights as they are. A backward pass computes
+    with the w' of its forward pass, and nothing is sent for it again.
+
+    Memory: w' is 4 bytes per parameter of the whole model on every process, in place of shards
+    only; where the model does not fit with them, this is no method for it.
+
+    It also works on the two-dimensional mesh of HSDP, inside of each node.
+
+    Args:
+        module: a model on which fully_shard was called.
+        compressor: a method that sends the code of each worker, such as `qsgd`, `top_k`, `natural`
+            and, to cast, `bf16`; without error feedback, as differences have it already.
+        differences: whether codes are of differences.
+        seed: the seed of random rounding, which must be equal on all workers.
+        codec_backend: as in `compress`.
+        **knobs: as in `compress`; parameters with fewer than `min_size` values per
+            shard are sent as they are.
+
+    Returns:
+        A handle as of `compress`, for the weights; `ratio` refers to fp32 weights, once a step.
+
+    Raises:
+        ConfigError: as `compress` does.
+    """
+    seed = read_seed(seed, None)
+    if not isinstance(module, FSDPModule):
+        raise ConfigError(
+            f"{type(module).__name__}: fully_shard did not shard it, so that no weights are "
+            "gathered; type fully_shard(model), and compress_weights after it"
+        )
+    refuse_cuts(module)
+    method, _ = make_method(compressor, knobs)
+    code = codec_of(method)
+    if code is None:
+        raise ConfigError(
+            f"compressor={name_of(compressor, knobs)}: weights are gathered in a code of each "
+            "shard, and this sends something else, or keeps a residual; type "
+            "compress_weights(model, 'qsgd', bits=4), or exchange=gather code=fixed "
+            "error_feedback=false"
+        )
+    use_codecs(codec_backend, next(module.parameters()).device.type)
+    handle = WeightCompression(module, method, *code, seed=seed, differences=differences)
+    handle.name = name_of(compressor, knobs)
+    return handle
+
+
+@dataclass
+class GroupWeights(Exchange):
+    """The gathers of a parameter group; its state has the weights `[W, values]` by name."""
+
+    parts: Mapping[str, Part] = field(kw_only=True)
+
+
+class WeightCompression(JointCompression):
+    """A codec in the all-gathers of a module's weights, made by `compress_weights`."""
+
+    maker: ClassVar[str] = "compress_weights"
+    _exchanges: Mapping[str, GroupWeights]
+
+    def __init__(
+        self,
+        module: FSDPModule,
+        compressor: Compressor,
+        codec: Codec,
+        min_size: int,
+        *,
+        seed: int,
+        differences: bool,
+    ) -> None:
+        assert isinstance(module, nn.Module)
+        self._codec, self._min_size, self._differences = codec, min_size, differences
+        groups = groups_of(module)
+        try:
+            self._hooks = [FlatWeights.of(group) for group in groups.values()]
+        except RuntimeError:
+            raise ConfigError(
+                "this module's weights have a compressor, and take only one; type handle.remove() "
+                "first"
+            ) from None
+        shards, device = group_of_shards(module), device_of(module)
+        exchanges = {}
+        for i, (name, hook) in enumerate(zip(groups, self._hooks, strict=True)):
+            parts = named_parts(module, hook.parts)
+            offsets = offsets_of({key: part.values for key, part in parts.items()})
+            exchanges[name] = GroupWeights(mix(seed, i), offsets=offsets, parts=parts)
+        super().__init__(
+            compressor,
+            Comm(shards.size(), transport_of(shards, device)),
+            device,
+            seed,
+            exchanges,
+            shard=shards.rank(),
+            shards=shards.size(),
+            differences=differences,
+        )
+        self._refuse_other_arguments({"differences": differences})
+        for hook, name in zip(self._hooks, groups, strict=True):
+            hook.hook = partial(self._gather_weights, name)
+
+    def remove(self) -> None:
+        """Let the module gather its weights as they are."""
+        for hook in self._hooks:
+            hook.hook = None
+
+    @torch.no_grad()
+    def _gather_weights(self, name: str, shard: Tensor, again: bool) -> Tensor:
+        """Return the weights of all shards `[W, n]`, given this process's, `[n]`."""
+        exchange = self._exchanges[name]
+        kept = exchange.state.shared
+        if not (again and kept):
+            parts = shard.unsqueeze(0).split([x.values for x in exchange.parts.values()], dim=1)
+            before = self.bits_sent
+            kept = self._send(exchange, dict(zip(exchange.parts, parts, strict=True)))
+            exchange.state, exchange.step = State(kept), exchange.step + 1
+            self._own_bits += self.bits_sent - before
+            self._fp32_bits += 32 * shard.numel()
+        return torch.cat([*kept.values()], dim=1)
+
+    def _send(self, exchange: GroupWeights, own: Grads) -> Grads:
+        """Return the weights `[W, values]` after an exchange of this process's, `[1, values]`."""
+        kept, place = exchange.state.shared, self._comm.local
+        first = self._differences and not kept
+        coded = [k for k, x in own.items() if not first and x.numel() >= max(1, self._min_size)]
+        whole = [k for k in own if k not in coded]
+        sizes = {k: own[k].numel() for k in coded}
+        message: list[Tensor] = []
+        if coded:
+            values = {k: own[k].float() for k in coded}
+            if self._differences:
+                values = {k: x - kept[k][place.start : place.stop] for k, x in values.items()}
+            step = Step(exchange.step, exchange.seed, place, exchange.offsets or {})
+            noise = step.noise("codec", sizes, self._device)
+            message = self._codec.encode_each([*values.values()], tuple(sizes.values()), noise)
+        everyone = self._comm.gather([*message, *(own[k] for k in whole)])
+        gathered = dict(zip(whole, everyone[len(message) :], strict=True))
+        new = {k: x.float() for k, x in gathered.items()}
+        if coded:
+            decoded = torch.zeros(
+                self._comm.workers, sum(sizes.values()), dtype=torch.float32, device=self._device
+            )
+            self._codec.decode_add(everyone[: len(message)], tuple(sizes.values()), decoded)
+            for k, x in zip(coded, decoded.split([*sizes.values()], dim=1), strict=True):
+                new[k] = kept[k] + x if self._differences else x
+        return {k: new[k] for k in own}
+
+    def _check(self, name: str, read: Exchange, saved: Mapping[str, Any]) -> Exchange:
+        assert isinstance(read, GroupWeights)
+        shapes = {k: (self._comm.workers, part.values) for k, part in read.parts.items()}
+        if read.state.shared and shapes != {
+            k: tuple(x.shape) for k, x in read.state.shared.items()
+        }:
+            raise not_a_state(f"other weights of {name or 'the whole module'}")
+        return read

@@ -1,0 +1,182 @@
+"""The rule of local steps: what is exchanged when, and how it is applied."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from gcbench.core.compressor import Compressor, Grads, Sizes
+from gcbench.core.fields import Checked, Count, Natural, Positive, Share
+from gcbench.core.fragments import Pattern, cut_fragments, layer_of
+from gcbench.core.methods.onebit_adam import MomentumCoding
+from gcbench.core.wrappers.virtual import parts_of
+from gcbench.core.wrappers.wrappers import NormClipping
+
+
+@dataclass(frozen=True)
+class LocalRule(Checked):
+    """DiLoCo: workers train on their own, and exchange pseudo-gradients every H steps.
+
+    Douillard et al., "DiLoCo: Distributed Low-Communication Training of Language Models",
+    arXiv:2311.08105, algorithm 1; for fragments: Douillard et al., "Streaming DiLoCo with
+    overlapping communication: Towards a Distributed Free Lunch", arXiv:2501.18512.
+
+    Let x be the parameters that all workers share, which are evaluated and saved, x_i those of
+    worker i, and f its inner optimizer (`optimizer=` with `schedule=`). In every step t, counted
+    from 1:
+
+        x_i, s_i <- f(x_i, s_i, g_i(x_i); lr_t)             each worker on its own batch
+
+    and if H divides t, with the outer learning rate eta and the outer momentum mu:
+
+        d = Aggregate(x - x_1, ..., x - x_W)                by the run's compressor
+        m <- mu m + d;   x <- x - eta (d + mu m)            (eta m without `outer_nesterov`)
+        x_i <- x
+
+    The paper's f is AdamW, eta = 0.7, mu = 0.9, H = 500. The states s_i are not exchanged. The
+    compressor's state (error feedback, factors) has the unit of a pseudo-gradient x - x_i, which is
+    a difference of parameters. With H = 1, eta = 1, mu = 0 and plain SGD of rate a as f, this is
+    SGD: x - mean of (x - (x - a g_i)), which rounds differently from x - a (mean of g_i).
+
+    Streaming DiLoCo has P fragments. Fragment k (from 0) is sent if H divides t - floor(k H / P):
+    as many bits in H steps, but only 1/P of them at a time. Fragments are groups of consecutive
+    tensors with about equally many values (`pattern=sequential`), or layers dealt out in turn
+    (`strided`). What was sent after step t arrives `delay` = tau steps later; until then workers
+    go on. With alpha = `mixing`, for the fragment's part of all parameters, after step t + tau:
+
+        m <- mu m + d;   x <- x - eta (d + mu m);   x_i <- alpha x_i + (1 - alpha) x
+
+    where d is of the x and x_i of step t. With alpha = 0 the steps of worker i from t to t + tau
+    are lost to it. The paper has tau from 1 on, alpha = 0.5 and strided layers. MuLoCo (Therien,
+    Huang, Defazio, Rish and Belilovsky, "MuLoCo: Muon is a practical inner optimizer for DiLoCo",
+    arXiv:2505.23725) is DiLoCo with Muon as f (`optimizer=muon`).
+
+    Sends what the compressor sends for a gradient, once every H steps.
+
+    Differences from the papers: exchanges that arrive after a run's last step do not reach x, nor
+    do steps after the last exchange. All workers send a fragment in the same step. A layer is the
+    tensors of one module, or of all that have the same first number in their names (`blocks.0`);
+    embedding and output layer count as layers.
+    """
+
+    every: Count
+    fragments: Count = 1
+    pattern: Pattern = "sequential"
+    delay: Natural = 0
+    mixing: Share = 0.0
+    outer_lr: Positive = 0.7
+    outer_momentum: Share = 0.9
+    outer_nesterov: bool = True
+    clip_norm: Positive | None = None
+
+    @property
+    def period(self) -> int:
+        return -(-self.every // self.fragments)
+
+    def exchanges_in(self, steps: int) -> int:
+        """Return how many times each parameter is exchanged in `steps` steps."""
+        return steps // self.every
+
+    def refuse_method(self, model: nn.Module, compressor: Compressor) -> None:
+        """Raise ValueError where the steps contradict one another, the model or the method."""
+        refuse_momentum(compressor)
+        for part in parts_of(compressor):
+            if isinstance(part, NormClipping):
+                norm = f"{part.clip_norm:g}"
+                raise ValueError(
+                    f"clip_norm={norm} would scale what is exchanged, the sum of {self.every} "
+                    f"local steps; type clip_norm=null estimator.clip_norm={norm} to clip the "
+                    "gradient of each local step"
+                )
+        if self.outer_nesterov and not self.outer_momentum:
+            raise ValueError(
+                f"estimator.outer_momentum={self.outer_momentum:g}: estimator.outer_nesterov=true "
+                "looks ahead along the momentum; type estimator.outer_nesterov=false, too"
+            )
+        if self.fragments > self.every:
+            raise ValueError(
+                f"estimator.fragments={self.fragments}: fragments are exchanged in different steps "
+                f"of estimator.every={self.every}; type estimator.fragments={self.every} or fewer"
+            )
+        if self.delay >= (apart := self.every // self.fragments):
+            raise ValueError(
+                f"estimator.delay={self.delay}: the next exchange begins {apart} steps later; type "
+                f"estimator.delay={apart - 1} or less"
+            )
+        if self.fragments == 1:
+            return
+        names = [name for name, p in model.named_parameters() if p.requires_grad]
+        strided = self.pattern == "strided"
+        count = len(set(map(layer_of, names))) if strided else len(names)
+        if self.fragments > count:
+            raise ValueError(
+                f"estimator.fragments={self.fragments}: the model has {count} "
+                f"{'layers to deal out' if strided else 'tensors'}; type "
+                f"estimator.fragments={count} or fewer"
+            )
+        if compressor.properties.scope == "global":
+            raise ValueError(
+                f"estimator.fragments={self.fragments} sends tensors in parts, and this method "
+                "must see all of them at once (its scope is global, see gcbench methods NAME); "
+                "type estimator.fragments=1"
+            )
+
+    def make_outer(self, shared: Mapping[str, nn.Parameter]) -> torch.optim.Optimizer:
+        """Return the optimizer that applies pseudo-gradients to the shared parameters."""
+        return torch.optim.SGD(
+            [{"params": list(shared.values()), "initial_lr": self.outer_lr}],
+            lr=self.outer_lr,
+            momentum=self.outer_momentum,
+            nesterov=self.outer_nesterov,
+            foreach=True,
+        )
+
+    def due(self, sizes: Sizes, step: int) -> list[str]:
+        """Return the names of the parameters that are exchanged at the end of step `step`."""
+        fragment = self.due_fragment(step)
+        if fragment is None:
+            return []
+        return cut_fragments(sizes, self.fragments, self.pattern)[fragment]
+
+    def due_fragment(self, step: int) -> int | None:
+        """Return the fragment that is exchanged at the end of step `step`, counted from 1."""
+        offsets = [k * self.every // self.fragments for k in range(self.fragments)]
+        due = (k for k, offset in enumerate(offsets) if not (step - offset) % self.every)
+        return next(due, None) if step > 0 else None
+
+
+@torch.no_grad()
+def subtract_own(
+    rows: Grads,
+    shared: Mapping[str, nn.Parameter],
+    own: Sequence[Mapping[str, nn.Parameter]],
+) -> Grads:
+    """Return `rows`, which now hold the pseudo-gradients of workers with these parameters."""
+    for name, of_workers in rows.items():
+        for row, parameters in zip(of_workers, own, strict=True):
+            row.copy_(shared[name]).sub_(parameters[name])
+    return rows
+
+
+@torch.no_grad()
+def adopt_shared(
+    names: Sequence[str],
+    shared: Mapping[str, nn.Parameter],
+    own: Mapping[str, nn.Parameter],
+    mixing: float,
+) -> None:
+    """Let a worker go on from the shared values of these parameters, and `mixing` of its own."""
+    for name in names:
+        own[name].copy_(shared[name].lerp(own[name], mixing) if mixing else shared[name])
+
+
+def refuse_momentum(compressor: Compressor) -> None:
+    """Raise ValueError for a compressor that codes the optimizer's momentum."""
+    if any(isinstance(part, MomentumCoding) for part in parts_of(compressor)):
+        raise ValueError(
+            "compressor=onebit_adam codes the optimizer's momentum, which workers have already "
+            "applied in their local steps; type compressor=scaled_sign error_feedback=true"
+        )

@@ -1,0 +1,1 @@
+"""Gradient-compression methods, one per file, all called through `aggregate`."""

@@ -1,0 +1,174 @@
+"""Quantizers that round each value to a level of its bucket: signs, even grids and tables."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from typing_extensions import Self
+
+from gcbench.core.codec import Message
+from gcbench.core.codecs.buckets import Buckets, Rows
+from gcbench.core.codecs.levels import level_values, random_codes
+from gcbench.core.codecs.noise import Noise
+from gcbench.core.codecs.one_pass import Kinds, Parameters
+from gcbench.core.codecs.packing import width_of
+from gcbench.core.codecs.radix import from_words, pack_digits, unpack_digits
+from gcbench.core.codecs.scales import Sides, grid_codes, grid_values, signs_and_sides
+from gcbench.core.keys import LevelCount, Levels
+from gcbench.core.methods.bucketed import Bucketed
+
+
+class Signs(Bucketed, ABC):
+    """A codec of signs, with parameters that may follow from the sums of either sign."""
+
+    random: ClassVar[bool] = False
+
+    @property
+    def base(self) -> int:
+        return 2
+
+    @property
+    def fits_sums(self) -> bool:
+        """Return whether the parameters follow from the sums of the values of either sign."""
+        return True
+
+    def in_one_pass(self, x: Tensor) -> bool:
+        """Return whether one kernel finds signs and sums of both sides."""
+        return self.fits_sums and x.is_cuda
+
+    @abstractmethod
+    def fit_sides(self, sides: Sides, d: Tensor) -> Tensor:
+        """Return what `fit` returns, from the sums of each side and the sizes d of the buckets."""
+
+    def code(self, v: Tensor, parameters: Parameters, words: Tensor | None) -> Tensor:
+        return (v >= 0).to(torch.int32)
+
+    def _encode_rows(self, rows: Rows, buckets: Buckets, noise: Noise) -> Message:
+        if not self.in_one_pass(rows.rest):
+            return super()._encode_rows(rows, buckets, noise)
+        words, sides = signs_and_sides(rows, buckets.groups)
+        fitted = self.fit_sides(sides, buckets.sizes).to(rows.rest.dtype)
+        return [words, pack_digits((rows.rest >= 0).to(torch.uint8), 2), self.sends(fitted)]
+
+
+@dataclass(frozen=True)
+class LevelQuantizer(Bucketed, ABC):
+    """A codec that rounds to one of `level_count` levels of a bucket."""
+
+    level_count: LevelCount  # s, the number of levels
+
+    @property
+    def base(self) -> int:
+        return self.level_count
+
+    @property
+    def analytic_bits_per_value(self) -> float:
+        """Return the bits per value as counted by ORQ, without levels and scales."""
+        return math.log2(self.level_count)
+
+
+class GridQuantizer(Bucketed, ABC):
+    """A codec with one scale per bucket: random rounding to even levels from -scale to scale.
+
+    If all workers use the same scales, their codes can be added (`exchange=sum`).
+    """
+
+    @property
+    @abstractmethod
+    def highest(self) -> int:
+        """Return the largest code; codes are 0 to `highest`, and `highest / 2` stands for zero."""
+
+    @property
+    def base(self) -> int:
+        return self.highest + 1
+
+    @abstractmethod
+    def scale(self, v: Tensor, d: Tensor | None = None) -> Tensor:
+        """Return scales `[...]`, as `fit` does; `code` must clamp any larger magnitudes."""
+
+    def fit(self, v: Tensor, d: Tensor | None = None) -> Tensor:
+        return self.scale(v, d).unsqueeze(-1)
+
+    def code(self, v: Tensor, parameters: Parameters, words: Tensor | None) -> Tensor:
+        assert words is not None
+        return grid_codes(v, parameters[0], self.highest, words)
+
+    @property
+    def kinds(self) -> Kinds:
+        return Kinds("given", "grid", "grid")
+
+    def value(self, codes: Tensor, parameters: Parameters) -> Tensor:
+        return grid_values(codes - self.highest / 2, parameters[0], self.highest)
+
+    def codes_in(self, message: Message, segments: tuple[int, ...]) -> Tensor:
+        words, digits, _ = message
+        in_words = from_words(words, self.base).flatten(1).to(torch.uint8)
+        rest = sum(segments) - in_words.shape[1]
+        return torch.cat([in_words, unpack_digits(digits, rest, self.base)], dim=1)
+
+    def scales_of(self, x: Tensor, segments: tuple[int, ...]) -> Tensor:
+        return self.fit_buckets(x, segments).squeeze(-1)
+
+    def codes_of(
+        self, x: Tensor, segments: tuple[int, ...], scales: Tensor, noise: Noise
+    ) -> Tensor:
+        return self.codes_by(x, segments, scales.unsqueeze(-1), noise)
+
+    def values_of(self, codes: Tensor, segments: tuple[int, ...], scales: Tensor) -> Tensor:
+        spread = self.buckets(segments, codes.device).spread(scales)
+        return grid_values(codes, spread, self.highest)
+
+
+@dataclass(frozen=True)
+class SignedGridQuantizer(GridQuantizer, ABC):
+    """A grid of zero and `levels` levels on either side, in codes with a whole number of bits."""
+
+    levels: Levels  # s, the number of positive levels; there are 2 s + 1 codes
+
+    @property
+    def highest(self) -> int:
+        return 2 * self.levels
+
+    @property
+    def base(self) -> int:
+        return 1 << self.width
+
+    @property
+    def width(self) -> int:
+        """Return the bits of a code."""
+        return width_of(self.highest + 1)
+
+    def by_bits(self) -> dict[int, Self]:
+        """Return this codec with every number of bits, and of as many levels as these allow."""
+        others = {bits: replace(self, levels=(1 << bits - 1) - 1) for bits in range(2, 9)}
+        return others | {self.width: self}
+
+    def codes_for(self, n: int) -> int:
+        return n
+
+    @property
+    def analytic_bits_per_value(self) -> float:
+        """Return the bits of a code, without scales."""
+        return self.width
+
+
+@dataclass(frozen=True)
+class TableQuantizer(LevelQuantizer, ABC):
+    """A codec with a table of levels per bucket: random rounding to the two around a value.
+
+    Levels are in ascending order, from the minimum to the maximum of the bucket.
+    """
+
+    kinds: ClassVar[Kinds] = Kinds("given", "table", "level")
+
+    def code(self, v: Tensor, parameters: Parameters, words: Tensor | None) -> Tensor:
+        assert words is not None
+        return random_codes(v, parameters, words)
+
+    def value(self, codes: Tensor, parameters: Parameters) -> Tensor:
+        return level_values(codes, parameters)

@@ -1,0 +1,29 @@
+"""Parameters whose gradients cannot be compressed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor, nn
+
+from gcbench.core.comm.ddp import sparse_refusal
+from gcbench.core.errors import ConfigError
+
+
+def refuse_complex(parameters: Mapping[str, Tensor]) -> None:
+    """Raise ConfigError for a complex parameter, of whose gradient the imaginary part would go."""
+    for name, p in parameters.items():
+        if p.is_complex():
+            raise ConfigError(
+                f"{name}: its gradients are complex, and a compressor takes real ones; type "
+                "nn.Parameter(torch.view_as_real(z)) where it is made, and torch.view_as_complex "
+                "where it is used"
+            )
+
+
+def refuse_sparse(model: nn.Module) -> None:
+    """Raise ConfigError for a module whose gradients are sparse."""
+    for name, part in model.named_modules():
+        is_embedding = isinstance(part, (nn.Embedding, nn.EmbeddingBag))
+        if is_embedding and part.sparse and part.weight.requires_grad:
+            raise ConfigError(sparse_refusal(name or type(part).__name__))

@@ -1,0 +1,1 @@
+"""Wrappers around methods, and the compressor that both make."""

@@ -1,0 +1,275 @@
+"""Wrappers around a method.
+
+They have a fixed order, outermost first: checked gradients, norm clipping, dense warm-up, small
+tensors sent uncompressed (`gcbench.core.methods.matrices`), stacks of matrices
+(`gcbench.core.methods.matrices`), momentum coding (around the dense warm-up, whose gradients it
+follows) or with EF21 a momentum of each worker, error feedback, sigma clipping, buckets that run
+through the whole gradient, a rotation (`gcbench.core.wrappers.rotated`), bits or ranks chosen by
+tensor (`gcbench.core.wrappers.adaptive`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from gcbench.core.codec import Message
+from gcbench.core.codecs.one_pass import Residual
+from gcbench.core.codecs.scales import clip, norm
+from gcbench.core.comm.collectives import Comm
+from gcbench.core.compressor import (
+    Aggregated,
+    Compressor,
+    Correcting,
+    Goal,
+    Grads,
+    Properties,
+    State,
+    Step,
+    add_scaled,
+    flatten,
+    flatten_each,
+    merge,
+    refuse_other_tensors,
+    sizes_of,
+    unflatten,
+    zeros_of,
+)
+from gcbench.core.exchange.gather import GatherExchange
+from gcbench.core.fields import Checked, Natural, NonNegative, Positive
+from gcbench.core.keys import Beta
+from gcbench.core.methods.dense import Dense
+
+
+@dataclass(frozen=True)
+class CheckedGradients:
+    """Raise TypeError for gradients that are not float32, and leave out empty parameters."""
+
+    inner: Compressor
+
+    @property
+    def properties(self) -> Properties:
+        return self.inner.properties
+
+    def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
+        for name, g in grads.items():
+            if g.dtype != torch.float32:
+                raise TypeError(
+                    f"the gradient of {name} is {g.dtype}; aggregate takes torch.float32: "
+                    "type gradient.float()"
+                )
+        empty = {k: g[:1] for k, g in grads.items() if g.numel() == 0}
+        if not empty:
+            return self.inner.aggregate(grads, state, comm, step)
+        if len(empty) == len(grads):
+            return Aggregated(empty, lambda: empty, state)
+        out = self.inner.aggregate(
+            {k: g for k, g in grads.items() if k not in empty}, state, comm, step
+        )
+        nothing = Aggregated(
+            empty, lambda: empty, State(), lambda: torch.zeros((), dtype=torch.float32)
+        )
+        return merge([out, nothing], grads)
+
+
+@dataclass(frozen=True)
+class NormClipping(Checked):
+    """Scale each worker's whole gradient down to a 2-norm of `clip_norm`."""
+
+    inner: Compressor
+    clip_norm: Positive
+
+    @property
+    def properties(self) -> Properties:
+        return Properties(scope="global")
+
+    def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
+        norms = torch.stack([norm(x) for x in flatten_each(grads)], dim=1)
+        factor = (self.clip_norm / norm(norms)).clamp_max(1).float()
+        clipped = {k: g * _per_row(factor, g) for k, g in grads.items()}
+        return self.inner.aggregate(clipped, state, comm, step).with_goal_of(clipped)
+
+
+@dataclass(frozen=True)
+class DenseWarmup(Checked):
+    """Send gradients uncompressed, in fp32, in the first `dense_steps` exchanges."""
+
+    inner: Compressor
+    dense_steps: Natural
+    dense: Compressor = Dense()
+
+    @property
+    def properties(self) -> Properties:
+        return self.inner.properties
+
+    def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
+        if self.covers(step):
+            return self.dense.aggregate(grads, state, comm, step)
+        return self.inner.aggregate(grads, state, comm, step)
+
+    def covers(self, step: Step) -> bool:
+        """Return whether this is one of the steps that send gradients uncompressed."""
+        return step.number < self.dense_steps
+
+
+@dataclass(frozen=True)
+class ErrorFeedback(Checked):
+    """Add the error-feedback residual, the part that was not sent before, to each gradient.
+
+        corrected = grad + alpha residual;   residual <- beta residual + grad - sent(corrected)
+
+    so that sent + residual' = grad + beta residual. alpha = beta = 1 is error feedback as in
+    PowerSGD, algorithm 2 (Stich et al. 2018, Karimireddy et al. 2019); other values are ECQ-SGD's
+    (Wu et al. 2018, equations 6 and 7); alpha = 0 switches error feedback off.
+
+    The goal stays the gradient: the error of compression contains what earlier gradients add, and
+    what sigma clipping takes away, as the residual keeps that for the next step.
+    """
+
+    inner: Compressor
+    alpha: NonNegative = 1.0
+    beta: Beta = 1.0
+
+    @property
+    def properties(self) -> Properties:
+        inner = self.inner.properties
+        return Properties(
+            mean_linear=inner.mean_linear, scope=inner.scope, divisible=inner.divisible
+        )
+
+    def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
+        residual = state.per_worker or zeros_of(grads)
+        inner_state, keep = state.inner or State(), self.beta - self.alpha
+        given = grads, residual, self.alpha, inner_state, comm, step
+        if isinstance(self.inner, GatherExchange | SigmaClipping):
+            out, left = self.inner.aggregate_corrected(*given, keep)
+        elif isinstance(self.inner, Correcting):
+            out, left = self.inner.aggregate_corrected(*given)
+            left = add_scaled(left, residual, keep) if keep else left
+        else:
+            out, left = _aggregate_corrected(self.inner, *given, keep)
+        return out._replace(state=State(per_worker=left, inner=out.state), goal=None)
+
+
+def _aggregate_corrected(
+    inner: Compressor,
+    grads: Grads,
+    residual: Grads,
+    alpha: float,
+    state: State,
+    comm: Comm,
+    step: Step,
+    keep: float,
+) -> tuple[Aggregated, Grads]:
+    corrected = add_scaled(grads, residual, alpha)
+    out = inner.aggregate(corrected, state, comm, step)
+    sent = out.sent()
+    refuse_other_tensors(sent, grads)
+    left = add_scaled(corrected, sent, -1)
+    return out, add_scaled(left, residual, keep) if keep else left
+
+
+@dataclass(frozen=True)
+class SigmaClipping(Checked):
+    """Clip each value to `clip_sigma` standard deviations of its tensor, on each worker.
+
+    With `rotate=hadamard`, rotated values are clipped.
+
+    Wen et al., "TernGrad: Ternary Gradients to Reduce Communication in Distributed Deep Learning",
+    NeurIPS 2017, section 4:
+
+        clip(v_i) = v_i where |v_i| <= c sigma, else sgn(v_i) c sigma
+        sigma^2 = the variance of the tensor's values
+
+    Differences from the paper: a tensor whose standard deviation is zero, because its values are
+    all equal or it has only one, is not clipped.
+    """
+
+    inner: Compressor
+    clip_sigma: Positive
+
+    @property
+    def properties(self) -> Properties:
+        inner = self.inner.properties
+        return Properties(
+            contractive=inner.contractive, scope=inner.scope, divisible=inner.divisible
+        )
+
+    def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
+        if message := self._encode_native(grads, step):
+            assert isinstance(self.inner, GatherExchange)
+            out = self.inner.gather(message, grads, state, comm, step)
+            return out._replace(goal=lambda: Goal(self._clip(grads), out.update))
+        clipped = self._clip(grads)
+        return self.inner.aggregate(clipped, state, comm, step).with_goal_of(clipped)
+
+    def aggregate_corrected(
+        self,
+        grads: Grads,
+        residual: Grads,
+        alpha: float,
+        state: State,
+        comm: Comm,
+        step: Step,
+        keep: float = 0,
+    ) -> tuple[Aggregated, Grads]:
+        old = {k: residual[k] for k in grads}
+        left = old if step.in_place else {k: torch.empty_like(g) for k, g in grads.items()}
+        before, after = flatten_each(old), flatten_each(left)
+        if message := self._encode_native(grads, step, Residual(before, after, alpha, keep)):
+            assert isinstance(self.inner, GatherExchange)
+            return self.inner.gather(message, grads, state, comm, step), left
+        return _aggregate_corrected(self, grads, residual, alpha, state, comm, step, keep)
+
+    def _encode_native(
+        self, grads: Grads, step: Step, residual: Residual | None = None
+    ) -> Message | None:
+        """Return the message of native code that also clips; None: there is none."""
+        inner = self.inner
+        codec = inner.codec_in_native_code(grads) if isinstance(inner, GatherExchange) else None
+        if codec is None:
+            return None
+        sizes, tensors = sizes_of(grads), flatten_each(grads)
+        return codec.encode_with(tensors, sizes, residual, step, self.clip_sigma)
+
+    def _clip(self, grads: Grads) -> Grads:
+        clipped = clip(flatten_each(grads), self.clip_sigma)
+        return {k: x.view_as(g) for (k, g), x in zip(grads.items(), clipped, strict=True)}
+
+
+@dataclass(frozen=True)
+class BucketsThroughGradient:
+    """Pass all tensors on as one, so that buckets run through the whole gradient.
+
+    This is `bucket_scope=gradient`, as described in QSGD (section 4, "each gradient as a
+    one-dimensional vector") and ORQ (section 5, "evenly divides the whole gradient into buckets of
+    the same length"): only the last bucket is short, and a bucket may span tensors.
+    """
+
+    inner: Compressor
+
+    @property
+    def properties(self) -> Properties:
+        return self.inner.properties._replace(scope="global")
+
+    def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
+        whole = {"gradient": flatten(grads)}
+        out = self.inner.aggregate(whole, state, comm, replace(step, offsets={"gradient": 0}))
+
+        goal = out.goal
+
+        def cut(one: Grads) -> Grads:
+            return unflatten(one["gradient"], grads)
+
+        return out._replace(
+            update=cut(out.update),
+            sent=lambda: cut(out.sent()),
+            goal=goal and (lambda: Goal(*map(cut, goal()))),
+        )
+
+
+def _per_row(x: Tensor, like: Tensor) -> Tensor:
+    """Return `x` `[w]` reshaped so that it broadcasts over `like` `[w, ...]`."""
+    return x.view(-1, *[1] * (like.dim() - 1))

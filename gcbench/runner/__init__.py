@@ -1,0 +1,1 @@
+"""The runner: one command trains, counts, records and reports."""

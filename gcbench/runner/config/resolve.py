@@ -1,0 +1,174 @@
+"""Checks of a composed configuration, and its conversion to plain values."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+
+from gcbench.core.conf import Config
+from gcbench.core.errors import ConfigError
+from gcbench.core.fields import Settings, hints_of, refusal, to_floats
+from gcbench.core.keys import MethodSettings
+from gcbench.runner.config.budget import apply_budget
+from gcbench.runner.config.checks import (
+    check_division,
+    check_kinds,
+    check_nesterov,
+    check_values,
+    refuse_idle,
+    refuse_name,
+)
+from gcbench.runner.config.choices import (
+    GROUPS,
+    WITH_TARGETS,
+    choices_of,
+    experiment_of,
+    typed_keys,
+    typed_knobs,
+)
+from gcbench.runner.config.help import keys_by_choice
+from gcbench.runner.config.methods import fill, settle_bits
+from gcbench.runner.config.sentences import unknown_key, value_for_group
+from gcbench.runner.identity import all_knobs
+from gcbench.runner.settings.config import SCHEMAS, BenchConfig, RunConfig
+from gcbench.runner.settings.run import BenchSettings, RunSettings
+
+UNCOPIED = ("hydra", "budget")
+
+
+def resolve(composed: DictConfig, budget: DictConfig | None = None) -> RunConfig:
+    """Return the checked configuration of a run, from what Hydra composed.
+
+    `budget` replaces the one that it chose, but for its name among the choices. Raises ConfigError
+    for a mistake.
+    """
+    values = _check(composed, settle(composed, budget), MethodSettings, RunSettings)
+    check_kinds(values)
+    config = RunConfig.of({**values, "knobs": typed_knobs(composed, values)})
+    check_division(config.trainer)
+    check_nesterov(config.optimizer)
+    return config
+
+
+def resolve_benchmark(composed: DictConfig) -> BenchConfig:
+    """Return the checked configuration of `gcbench bench`."""
+    checked = _check(composed, settle(composed), MethodSettings, BenchSettings)
+    return BenchConfig.of(checked)
+
+
+def _check(composed: DictConfig, config: Config, *keys: type[Settings]) -> Config:
+    typed = typed_keys(composed)
+    _refuse_added_keys(composed, config)
+    refuse_name(config["name"])
+    check_values(config, *keys)
+    refuse_idle(all_knobs(config), typed)
+    return config
+
+
+def _refuse_sweep_without_m(composed: DictConfig) -> None:
+    """Refuse a launcher or a sweeper of one run, which Hydra starts here without a word."""
+    # As they were typed: a ${hydra.job.num} in one has no value yet.
+    typed: Any = OmegaConf.to_container(composed.hydra.overrides.hydra)
+    for override in typed:
+        of_sweeps = re.match(r"\+*hydra[./](launcher|sweeper|sweep)\b", override)
+        if of_sweeps and composed.hydra.mode is not RunMode.MULTIRUN:
+            raise ConfigError(
+                f"{override}: only gcbench -m reads this, and without -m a run starts on this "
+                f"machine; type gcbench -m {override}, or leave it out"
+            )
+
+
+def settle(composed: DictConfig, budget: DictConfig | None = None) -> Config:
+    """Return plain values with the budget applied, `choices` by group, and `experiment`.
+
+    The latter is paper/table/row, or None.
+    """
+    # What is large, and is only read, is not copied.
+    tree = OmegaConf.masked_copy(composed, [str(k) for k in composed if k not in UNCOPIED])
+    if "budget" in composed:
+        tree["budget"] = None
+    OmegaConf.set_struct(tree, True)
+    typed = typed_keys(composed)
+    choices, experiment = choices_of(composed), experiment_of(composed)
+    _refuse_sweep_without_m(composed)
+    _refuse_removed_keys(composed)
+    outputs = tree.get("outputs", "outputs")  # before a directory is named in it
+    if sentence := refusal("outputs", outputs, hints_of(RunSettings)["outputs"]):
+        raise ConfigError(sentence)
+    _refuse_values_for_groups(composed, choices)
+    if budget or composed.get("budget"):
+        apply_budget(budget or composed.budget, tree, choices, typed)
+    settle_bits(tree, typed)
+    config = {"choices": choices, "experiment": experiment, **fill(tree)}
+    for group in WITH_TARGETS:
+        _keep_typed_keys_of_other_target(group, config, typed)
+    if "optimizer" in config:
+        _check_rate(config["optimizer"])
+        for group, schema in SCHEMAS.items():
+            to_floats(config[group], schema)
+    return config
+
+
+def _refuse_removed_keys(composed: DictConfig) -> None:
+    """Refuse ~seed, ~schedule, ~trainer.epochs and the like, without which there is no run."""
+    fixed = [group for group in SCHEMAS if group not in WITH_TARGETS]
+    of_groups = [f"{group}.{key}" for group in fixed for key in SCHEMAS[group].model_fields]
+    needed = {*RunSettings.model_fields, *GROUPS, "budget", *of_groups}
+    for override in composed.hydra.overrides.task:
+        if override.startswith("~") and override[1:].partition("=")[0] in needed:
+            raise ConfigError(f"{override}: every run needs this key; leave this out")
+
+
+def _refuse_values_for_groups(tree: DictConfig, choices: Mapping[str, str]) -> None:
+    for group in choices:
+        value = tree.get(group)
+        if group in tree and not isinstance(value, DictConfig):
+            name = "null" if value is None else value
+            raise ConfigError(value_for_group(group, name, isinstance(value, str)))
+    for group in GROUPS:
+        if group not in choices and isinstance(tree.get(group), DictConfig):
+            raise ConfigError(value_for_group(group, "[...]", is_name=False))
+
+
+def _check_rate(optimizer: Config) -> None:
+    """Refuse an optimizer without a learning rate, which schedules, budgets and reports read."""
+    if "lr" not in optimizer:
+        raise ConfigError(
+            f"optimizer._target_={optimizer['_target_']}: type its learning rate too, as in "
+            "optimizer.lr=0.001"
+        )
+
+
+def _keep_typed_keys_of_other_target(group: str, config: Config, typed: set[str]) -> None:
+    """Keep only the typed keys of a group whose `_target_` was typed, not those of its file."""
+    if f"{group}._target_" in typed:
+        config[group] = {k: v for k, v in config[group].items() if f"{group}.{k}" in typed}
+
+
+def plain_values(tree: DictConfig) -> Config:
+    """Return a composed configuration as plain values, without Hydra's own node."""
+    return fill(OmegaConf.masked_copy(tree, [str(k) for k in tree if k != "hydra"]))
+
+
+def _refuse_added_keys(composed: DictConfig, config: Config) -> None:
+    """Refuse an added key that nothing reads, such as +rank=2 or +optimizer.betas=[0.9,0.95].
+
+    Keys that are added to a node with a `_target_` are left to its class to refuse.
+    """
+    groups = {k.split("@")[0] for k in composed.hydra.runtime.choices}
+    optimizers, methods = keys_by_choice("optimizer"), keys_by_choice("compressor")
+    own = {*methods.get(config["choices"].get("compressor"), ()), *RunSettings.model_fields}
+    known = {group: {*schema.model_fields} for group, schema in SCHEMAS.items()}
+    known["optimizer"] = set(optimizers.get(config["choices"].get("optimizer"), ()))
+    for override in composed.hydra.overrides.task:
+        key, _, value = override.lstrip("+").partition("=")
+        group, _, leaf = key.partition(".")
+        node = config.get(group) if leaf else None
+        if not override.startswith("+") or key in own | groups or (node and "_target_" in node):
+            continue
+        if not leaf or (group in known and leaf not in known[group]):
+            raise ConfigError(unknown_key(key, value, benchmark="trainer" not in config))

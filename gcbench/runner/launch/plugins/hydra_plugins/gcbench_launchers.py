@@ -1,0 +1,49 @@
+"""The launchers hydra/launcher=submitit_slurm and submitit_local for gcbench.
+
+Hydra takes launchers from a package of this name only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+from typing import Any
+
+from hydra.core.utils import JobReturn
+from hydra.plugins.launcher import Launcher
+
+if find_spec("hydra_plugins.hydra_submitit_launcher"):
+    from gcbench.runner.launch import jobs
+
+    class PackingKeys(jobs.PackingKeys):
+        """Adds the packing keys to the schemas by which Hydra validates conf/hydra/launcher."""
+
+    class SubmititLocal(jobs.LocalJobs):
+        """A launcher that runs jobs as processes on this machine."""
+
+    class SubmititSlurm(jobs.SlurmJobs):
+        """A launcher that submits jobs to a Slurm cluster."""
+
+else:
+
+    class SubmititLocal(Launcher):  # type: ignore[no-redef]
+        """A stand-in that says how to install Hydra's plugin for submitit."""
+
+        def __init__(self, **_: Any) -> None:
+            from gcbench.core.errors import ConfigError
+
+            raise ConfigError(
+                "hydra/launcher=submitit_slurm and submitit_local need a plugin of Hydra; "
+                "type pip install '.[slurm]' in gcbench's checkout"
+            )
+
+        def setup(self, **_: Any) -> None:
+            pass
+
+        def launch(
+            self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
+        ) -> Sequence[JobReturn]:
+            return []
+
+    class SubmititSlurm(SubmititLocal):  # type: ignore[no-redef]
+        """A stand-in like SubmititLocal."""

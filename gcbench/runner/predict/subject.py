@@ -1,0 +1,230 @@
+"""The subject of a prediction: the tensors of a model, and methods with the typed knobs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+from math import prod
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import torch
+from pydantic import Field, PositiveInt
+from pydantic.dataclasses import dataclass
+from torch.utils.flop_counter import FlopCounterMode
+
+from gcbench.core.compressor import Compressor
+from gcbench.core.conf import CHECKED, Config, build_checked, conf_directory, read_yaml
+from gcbench.core.errors import ConfigError
+from gcbench.core.method_files import read_method
+from gcbench.core.wrappers.virtual import parts_of
+from gcbench.runner.config.compose import compose_overrides, find_method
+from gcbench.runner.config.keys import read_knobs
+from gcbench.runner.config.resolve import resolve
+from gcbench.runner.identity import CHOICE_GROUPS
+from gcbench.runner.launch.instantiate import make_compressor, make_model, parameter_shapes
+from gcbench.runner.predict.devices import Device, SecondsByBatch
+from gcbench.runner.predict.model import Method
+from gcbench.runner.predict.payload import Payload, Shapes
+
+EXCHANGES = ("gather", "scatter", "scatter_coded", "sum")  # between nodes of one worker
+
+
+class Facts(NamedTuple):
+    """The facts of a data set that a prediction needs."""
+
+    sample: tuple[int, ...]  # the shape of a sample
+    outputs: int
+    samples: int  # in an epoch
+
+
+TOKENS = {  # in a training text: words, or bytes
+    "wikitext2": 2_088_628,
+    "wikitext2_bytes": 10_797_148,
+    "linux_doc": 37_499_623,
+}
+WINDOW = 30  # words in a sample, unless the model sets a context
+DATASETS = {
+    "digits": Facts((1, 8, 8), 10, 1437),
+    "mnist": Facts((1, 28, 28), 10, 60_000),
+    "cifar10": Facts((3, 32, 32), 10, 50_000),
+    "cifar100": Facts((3, 32, 32), 100, 50_000),
+    "imagenet": Facts((3, 224, 224), 1000, 1_281_167),
+    "wikitext2": Facts((), 28_869, TOKENS["wikitext2"] // WINDOW),
+    "wikitext2_bytes": Facts((), 256, TOKENS["wikitext2_bytes"] // WINDOW),
+    "linux_doc": Facts((), 256, TOKENS["linux_doc"] // WINDOW),
+    "an4": Facts((64, 40), 34, 4_468),  # segments of 64 frames
+}
+DATASET_OF = {
+    **dict.fromkeys(("alexnet", "vgg19", "densenet161", "bn_inception"), "imagenet"),
+    **dict.fromkeys(("lstm", "lstm_small", "gpt_small", "gpt_tiny"), "wikitext2"),
+    "gpt_bytes": "wikitext2_bytes",
+    "mlp": "digits",
+    **dict.fromkeys(("an4_lstm", "an4_lstm_small"), "an4"),
+}
+
+
+def dataset_of(model: str) -> str:
+    """Return the data set on which a model is usually trained."""
+    return "imagenet" if model.endswith("_imagenet") else DATASET_OF.get(model, "cifar10")
+
+
+def facts_of(model: str, dataset: str | None) -> Facts:
+    """Return the facts of a data set, by default the one on which the model is usually trained."""
+    name = dataset or dataset_of(model)
+    if name not in DATASETS:
+        raise ConfigError(
+            f"dataset={name}: its shapes are not known; type one of {', '.join(DATASETS)}, or "
+            "shapes=FILE"
+        )
+    facts = DATASETS[name]
+    return facts._replace(samples=TOKENS[name] // _window(model)) if name in TOKENS else facts
+
+
+def has_timed_samples(model: str, dataset: str) -> bool:
+    """Return whether a data set has samples of the shape with which devices time the model."""
+    usual = DATASETS[dataset_of(model)]
+    return dataset in DATASETS and DATASETS[dataset].sample == usual.sample
+
+
+def _window(model: str) -> int:
+    file = conf_directory() / "model" / f"{model}.yaml"
+    node = read_yaml(file) if file.is_file() else {}
+    window: int = node.get("context", WINDOW)
+    return window
+
+
+def shapes_of_model(node: Config, facts: Facts) -> Shapes:
+    """Return the shapes of a model's parameters for samples of that data set."""
+    return parameter_shapes(node, facts.sample, facts.outputs)
+
+
+def flops_of(model: str) -> int:
+    """Return the operations of a forward pass of one sample; 0 if they cannot be counted."""
+    facts = facts_of(model, None)
+    node = resolve(compose_overrides([f"model={model}", f"dataset={dataset_of(model)}"])).model
+    with torch.device("meta"), FlopCounterMode(display=False) as counter:
+        text = torch.zeros(1, _window(model), dtype=torch.long)
+        inputs = torch.zeros(1, *facts.sample) if facts.sample else text
+        make_model(node, facts.sample, facts.outputs).eval()(inputs)
+    return counter.get_total_flops()
+
+
+@dataclass(frozen=True, config=CHECKED)
+class OwnModel:
+    """The model in `shapes=FILE`: its tensors, and the seconds of its steps by batch size."""
+
+    shapes: Annotated[list[list[PositiveInt]], Field(min_length=1)]
+    seconds: SecondsByBatch
+    title: str
+
+    @property
+    def tensors(self) -> Shapes:
+        return {f"tensor {i}": tuple(shape) for i, shape in enumerate(self.shapes)}
+
+
+def read_shapes(path: str) -> OwnModel:
+    """Return the model in a file; raise ConfigError if there is none."""
+    if not Path(path).is_file():
+        raise ConfigError(
+            f"shapes={path}: there is no such file; type one with the keys shapes and seconds"
+        )
+    node = read_yaml(Path(path))
+    if not isinstance(node, dict) or not {"shapes", "seconds"} <= set(node):
+        raise ConfigError(
+            f"shapes={path}: a model has shapes: [[64, 3, 3, 3], ...] and seconds: {{128: 0.1}} by "
+            "batch size"
+        )
+    return build_checked(OwnModel, {"title": Path(path).stem, **node}, f"shapes={path}")
+
+
+def refuse_unknown_knobs(
+    names: Sequence[str], overrides: Sequence[str], config_dir: str | None
+) -> None:
+    """Raise ConfigError if an override is a knob of none of the methods."""
+    keys = {key for name in names for key in find_method(name, config_dir)[1]} if overrides else {}
+    for override in overrides:
+        if override.partition("=")[0] not in keys:
+            raise ConfigError(
+                f"{override}: no such key with compressor={','.join(names)}; type gcbench predict "
+                "--help to see the keys, or shapes=FILE for a model of your own"
+            )
+
+
+def make_methods(
+    name: str,
+    overrides: Sequence[str],
+    shapes: Shapes,
+    device: Device,
+    workers_per_node: int,
+    config_dir: str | None = None,
+) -> list[Method]:
+    """Return a method for every combination of the values that were typed for its knobs.
+
+    Overrides that are not its knobs are ignored.
+    """
+    _, keys = find_method(name, config_dir)
+    knobs = [override for override in overrides if override.partition("=")[0] in keys]
+    every = []
+    for combination in product(*map(_values, knobs)):
+        title = " ".join([name, *combination])
+        node = (
+            find_method(name, config_dir, combination)[0]
+            if config_dir
+            else read_method(name, read_knobs(combination))["compressor"]
+        )
+        compressor = make_compressor(node, True)
+        every.append(make_method(title, name, compressor, shapes, device, workers_per_node))
+    return every
+
+
+def _values(override: str) -> list[str]:
+    key, _, value = override.partition("=")
+    return [override] if value.startswith("[") else [f"{key}={v}" for v in value.split(",")]
+
+
+def make_method(
+    title: str,
+    family: str,
+    compressor: Compressor,
+    shapes: Shapes,
+    device: Device,
+    workers_per_node: int = 1,
+) -> Method:
+    """Return a method on a model, with its counted payload and its codec seconds on the device."""
+    values = sum(prod(shape) for shape in shapes.values())
+    payload = Payload(compressor, shapes, workers_per_node)
+    in_buckets = compressor.properties.scope != "global"
+    codec = device.codec(family, values)
+    min_size = max(getattr(part, "min_size", 0) for part in parts_of(compressor))
+    too_small = any(prod(shape) < min_size for shape in shapes.values())
+    return Method(title, family, payload.at, codec, 4 * values, in_buckets, too_small)
+
+
+def methods_by_exchange(
+    config: Config, title: str, device: Device, workers: int
+) -> dict[str, Method]:
+    """Return a run's method by the exchanges that it can have with so many workers, its own first.
+
+    A method without a choice has one form, by the name "".
+    """
+    own = config["compressor"].get("exchange", "")
+    forms = {}
+    for exchange in dict.fromkeys((own, *EXCHANGES)) if own else ("",):
+        try:
+            method = method_of(config, title, device, {"exchange": exchange} if own else {})
+            method.messages(workers)
+        except ValueError:  # the method has no such exchange
+            continue
+        forms[exchange] = method
+    return forms
+
+
+def method_of(config: Config, title: str, device: Device, knobs: Mapping[str, Any]) -> Method:
+    """Return a run's method, with other values of some keys of its compressor."""
+    model, dataset, family = (config["choices"][group] for group in CHOICE_GROUPS)
+    shapes = shapes_of_model(config["model"], facts_of(model, dataset))
+    compressor = make_compressor({**config["compressor"], **knobs}, quiet=True)
+    method = make_method(title, family, compressor, shapes, device)
+    return replace(method, every=config["estimator"].get("every", 1))

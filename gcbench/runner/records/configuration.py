@@ -1,0 +1,83 @@
+"""The configuration that a record holds, of which reports read some keys by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+
+from gcbench.runner.class_paths import with_todays_paths
+
+
+class Record(BaseModel):
+    """The base class of all parts of a result: immutable, with strictly checked types."""
+
+    model_config = ConfigDict(strict=True, frozen=True, protected_namespaces=())
+
+
+def _check_targets(config: dict[str, Any]) -> dict[str, Any]:
+    for key, target in _targets("config", config):
+        if not isinstance(target, str):
+            raise ValueError(f"its {key} is {target!r:.60}")
+    renamed: dict[str, Any] = with_todays_paths(config)
+    return renamed
+
+
+def _targets(key: str, node: Any) -> Iterator[tuple[str, Any]]:
+    """Yield all `_target_` in a configuration, with their keys."""
+    if isinstance(node, dict):
+        for name, part in node.items():
+            if name == "_target_":
+                yield f"{key}.{name}", part
+            yield from _targets(f"{key}.{name}", part)
+    elif isinstance(node, list):
+        for i, part in enumerate(node):
+            yield from _targets(f"{key}.{i}", part)
+
+
+Configuration = Annotated[dict[str, Any], AfterValidator(_check_targets)]
+
+
+class _Optimizer(Record):
+    lr: float
+
+
+class _Trainer(Record):
+    gpus: int
+    batch_size: int
+
+
+class _Configuration(Record):
+    seed: int
+    name: str | None = None
+    model: dict[str, Any]
+    dataset: dict[str, Any]
+    compressor: dict[str, Any]
+    optimizer: _Optimizer
+    trainer: _Trainer
+
+
+class _Choices(Record):
+    model: str
+    dataset: str
+    compressor: str
+    budget: str
+
+
+class ReadByName(Record):
+    """The keys that reports read by name from the two open dictionaries of a result."""
+
+    choices: _Choices
+    config: _Configuration
+
+
+def first_problem(error: ValidationError) -> str:
+    """Return the first thing that is missing or has another type."""
+    problem = error.errors()[0]
+    key = ".".join(map(str, problem["loc"]))
+    if problem["type"] == "value_error" and key == "config":
+        return str(problem["ctx"]["error"])
+    if problem["type"] == "missing" or problem["input"] is None:
+        return f"without {key}"
+    return f"its {key} is {problem['input']!r:.60}"

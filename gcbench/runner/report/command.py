@@ -1,0 +1,210 @@
+"""The command `gcbench runs`, and `gcbench report html` and `diff`, on any runs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field
+from rich.console import Console
+from rich.text import Text
+
+from gcbench.core.errors import ConfigError, near
+from gcbench.core.marks import OneOf
+from gcbench.runner.config.reading import Arguments, read_arguments
+from gcbench.runner.console import (
+    FORMATS,
+    TextTable,
+    comma_separated,
+    console,
+    name_first,
+    print_table,
+    show_table,
+)
+from gcbench.runner.records.files import replace_file
+from gcbench.runner.records.store import FoundRuns, RecordedRun, find_begun, find_runs
+from gcbench.runner.report.compare import Comparison, compare, format_measured
+from gcbench.runner.report.listing import list_configurations, list_runs, runs_frame
+from gcbench.runner.report.wandb_runs import load_wandb
+
+if TYPE_CHECKING:
+    from gcbench.runner.report.page import RacesOf, TablesOf
+
+log = logging.getLogger("gcbench")
+
+RESULTS = ("outputs",)
+WRITTEN = Path("outputs")  # where pages and pictures go: results may be another's, or only read
+ALL = "all"
+NAMED = 5  # names that a refusal lists
+
+
+class Source(Arguments):
+    """The arguments that say where results are read from."""
+
+    results: tuple[str, ...] = RESULTS
+    """folders with run directories or kept runs, or files of these, separated by commas"""
+    source: Annotated[str, OneOf(("files", "wandb"))] = "files"
+    """files, or wandb"""
+    project: str | None = None
+    """entity/project, with source=wandb"""
+    name: str | None = None
+    """only the runs of this name, as a sweep with name=first gives to all of its runs"""
+
+    @property
+    def place(self) -> str:
+        """Return what was typed about the place of runs: project=NAME, or results=FOLDERS."""
+        if self.source == "wandb":
+            return f"project={self.project}"
+        return f"results={','.join(self.results)}"
+
+    def check(self) -> None:
+        """Raise ConfigError for a project without W&B, or the reverse, and for absent folders."""
+        if (self.source == "wandb") != (self.project is not None):
+            raise ConfigError(
+                "source=wandb: type project=entity/project, too"
+                if self.project is None
+                else f"project={self.project}: type source=wandb, too"
+            )
+        for folder in self.results:
+            if folder not in RESULTS and not Path(folder).exists():
+                raise ConfigError(
+                    f"results={folder}: there is no such folder; type one with runs in it"
+                )
+
+    def load(self) -> list[RecordedRun]:
+        """Return the runs that are there, and warn of files that cannot be read."""
+        read: FoundRuns = (
+            load_wandb(str(self.project)) if self.source == "wandb" else find_runs(self.results)
+        )
+        read.warn()
+        if self.name is None:
+            return read.runs
+        names = names_of(read.runs)
+        if self.name not in names:
+            known = near(self.name, names) or name_first(names, NAMED)
+            raise ConfigError(
+                f"name={self.name}: no run in {self.place} has that name; "
+                + (f"type {known}" if names else "type name=NAME with the sweep, too")
+            )
+        return [run for run in read.runs if run.config.get("name") == self.name]
+
+
+def names_of(runs: Sequence[RecordedRun]) -> list[str]:
+    """Return the names that were given to runs, the newest first."""
+    return [*dict.fromkeys(name for run in reversed(runs) if (name := run.config.get("name")))]
+
+
+class Page(Source):
+    """Write everything that ran as one HTML page: curves, trade-offs, time to a goal on a link, a
+    map of who reaches a score first, and a table of runs. It needs no server and no network; its
+    URL keeps the choices made on it.
+    """
+
+    usage = "gcbench report html [key=value ...]"
+    examples = """
+gcbench report html                        outputs/report.html
+gcbench report html results=old,new file=both.html
+"""
+
+    file: str | None = None
+    """where to write it; by default outputs/report.html"""
+
+
+class Runs(Source):
+    """List everything that ran: a line per configuration with its mean over seeds, or all runs."""
+
+    usage = "gcbench runs [all] [FOLDER ...] [key=value ...]"
+    examples = """
+gcbench runs name=first               the configurations of a sweep
+gcbench runs all                      every run, with its directory
+gcbench runs format=csv               every run with every measure
+"""
+
+    format: Annotated[str, OneOf(FORMATS)] = Field(
+        "terminal", description=f"{', '.join(FORMATS)}; csv has every measure"
+    )
+
+    def check(self) -> None:
+        """Take what is typed without a key for folders, and raise ConfigError for two places."""
+        folders = [one for one in self.plain if one != ALL]
+        if folders and "results" in self.given:
+            raise ConfigError(
+                f"{folders[0]} results={','.join(self.results)}: type the folders either "
+                "alone or after results=, not both"
+            )
+        if self.source == "wandb" and (folders or "results" in self.given):
+            raise ConfigError(
+                f"{' '.join(folders or self.results)}: with source=wandb no folder is read; "
+                "leave it out"
+            )
+        self.results = tuple(folders) or self.results
+        super().check()
+
+
+def runs(typed: Sequence[str]) -> None:
+    """Print everything that ran."""
+    arguments = read_arguments(Runs, typed)
+    every = arguments.load()
+    if begun := find_begun(arguments.results) if arguments.source == "files" else []:
+        log.warning(
+            "not listed, as they are running or were killed: %s; the command that began a run "
+            "continues it",
+            name_first(sorted(begun), 3),
+        )
+    if arguments.format == "csv":
+        print(comma_separated(runs_frame(every)), end="")
+    elif every and ALL in arguments.plain:
+        show_table(list_runs(every), arguments.format)
+    elif every:
+        show_table(list_configurations(every), arguments.format)
+    else:
+        print(
+            f"{arguments.place}: no runs there; type gcbench for a first one, or gcbench runs "
+            "FOLDER"
+        )
+
+
+def html(arguments: Page, tables_of: TablesOf, races_of: RacesOf) -> None:
+    """Write the page; its tables and its races, which are of the papers, come from the caller."""
+    runs = arguments.load()
+    if not runs:
+        raise ConfigError(f"{arguments.place}: no runs there; type where there are some")
+    from gcbench.runner.report.page import build_page  # imports torch
+
+    path = Path(arguments.file or WRITTEN / "report.html")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(path, build_page(runs, tables_of, races_of).encode())
+    print(f"{path}: {len(runs)} run{'s' * (len(runs) != 1)}; open it in a browser")
+
+
+def diff(folders: Sequence[str]) -> None:
+    """Print how two run directories, or two trees of them, differ."""
+    if len(folders) != 2:
+        raise ConfigError(
+            f"diff {' '.join(folders)}: type two run directories or trees, as in gcbench report "
+            "diff outputs/a outputs/b"
+        )
+    comparisons = compare(*folders)
+    output = console()
+    for pair in comparisons.pairs:
+        _print_comparison(pair, folders, output)
+    for line in comparisons.alone:
+        output.print(Text(line))
+
+
+def _print_comparison(pair: Comparison, sides: Sequence[str], output: Console) -> None:
+    output.print(Text(pair.title, style="bold"))
+    for name, side in zip("AB", sides, strict=True):
+        output.print(Text(f"{name} = {side}"))
+    if pair.configuration:
+        differences = TextTable(["configuration", "A", "B"], pair.configuration, left=range(3))
+        print_table(differences, output)
+    else:
+        output.print("The same configuration.")
+    for line in pair.statuses:
+        output.print(Text(line))
+    rows = [format_measured(line) for line in pair.measured]
+    headings = ["measure", "A", "B", "deviations", "B - A", "scores"]
+    print_table(TextTable(headings, rows, left=(0, 5)), output)

@@ -1,0 +1,302 @@
+"""Lists of what ran: every run, the points of a sweep, and where runs come from."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from gcbench.core.share import advice_on_share, share_in_words
+from gcbench.runner.config.budget import PAPER
+from gcbench.runner.console import TextTable
+from gcbench.runner.identity import all_knobs, digest
+from gcbench.runner.records.schema import Environment
+from gcbench.runner.records.store import RecordedRun, newest
+from gcbench.runner.report.document import (
+    DIRTY,
+    DIRTY_NOTE,
+    EMPTY,
+    STALE,
+    STALE_NOTE,
+    Cell,
+    Document,
+    Heading,
+    Line,
+    Section,
+    Summary,
+    format_number,
+    format_summary,
+    marks_of,
+)
+from gcbench.runner.report.figures.series import (
+    EXECUTED,
+    Drawn,
+    Series,
+    Workload,
+    is_partly_compressed,
+    series_by_workload,
+    tell_runs_apart,
+)
+from gcbench.runner.report.measures import MEASURES, main_score, measure
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+
+COLUMNS = tuple(
+    Heading(key, title, unit, digits=digits, deviation=True, counted=False)
+    for key, title, unit, digits in (
+        ("accuracy", "accuracy", "%", 2),
+        ("perplexity", "perplexity", None, None),
+        ("distance", "distance", None, None),
+        ("loss", "test loss", None, None),
+        ("ratio", "ratio", "x fp32", 1),
+        ("bf16_ratio", "ratio", "x bf16", 1),
+        ("received_ratio", "received", "x fp32 all-reduce", 1),
+        ("data_mib_per_epoch", "sent", "MiB an epoch", None),
+        ("step_milliseconds", "step", "ms", None),
+    )
+)
+MOST = 4  # overrides of a run that are shown; more would make its line hard to read
+
+
+def list_runs(runs: Sequence[RecordedRun]) -> TextTable:
+    """Return a row for every run, in the order of `runs`, with its place in the last column."""
+    overrides = overrides_by_run({run: run.title for run in runs})
+    headings = ["what", "seed", "score", "ratio", "ms", "status", "finished", "run"]
+    rows = [
+        [
+            _what(run, overrides[run]),
+            str(run.seed),
+            _score([run]),
+            _mean("ratio", [run]),
+            _mean("step_milliseconds", [run]),
+            run.status + marks_of([run]),
+            run.result.finished_minute[5:],
+            run.place,
+        ]
+        for run in runs
+    ]
+    return TextTable(headings, rows, left=(0, 2, 5, 6, 7), notes=_notes(runs), places=True)
+
+
+def list_configurations(runs: Sequence[RecordedRun]) -> TextTable:
+    """Return a row for each configuration, with means over its seeds; the newest one last."""
+    overrides = overrides_by_run({run: run.title for run in runs})
+    groups: dict[tuple[str, ...], list[RecordedRun]] = {}
+    for run in runs:
+        groups.setdefault((run.title, run.budget, digest(run.executed)), []).append(run)
+    rows = []
+    for same in groups.values():
+        every = newest(same)[0]
+        done = [run for run in every if run.done]
+        ended = Counter(run.status for run in every if not run.done)
+        rows.append(
+            [
+                _what(same[0], overrides[same[0]]),
+                str(len(done)),
+                _score(done),
+                _mean("ratio", done),
+                _mean("bf16_ratio", done),
+                ", ".join(["done"] * bool(done) + [f"{n} {status}" for status, n in ended.items()])
+                + marks_of(every),
+                max(run.result.finished for run in every)[:10],
+            ]
+        )
+    titles = ["what", "n", "score", "x fp32", "x bf16", "status", "finished"]
+    return TextTable(titles, rows, left=(0, 2, 5, 6), notes=_notes(runs))
+
+
+def _what(run: RecordedRun, overrides: Sequence[str]) -> str:
+    """Return a run's name with its method, or its title, and what distinguishes it."""
+    title, method = run.title, f"compressor={run.choices['compressor']}"
+    if title == run.config.get("name"):
+        title += f" {run.choices['compressor']}"
+    shown = [one for one in overrides if one != method or title == run.experiment]
+    return add_overrides(title, shown) + ("" if run.budget == PAPER else f" budget={run.budget}")
+
+
+def _notes(runs: Sequence[RecordedRun]) -> list[str]:
+    """Return what marks mean, and why some runs are not done."""
+    explained = {DIRTY: DIRTY_NOTE, STALE: STALE_NOTE}
+    return [f"{mark} {explained[mark]}" for mark in marks_of(runs)] + [
+        f"{run.place}: {run.status}: {run.result.reason}" for run in runs if run.result.reason
+    ]
+
+
+def _score(runs: Sequence[RecordedRun]) -> str:
+    """Return the main score's name and its mean, with its deviation over several seeds."""
+    scored = [score for run in runs if (score := main_score(run.result))]
+    if not scored:
+        return EMPTY
+    name, summary = scored[0][0], Summary.of([value for _, value in scored])
+    digits = 2 if abs(summary.mean) >= 1 else None
+    heading = Heading(name, name, digits=digits, deviation=True, counted=False)
+    return f"{name} {format_summary(summary, heading)}".replace("+- ", "±")
+
+
+def _mean(name: str, runs: Sequence[RecordedRun]) -> str:
+    values = [value for run in runs if (value := measure(name, run.result)) is not None]
+    return format_number(fmean(values), 1) if values else EMPTY
+
+
+def overrides_by_run(titles: Mapping[RecordedRun, str]) -> dict[RecordedRun, list[str]]:
+    """Return the overrides that distinguish each run from others of its title, null ones last."""
+    called_alike: dict[str, list[RecordedRun]] = {}
+    for run, title in titles.items():
+        called_alike.setdefault(title, []).append(run)
+    return {
+        run: sorted(overrides, key=lambda override: override.endswith("=null"))
+        for peers in called_alike.values()
+        for run, overrides in zip(
+            peers,
+            tell_runs_apart(peers, [{**peer.choices, **peer.flat} for peer in peers]),
+            strict=True,
+        )
+    }
+
+
+def add_overrides(title: str, overrides: Sequence[str]) -> str:
+    """Return a title with at most `MOST` of these overrides."""
+    more = ["..."] if len(overrides) > MOST else []
+    return " ".join([title, *overrides[:MOST], *more])
+
+
+def compare_points(runs: Sequence[RecordedRun]) -> Iterator[Document]:
+    """Yield one table per workload of the runs, with one row per configuration over its seeds.
+
+    A row is named by its method and the knobs in which it differs from the others.
+    """
+    for workload, drawn in series_by_workload(runs, EXECUTED).items():
+        if drawn.series:
+            yield _document(workload, drawn)
+
+
+def _document(workload: Workload, drawn: Drawn) -> Document:
+    shown = [heading for heading in COLUMNS if any(s.values(heading.key) for s in drawn.series)]
+    if partly := [s for s in drawn.series if is_partly_compressed(s)]:
+        share = Heading("compressed", "compressed", "% of values", digits=1, counted=False)
+        shown.append(share)
+    notes = [*drawn.notes, *_barely_compressed(partly)]
+    return Document(
+        workload.name,
+        workload.title,
+        ["Mean +- standard deviation over seeds."],
+        shown,
+        [
+            Line(
+                s.label,
+                None,
+                None,
+                [Cell(Summary.of(v) if (v := s.values(h.key)) else None) for h in shown],
+                ", ".join(str(run.seed) for run in s.runs),
+            )
+            for s in drawn.series
+        ],
+        [Section("Notes", notes)] if notes else [],
+    )
+
+
+def _barely_compressed(series: Sequence[Series]) -> Iterator[str]:
+    """Yield a note for each reason why points sent most of the gradient as it was."""
+    by_reason: dict[str, list[str]] = {}
+    for one in series:
+        result = one.runs[0].result
+        share = result.compressed_share
+        if share is not None and (advice := advice_on_share(share, result.config)):
+            by_reason.setdefault(f"{share_in_words(share)} {advice}", []).append(one.label)
+    for reason, labels in by_reason.items():
+        yield f"{', '.join(labels)}: compressed {reason}."
+
+
+def runs_frame(runs: Sequence[RecordedRun]) -> DataFrame:
+    """Return a row for every run: what it was, how it ended, all measures, and all knobs.
+
+    Measures are plain numbers. The columns of knobs have their command-line keys as names.
+    """
+    from pandas import DataFrame  # slow to import, and other commands do not need it
+
+    return DataFrame([_record(run) for run in runs])
+
+
+def _record(run: RecordedRun) -> dict[str, Any]:
+    return {
+        "run": run.place,
+        "experiment": run.experiment,
+        **run.choices,
+        "workers": run.result.workers,
+        "budget": run.budget,
+        "seed": run.seed,
+        "status": run.status,
+        "reason": run.result.reason,
+        "finished": run.result.finished,
+        **{name: measure(name, run.result) for name in MEASURES},
+        **knobs_of(run),
+    }
+
+
+def knobs_of(run: RecordedRun) -> dict[str, Any]:
+    """Return a run's knobs by command-line key, including those of how it was executed."""
+    knobs = all_knobs(run.config).items()
+    return {key: value for key, value in knobs if not key.endswith("._target_")}
+
+
+def older_than(runs: Sequence[RecordedRun]) -> list[str]:
+    """Return how many runs are older than each change of their numbers."""
+    counts = Counter(f"{one.commit}: {one.text}" for run in runs for one in run.outdated_by)
+    return [
+        f"{STALE} {count} of {len(runs)} runs {'are' if count > 1 else 'is'} older than {change}"
+        for change, count in counts.items()
+    ]
+
+
+def made_by(environments: Sequence[Environment], mark: str = "") -> list[str]:
+    """Return versions, commits, machines and days, one line each.
+
+    `mark` precedes the line on checkouts with uncommitted changes.
+    """
+    if not environments:
+        return []
+    days = sorted({one.finished[:10] for one in environments})
+    lines = [
+        _several("gcbench", [_version(one, "gcbench") for one in environments]),
+        _several("commit", [_commit(one) for one in environments]),
+        _several("torch", [_version(one, "torch") for one in environments]),
+        _several("machine", [machine_of(one) for one in environments]),
+        f"finished: {' to '.join(dict.fromkeys([days[0], days[-1]]))}",
+    ]
+    return lines + dirty_of(environments, mark)
+
+
+def dirty_of(environments: Sequence[Environment], mark: str) -> list[str]:
+    """Return how many come from a checkout with uncommitted changes, in one line or none."""
+    dirty = sum(bool(one.git and one.git.dirty) for one in environments)
+    return [f"{mark}{dirty} of {len(environments)} runs come {DIRTY_NOTE}"] if dirty else []
+
+
+def _several(label: str, values: Sequence[str]) -> str:
+    different = list(dict.fromkeys(values))
+    count = f"{len(different)} different: " if len(different) > 1 else ""
+    return f"{label}: {count}{'; '.join(different)}"
+
+
+def _version(environment: Environment, package: str) -> str:
+    return str(environment.versions.get(package, "unknown"))
+
+
+def _commit(environment: Environment) -> str:
+    commit = environment.git and environment.git.commit
+    return commit[:7] if commit else "unknown"
+
+
+def machine_of(environment: Environment) -> str:
+    machine = environment.machine
+    if machine is None:
+        return "unknown"
+    if environment.device == "cuda" and machine.gpus:
+        return machine.gpus[0]
+    vectors = (
+        f", {machine.cpu_capability}" if machine.cpu_capability else ""
+    )  # which results follow
+    return f"{machine.cpu or 'CPU'}, {machine.cores} cores{vectors}"

@@ -1,0 +1,282 @@
+"""Checkpoints: one directory per step, with one file for shared state and one for each worker.
+
+A worker's file does not depend on the process that wrote it, so a run may resume with its workers
+spread differently over processes; `resharding` merges or splits the files if the number of workers
+changes. A directory is written under another name and renamed when it is complete; the manifest
+holds the checksums of every file and of itself. Tensors are read with `weights_only=True`, so that
+no pickled code is executed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gcbench.runner.identity import fingerprint
+from gcbench.runner.records.gradients import write_tensors
+from gcbench.runner.settings.config import RunConfig
+from gcbench.runner.train.run import Progress, Run
+from gcbench.runner.train.schedules import total_steps
+from gcbench.runner.train.snapshot import (
+    merge_workers,
+    other_epochs_reason,
+    replaced_shares,
+    restore,
+    shared_content,
+    unmergeable_reason,
+    worker_content,
+)
+from gcbench.runner.train.writing import CheckpointError, write_in_all
+
+FORMAT = 7
+SHARED = "shared.pt"
+# The keys of a manifest, besides its checksum, and their types.
+KEYS = {"format": int, "step": int, "workers": int, "fingerprint": str, "sha256": dict}
+
+
+def last_step(directory: Path) -> int:
+    """Return the step of the latest complete checkpoint in a directory, or 0 if there is none."""
+    folders = _complete_folders(directory)
+    return max((int(path.name.removeprefix("step-")) for path in folders), default=0)
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """The checkpoints of one run directory, of which the last `keep` are kept.
+
+    Only runs with the same `fingerprint` may continue each other.
+    """
+
+    directory: Path
+    keep: int
+    fingerprint: str
+
+    @staticmethod
+    def of(config: RunConfig, directory: Path) -> Checkpoints:
+        return Checkpoints(directory, config.trainer.checkpoint_keep, fingerprint(config.as_dict()))
+
+    def save(self, run: Run, progress: Progress) -> None:
+        """Write a checkpoint: every process its workers' files, process 0 the rest.
+
+        If one of them cannot, all raise CheckpointError.
+        """
+        final = self.directory / _folder(progress.step)
+        unfinished = final.with_suffix(".partial")
+
+        def begin() -> None:
+            shutil.rmtree(unfinished, ignore_errors=True)
+            unfinished.mkdir(parents=True)
+
+        def write() -> dict[str, str]:
+            files = {
+                _worker_file(k): worker_content(run, progress, row)
+                for row, k in enumerate(run.comm.local)
+            }
+            if run.first:
+                files[SHARED] = shared_content(run, progress)
+            return {name: _write(unfinished / name, content) for name, content in files.items()}
+
+        def complete() -> None:
+            manifest = {
+                "format": FORMAT,
+                "step": progress.step,
+                "workers": run.comm.workers,
+                "fingerprint": self.fingerprint,
+                "sha256": {name: digest for part in everyone for name, digest in part.items()},
+            }
+            _write_text(
+                unfinished / "manifest.json",
+                json.dumps({**manifest, "checksum": _checksum(manifest)}, indent=1),
+            )
+            # An earlier checkpoint of this step is kept until the new one has its name.
+            replaced = final.with_suffix(".replaced")
+            shutil.rmtree(replaced, ignore_errors=True)
+            if final.exists():
+                final.rename(replaced)
+            unfinished.rename(final)
+            shutil.rmtree(replaced, ignore_errors=True)
+            self._drop_old()
+
+        before = self.latest()
+        try:
+            write_in_all(run, final, before, begin if run.first else lambda: None)
+            everyone = write_in_all(run, final, before, write)
+            write_in_all(run, final, before, complete if run.first else lambda: None)
+        except CheckpointError:
+            if run.first:
+                shutil.rmtree(unfinished, ignore_errors=True)  # makes room for the result
+            raise
+
+    def latest(self) -> Path | None:
+        complete = _complete_folders(self.directory)
+        return complete[-1] if complete else None
+
+    def check(self, config: RunConfig, steps_per_epoch: int) -> None:
+        """Raise CheckpointError if a run of `config` cannot continue from the latest checkpoint.
+
+        `resume.workers=merge` allows residuals to be averaged for another number of workers.
+        """
+        path = self.latest()
+        if path is None:
+            return
+        trainer = config.trainer
+        merge = config.resume.workers == "merge"
+        manifest, workers = self._manifest(path), trainer.gpus
+        for name in manifest["sha256"]:
+            self._refuse_damage(path / name, manifest)
+        steps = total_steps(trainer.max_steps, trainer.epochs, steps_per_epoch)
+        if manifest["step"] > steps:
+            raise CheckpointError(
+                f"{path}: this run ends after {steps} steps with {workers} workers; type "
+                f"trainer.max_steps={manifest['step']} or more"
+            )
+        names = (SHARED, _worker_file(0))
+        shared, worker = (self._load_file(path / name, torch.device("meta")) for name in names)
+        before = shared.get("steps_per_epoch", steps_per_epoch)
+        if problem := other_epochs_reason(config, manifest["workers"], before, steps_per_epoch):
+            raise CheckpointError(f"{path}: {problem}")
+        if manifest["workers"] != workers:
+            reason = partial(unmergeable_reason, worker, shared["model"].keys())
+            if problem := reason(merge):
+                merges = not merge and reason(True) is None
+                raise CheckpointError(
+                    f"{path} was written by {manifest['workers']} workers, this run has {workers}, "
+                    f"and {problem}; type trainer.gpus={manifest['workers']}"
+                    + (", or resume.workers=merge" if merges else " or resume=never")
+                )
+
+    def load(self, path: Path, run: Run, progress: Progress) -> None:
+        """Restore model, optimizer, compressor state, meters and `progress` from the checkpoint.
+
+        Raises CheckpointError if it is damaged, or belongs to a run with another fingerprint.
+        """
+        manifest = self._manifest(path)
+        shared = self._read(path / SHARED, manifest, run.replica.device)
+        if shared["step"] != manifest["step"]:
+            raise self._damage_error(path / SHARED, "it is of another step")
+        workers = [self._read_worker(path, manifest, k, run) for k in run.comm.local]
+        restore(run, progress, shared, workers)
+
+    def _read_worker(
+        self, path: Path, manifest: dict[str, Any], worker: int, run: Run
+    ) -> dict[str, Any]:
+        """Return the content of this worker's file, merged if the number of workers has changed."""
+        shares = replaced_shares(worker, run.comm.workers, manifest["workers"])
+        contents = [
+            self._read(path / _worker_file(k), manifest, run.replica.device) for k in shares
+        ]
+        if manifest["workers"] == run.comm.workers:
+            return contents[0]
+        return merge_workers(contents, list(shares.values()))
+
+    def _read(self, path: Path, manifest: dict[str, Any], device: torch.device) -> dict[str, Any]:
+        self._refuse_damage(path, manifest)
+        return self._load_file(path, device)
+
+    def _load_file(self, path: Path, device: torch.device) -> dict[str, Any]:
+        try:
+            content = torch.load(path, map_location=device, weights_only=True)
+        except Exception as error:  # torch raises many classes for a file that it did not write
+            raise self._damage_error(path, f"torch.load says {type(error).__name__}") from error
+        if not isinstance(content, dict):
+            raise self._damage_error(path, "it is no dictionary")
+        return content
+
+    def _refuse_damage(self, path: Path, manifest: dict[str, Any]) -> None:
+        if not path.is_file() or _digest(path) != manifest["sha256"][path.name]:
+            raise self._damage_error(path)
+
+    def _damage_error(self, file: Path, how: str = "its checksum differs") -> CheckpointError:
+        older = [path.name for path in _complete_folders(self.directory) if path < file.parent]
+        advice = "type resume=never to start anew"
+        if older:
+            advice = f"remove {file.parent} to continue from {older[-1]}"
+        return CheckpointError(f"{file} is missing or damaged ({how}); {advice}")
+
+    def _manifest(self, path: Path) -> dict[str, Any]:
+        file = path / "manifest.json"
+        try:
+            manifest = json.loads(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError) as error:
+            raise self._damage_error(file, "it is no JSON") from error
+        if not isinstance(manifest, dict) or not isinstance(manifest.get("format"), int):
+            raise self._damage_error(file, "it is no manifest")
+        if manifest["format"] != FORMAT:
+            raise CheckpointError(
+                f"{path} has format {manifest['format']}, this gcbench reads {FORMAT}; continue "
+                "with the gcbench that began the run, whose commit is in start.json, or type "
+                "resume=never to start anew"
+            )
+        if manifest.pop("checksum", None) != _checksum(manifest):
+            raise self._damage_error(file)
+        if {key: type(value) for key, value in manifest.items()} != KEYS or not _is_whole(
+            manifest, path.name
+        ):
+            raise self._damage_error(file, "it is not what gcbench writes")
+        if manifest["fingerprint"] != self.fingerprint:
+            raise CheckpointError(
+                f"{path} belongs to a run with another configuration; type resume=never to start "
+                "anew, or another name"
+            )
+        return manifest
+
+    def _drop_old(self) -> None:
+        for path in _complete_folders(self.directory)[: -self.keep]:
+            shutil.rmtree(path)
+
+
+def _checksum(manifest: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+
+
+def _is_whole(manifest: dict[str, Any], name: str) -> bool:
+    """Return whether the manifest lists all workers' files, and has the directory's step."""
+    files = manifest["sha256"]
+    whole = len(files) == manifest["workers"] + 1 and set(files) == {
+        SHARED,
+        *map(_worker_file, range(manifest["workers"])),
+    }
+    return whole and name == _folder(manifest["step"])
+
+
+def _folder(step: int) -> str:
+    return f"step-{step:08d}"
+
+
+def _worker_file(worker: int) -> str:
+    return f"worker-{worker:05d}.pt"
+
+
+def _write(path: Path, content: dict[str, Any]) -> str:
+    with path.open("wb") as file:
+        write_tensors(content, file)
+        file.flush()
+        os.fsync(file.fileno())
+    return _digest(path)
+
+
+def _write_text(path: Path, text: str) -> None:
+    with path.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _complete_folders(directory: Path) -> list[Path]:
+    return sorted(p.parent for p in directory.glob("step-*[0-9]/manifest.json"))
+
+
+def _digest(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()

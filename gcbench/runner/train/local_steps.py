@@ -1,0 +1,134 @@
+"""Local steps: workers exchange differences of parameters every H steps instead of gradients."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from gcbench.core.compressor import Compressor, Grads, sizes_of
+from gcbench.core.fragments import cut_fragments
+from gcbench.core.local_rule import LocalRule, adopt_shared, subtract_own
+from gcbench.runner.data import Data
+from gcbench.runner.settings.config import RunConfig
+from gcbench.runner.train.estimators import batch_of
+from gcbench.runner.train.replica import Replica
+from gcbench.runner.train.run import Estimator, InnerModel, MakeOptimizer, Optimizers, Progress, Run
+from gcbench.runner.train.schedules import CONSTANT, steps_of_run
+
+
+class InnerSteps(Estimator):
+    """Base of estimators whose workers have their own parameters between exchanges."""
+
+    worker_copies: ClassVar[int] = 3  # the parameters and Adam's two moments
+
+    def build_inner(self, replica: Replica, make_optimizer: MakeOptimizer) -> list[InnerModel]:
+        """Return a copy of the model, with the configured optimizer, for each worker here."""
+        models = [deepcopy(replica.model) for _ in replica.workers]
+        return [
+            InnerModel(
+                {name: p for name, p in model.named_parameters() if p.requires_grad},
+                *make_optimizer(model),
+            )
+            for model in models
+        ]
+
+    def backward(self, run: Run, progress: Progress) -> Tensor:
+        """Fill each worker's row with the gradient at its parameters; return mean losses `[w]`."""
+        replica, key = run.replica, (run.seed, progress.step)
+        replica.begin()
+        losses = [torch.zeros((), dtype=torch.float32, device=replica.device)] * len(
+            replica.workers
+        )
+        for row in run.stepping(progress):
+            batch = batch_of(run, progress.step, row)
+            with replica.parameters_at([p.data for p in run.inner[row].parameters.values()]):
+                losses[row] = replica.backward(row, batch, key, run.clock)
+        run.clock.lap("update")
+        return torch.stack(losses)
+
+    def step_inner(
+        self, run: Run, progress: Progress, grads: Grads, clip_norm: float | None = None
+    ) -> None:
+        """Step each worker's optimizer with its row of `grads`, or with the row that all share."""
+        # Clipping and in-place optimizers would change the gradients that are to be recorded.
+        recorded = progress.step in (run.settings.record_gradients or ())
+        for row in run.stepping(progress):
+            inner = run.inner[row]
+            for name, p in inner.parameters.items():
+                own = grads[name][row if len(grads[name]) > 1 else 0]
+                p.grad = own.to(p.dtype, copy=recorded)
+            if clip_norm is not None:
+                nn.utils.clip_grad_norm_(inner.parameters.values(), clip_norm)
+            inner.schedule.set_rates(inner.optimizer, progress.step)
+            inner.optimizer.step()
+
+
+@dataclass(frozen=True)
+class LocalSteps(LocalRule, InnerSteps):
+    """The estimator of a run with local steps: see `LocalRule`.
+
+    On a virtual clock (`trainer.speeds`) a round of H steps ends when the slowest worker has taken
+    them, or with `rounds=clock` when the fastest one has (`gcbench.runner.train.virtual_clock`).
+    """
+
+    rounds: Literal["steps", "clock"] = "steps"
+
+    def refuse(
+        self, model: nn.Module, data: Data, compressor: Compressor, config: RunConfig
+    ) -> None:
+        """Raise ValueError where parameters would not be exchanged, or where keys conflict."""
+        trainer = config.trainer
+        steps = steps_of_run(trainer, data)
+        if steps < self.every + self.delay:
+            raise ValueError(
+                f"estimator.every={self.every}: the run has {steps} steps, in which not every "
+                f"parameter would be exchanged; type estimator.every={max(1, steps - self.delay)} "
+                "or fewer"
+            )
+        self.refuse_method(model, compressor)
+        if self.fragments > 1 and trainer.record_gradients:
+            raise ValueError(
+                f"trainer.record_gradients={trainer.record_gradients}: with "
+                f"estimator.fragments={self.fragments} no step exchanges all tensors; type "
+                "trainer.record_gradients=null, or estimator.fragments=1"
+            )
+
+    def build_optimizers(self, replica: Replica, make_optimizer: MakeOptimizer) -> Optimizers:
+        """Return the outer optimizer, which applies pseudo-gradients, and the inner ones."""
+        outer = self.make_outer(replica.parameters)
+        return Optimizers(outer, CONSTANT, self.build_inner(replica, make_optimizer))
+
+    def gradients(self, run: Run, progress: Progress) -> Tensor:
+        losses = self.backward(run, progress)
+        self.step_inner(run, progress, run.replica.grads, self.clip_norm)
+        return losses
+
+    def due_gradients(self, run: Run, progress: Progress) -> Grads:
+        """Return the pseudo-gradients that are due, which overwrite the gradients in their rows."""
+        rows = run.replica.grads
+        due = {name: rows[name] for name in self.due(sizes_of(rows), progress.step + 1)}
+        return subtract_own(due, run.replica.parameters, [own.parameters for own in run.inner])
+
+    def messages(self, run: Run) -> list[list[str]]:
+        return cut_fragments(sizes_of(run.replica.grads), self.fragments, self.pattern)
+
+    def end_step(self, run: Run, progress: Progress) -> None:
+        arrived = self.due(sizes_of(run.replica.grads), progress.step - self.delay)
+        for inner in run.inner:
+            adopt_shared(arrived, run.replica.parameters, inner.parameters, self.mixing)
+
+    def facts(
+        self, run: Run, progress: Progress, sent_bits_per_step: float
+    ) -> dict[str, Any] | None:
+        """Return H, P and the mean bits per exchange, of which there are P every H steps."""
+        exchanges = progress.exchanges
+        sent = sent_bits_per_step * progress.step
+        return {
+            "every": self.every,
+            "fragments": self.fragments,
+            "bits_per_exchange": sent / exchanges if exchanges else None,
+        }

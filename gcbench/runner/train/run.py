@@ -1,0 +1,228 @@
+"""A run: its fixed parts (`Run`), and how far it has come (`Progress`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from gcbench.core.codecs.kernels import Backend
+from gcbench.core.comm.collectives import Comm
+from gcbench.core.comm.control import Control
+from gcbench.core.compressor import Aggregated, Compressor, Goal, Grads, State
+from gcbench.runner.data import Data
+from gcbench.runner.records.clock import Clock, Ledger
+from gcbench.runner.records.gradients import GradientFiles
+from gcbench.runner.settings.config import RunConfig
+from gcbench.runner.settings.trainer import TrainerSettings
+from gcbench.runner.train.finite import FirstBad
+from gcbench.runner.train.replica import Replica
+from gcbench.runner.train.schedules import Schedule
+from gcbench.runner.train.virtual_clock import Passed, VirtualClock
+
+Sample = dict[str, float]
+"""The `relative` error of an update (if it has a scale) and its `cosine`; if codes were gathered,
+also the Shannon bound `shannon_bits` of what a worker sent for it.
+"""
+
+
+@dataclass(frozen=True)
+class InnerModel:
+    """A worker's own parameters, and the optimizer that updates them between exchanges."""
+
+    parameters: dict[str, nn.Parameter]
+    optimizer: torch.optim.Optimizer
+    schedule: Schedule
+
+
+class Optimizers(NamedTuple):
+    """The optimizers of a run, with their schedules."""
+
+    shared: torch.optim.Optimizer  # applies updates to the parameters that workers share
+    schedule: Schedule  # sets the rates of `shared`
+    inner: Sequence[InnerModel] = ()  # one for each worker here, if these take local steps
+
+
+MakeOptimizer = Callable[[nn.Module], tuple[torch.optim.Optimizer, Schedule]]
+"""Makes the configured optimizer and schedule for the parameters of a model."""
+
+
+class Estimator(Protocol):
+    """The source of a step's gradients, before any compression."""
+
+    @property
+    def period(self) -> int:
+        """Return the maximum number of steps from one exchange to the next."""
+
+    def exchanges_in(self, steps: int) -> int:
+        """Return how many times each parameter is exchanged in `steps` steps, at most."""
+        return steps
+
+    @property
+    def worker_copies(self) -> int:
+        """Return how many copies of the parameters each worker keeps for its local steps."""
+
+    def build_optimizers(self, replica: Replica, make_optimizer: MakeOptimizer) -> Optimizers:
+        """Return the optimizer of the shared parameters, and those of the workers' own."""
+
+    def refuse(
+        self, model: nn.Module, data: Data, compressor: Compressor, config: RunConfig
+    ) -> None:
+        """Raise ValueError for settings that would run, but not do what the estimator promises."""
+        return
+
+    def gradients(self, run: Run, progress: Progress) -> Tensor:
+        """Fill the replica's rows of gradients; return each worker's mean loss, `[w]`."""
+
+    def due_gradients(self, run: Run, progress: Progress) -> Grads:
+        """Return the rows that are exchanged in this step: all of them, a part, or none."""
+
+    def messages(self, run: Run) -> list[list[str]]:
+        """Return the groups of parameter names that are exchanged together."""
+        return [list(run.replica.grads)]
+
+    def whole_gradients(self, run: Run, progress: Progress) -> int:
+        """Return how many uncompressed gradients were sent besides the compressor's exchanges."""
+        return 0
+
+    def end_step(self, run: Run, progress: Progress) -> None:
+        """Finish a step, after parameters were updated and `progress.step` was increased."""
+        return
+
+    def facts(
+        self, run: Run, progress: Progress, sent_bits_per_step: float
+    ) -> dict[str, Any] | None:
+        """Return facts about the estimator for result.json, or None.
+
+        `sent_bits_per_step` is the payload that a worker sends per step, as metered.
+        """
+        return None
+
+
+class ExchangeResult(NamedTuple):
+    """The result of an exchange: the update, and what its samples are computed from.
+
+    `goal()` returns what was to be coded. `shannon_bits()` returns the Shannon bound of the codes,
+    `[w]`; it is None where no codes were gathered.
+    """
+
+    update: Grads
+    goal: Callable[[], Goal]
+    shannon_bits: Callable[[], Tensor] | None
+
+    @staticmethod
+    def of(out: Aggregated, grads: Grads) -> ExchangeResult:
+        return ExchangeResult(out.update, out.goal_of(grads), out.shannon_bits)
+
+
+class Pipeline(Protocol):
+    """The order of work in a step, which calls `gradients` and then `exchange`, once each."""
+
+    overlap_ratio: float | None = None
+    """Time of a step with overlap divided by one without, if a trial has compared them."""
+
+    def gradients(self, run: Run, progress: Progress) -> Tensor:
+        """Fill the replica's rows of gradients; return each worker's mean loss, `[w]`."""
+
+    def exchange(self, run: Run, progress: Progress) -> ExchangeResult | None:
+        """Return the exchange to apply now, or None if there is none yet."""
+
+    def settle(self, run: Run, progress: Progress) -> None:
+        """Wait for background exchanges, so that `progress` and the run's meter include them."""
+        return
+
+    def messages(self, run: Run) -> list[list[str]]:
+        """Return the groups of parameter names that a step, like the last, exchanges together."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """The fixed parts of a run."""
+
+    data: Data
+    replica: Replica
+    estimator: Estimator
+    pipeline: Pipeline
+    compressor: Compressor
+    comm: Comm
+    control: Control
+    optimizer: torch.optim.Optimizer  # applies updates to the parameters that workers share
+    schedule: Schedule
+    inner: Sequence[InnerModel]  # one for each worker here, if these take local steps
+    clock: Clock
+    recordings: GradientFiles
+    settings: TrainerSettings
+    seed: int
+    process: int
+    steps_per_epoch: int
+    total_steps: int
+    stop_requested: Callable[[], bool]
+    # What its times depend on and may change when it continues, as process 0 sees it.
+    conditions: Mapping[str, Any] = field(default_factory=dict)
+    virtual: VirtualClock | None = None  # of workers with speeds
+
+    @property
+    def first(self) -> bool:
+        """Return whether this process writes the files of the run."""
+        return self.process == 0
+
+    @property
+    def learning_rate(self) -> float:
+        """Return the (inner) optimizer's current rate for parameters in no `optimizer.groups`."""
+        optimizer = self.inner[0].optimizer if self.inner else self.optimizer
+        rate: float = optimizer.param_groups[0]["lr"]
+        return rate
+
+    def stepping(self, progress: Progress) -> Sequence[int]:
+        """Return the rows of the workers that take this step: all, but on a virtual clock."""
+        if self.virtual is None:
+            return range(len(self.replica.workers))
+        return self.virtual.stepping(progress.virtual.begin, progress.step)
+
+    def samples_error(self, step: int, progress: Progress) -> bool:
+        """Return whether the compression error of this step is sampled, if it has an exchange.
+
+        The first exchange in every `error_every` steps is sampled.
+        """
+        every = self.settings.error_every
+        return every is not None and step // every != progress.sampled
+
+
+@dataclass
+class Progress:
+    """The state of a run besides model and optimizer; a checkpoint holds all of it."""
+
+    ledger: Ledger
+    losses: Tensor  # [w] float64, summed since the last log line
+    first_bad: FirstBad
+    step: int = 0
+    exchanges: int = 0  # number of exchanges by the compressor
+    logged: int = 0  # the step of the last log line
+    state: State = field(default_factory=State)
+    late: ExchangeResult | None = None  # the last step's exchange, to be applied in the next
+    # The parameters of each bucket in the last exchange that ran during its backward pass.
+    buckets: list[list[str]] = field(default_factory=list)
+    # The estimator's state, identical on all workers.
+    estimator: dict[str, list[Tensor]] = field(default_factory=dict)
+    tests: list[dict[str, Any]] = field(default_factory=list)
+    samples: list[Sample] = field(default_factory=list)  # of the compression error
+    sampled: int = -1  # the last sample's step // error_every
+    virtual: Passed = field(default_factory=Passed)
+    # How codecs summed floats, for example "native"; one more entry whenever a resume changed it.
+    codec_sums: list[Backend] = field(default_factory=list)
+
+    @staticmethod
+    def start(run: Run) -> Progress:
+        device = run.replica.device
+        timed = run.comm.processes == run.comm.workers
+        return Progress(
+            ledger=Ledger(run.comm.processes, timed, run.conditions),
+            losses=torch.zeros(len(run.comm.local), dtype=torch.float64, device=device),
+            first_bad=FirstBad.none(len(run.comm.local), device),
+        )
+
+
+"""Called before every step, in all processes."""
