@@ -12,6 +12,7 @@ if sys.path[0] == os.getcwd() != os.path.dirname(os.path.dirname(__file__)):
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # before torch loads; launch.local says why
 
 import signal  # noqa: E402
+from contextlib import suppress  # noqa: E402
 from importlib.machinery import PathFinder  # noqa: E402
 from types import FrameType  # noqa: E402
 
@@ -31,6 +32,11 @@ def main() -> None:
         if parent := os.environ.pop(PARENT, None):
             end_with(int(parent))
         from gcbench.runner.cli import main as command
+
+        with suppress(ModuleNotFoundError):  # a package without them is whole, too
+            from gcbench.papers.commands import add_commands
+
+            add_commands()
 
         command()
     except KeyboardInterrupt:

@@ -16,6 +16,7 @@ from needed import unexpected
 from record import Recorder
 
 from gcbench.core.codecs.kernels import keep_backend
+from gcbench.papers.commands import add_commands
 from gcbench.runner import cli
 from gcbench.runner.launch import local
 
@@ -27,6 +28,7 @@ torch.set_num_threads(1)
 os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
 
 merge_files_once()
+add_commands()
 
 # Autograd looks for devices once, at the first backward pass, and starts one thread for each. This
 # happens here, before tests make torch.compile see a GPU that does not exist: a process with such

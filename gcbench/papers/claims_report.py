@@ -1,4 +1,4 @@
-"""The command `gcbench claims`: answers as markdown, csv, or on the terminal."""
+"""The command `gcbench papers claims`: answers as markdown, csv, or on the terminal."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def print_claims(claims: Sequence[AnsweredClaim], in_full: bool = False) -> None
                 output.print(Padding(Text(fact), (0, 0, 0, 2), expand=False))
         console.print_table(_overview(title, of_paper), output)
     if not in_full:
-        output.print(f"Why, and what to run for more: gcbench claims {claims[0].claim.id}")
+        output.print(f"Why, and what to run for more: gcbench papers claims {claims[0].claim.id}")
         output.print(Text(summary_line(claims)))
         return
     if to_run := _to_run(claims):
@@ -197,7 +197,7 @@ class Claims(OfPapers):
     decide open ones. Budgets are judged separately.
     """
 
-    usage = "gcbench claims [orq-05] [paper=orq] [key=value ...]"
+    usage = "gcbench papers claims [orq-05] [paper=orq] [key=value ...]"
 
     paper: str | None = None
     """whose claims: qsgd, powersgd, orq, maxnorm, ecqsgd or modern (later ones); by default all"""

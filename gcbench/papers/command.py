@@ -25,11 +25,20 @@ from gcbench.papers.rows import RowsByBudget
 from gcbench.papers.tables import Table, read_table, tables_of
 from gcbench.runner.config.budget import PAPER, budget_names
 from gcbench.runner.config.reading import Arguments, Forms, read_arguments
-from gcbench.runner.console import FORMATS, name_first, print_table, show_table, with_bar
+from gcbench.runner.console import FORMATS, print_table, show_table, with_bar
 from gcbench.runner.records.store import RecordedRun
-from gcbench.runner.report.command import NAMED, WRITTEN, Page, Source, diff, html, names_of
+from gcbench.runner.report.command import (
+    WRITTEN,
+    Diff,
+    Page,
+    Source,
+    a_name,
+    diff,
+    form_of_report,
+    html,
+    print_points,
+)
 from gcbench.runner.report.document import Document, show_document
-from gcbench.runner.report.listing import compare_points
 
 log = logging.getLogger("gcbench")
 
@@ -78,10 +87,7 @@ Format = Annotated[str, OneOf(FORMATS), Field(description=", ".join(FORMATS))]
 class Tables(OfPapers):
     """Print results beside the papers' numbers, as tables and figures; reads result files only."""
 
-    usage = (
-        "gcbench report name=NAME | table=NAME | figure=NAME [key=value ...] | html | list | "
-        "publish FOLDER | deviations | diff A B"
-    )
+    usage = "gcbench report name=NAME | table=NAME | figure=NAME [key=value ...] | html | diff A B"
     examples = """
 gcbench report name=first format=latex         your sweep name=first: means and spread over seeds
 gcbench report figure=runs name=first          its curves, trade-off and times as svg, png and pdf
@@ -92,9 +98,6 @@ gcbench report table=all keep=outputs          as files, with the results behind
 gcbench report figure=orq/figure2 budget=cpu   curves, breakdowns and trade-offs as pictures
 gcbench report figure=which_method             accuracy against ratio, of everything that ran
 gcbench report html                            everything that ran, as a page to look through
-gcbench report list [results=...]              all tables, and how many rows have runs
-gcbench report publish FOLDER                  runs and curves as Parquet, with a card
-gcbench report deviations table=orq            settings in which rows deviate from their paper
 gcbench report diff A B                        two runs or trees: configuration, scores, bits, times
 """
 
@@ -122,90 +125,87 @@ class Figures(OfPapers):
 class List(Source):
     """List all tables, and how many of their rows have runs, by budget."""
 
-    usage = "gcbench report list [key=value ...]"
-
-
-class Publish(Source):
-    """Write runs as a data set that others load without gcbench: runs and curves as Parquet, the
-    maps' JSON, and a card. It can be uploaded as it is, for example by hf upload."""
-
-    usage = "gcbench report publish FOLDER [key=value ...]"
+    usage = "gcbench papers tables [key=value ...]"
 
 
 class Deviations(Arguments):
     """List settings in which rows deviate from their paper."""
 
-    usage = "gcbench report deviations [key=value ...]"
+    usage = "gcbench papers deviations [key=value ...]"
 
     table: str = "all"
     """powersgd/table4, or powersgd for all of a paper, or all"""
     format: Format = "terminal"
 
 
-class Diff(Arguments):
-    """Compare two runs or trees: configuration, scores, bits and times."""
-
-    usage = "gcbench report diff A B"
-
-
 REPORTS: Forms = {
     "gcbench report table=NAME": Tables,
     "gcbench report figure=NAME": Figures,
     "gcbench report html": Page,
-    "gcbench report list": List,
-    "gcbench report publish": Publish,
-    "gcbench report deviations": Deviations,
     "gcbench report diff": Diff,
 }
 
 
-def read_report(typed: Sequence[str]) -> Arguments:
-    """Return the arguments of the report that was typed, which is a form of `gcbench report`."""
-    first = next((one for one in typed if "=" not in one and not one.startswith("-")), "")
-    figure = any(one.startswith("figure=") for one in typed)
-    kind = REPORTS.get(f"gcbench report {first}", Figures if figure else Tables)
-    return read_arguments(kind, typed, REPORTS)
+# What belongs to other commands.
+OTHERS = {
+    "runs": "gcbench runs",
+    "claims": "gcbench papers claims",
+    "list": "gcbench papers tables",
+    "deviations": "gcbench papers deviations",
+}
+
+
+def tables(typed: Sequence[str]) -> None:
+    """List all tables. Raises ConfigError with one sentence for mistyped arguments."""
+    arguments = read_arguments(List, typed)
+    _refuse_plain("tables", arguments)
+    print_table(list_tables(_load(arguments), arguments.results))
+
+
+def deviations(typed: Sequence[str]) -> None:
+    """List deviations. Raises ConfigError with one sentence for mistyped arguments."""
+    arguments = read_arguments(Deviations, typed)
+    _refuse_plain("deviations", arguments)
+    asked = [read_table(name) for name in tables_of(arguments.table)]
+    show_table(list_deviations(asked), arguments.format)
+
+
+def _refuse_plain(name: str, arguments: Arguments) -> None:
+    if arguments.plain:
+        raise ConfigError(
+            f"{name} {arguments.plain[0]}: {name} takes keys only, as in results=outputs"
+        )
 
 
 def report(typed: Sequence[str]) -> None:
     """Print tables or draw figures. Raises ConfigError with one sentence for mistyped arguments."""
-    arguments = read_report(typed)
+    arguments = form_of_report(typed, REPORTS, Figures, Tables)
     first, *rest = arguments.plain or [""]
     match arguments:
-        case Page() | List() | Deviations() if rest:
-            raise ConfigError(f"{first} {rest[0]}: {first} takes keys only, as in results=outputs")
+        case Page() if rest:
+            raise ConfigError(f"html {rest[0]}: html takes keys only, as in results=outputs")
         case Page():
             html(arguments, tables_by_identity, races)
-        case List():
-            print_table(list_tables(_load(arguments), arguments.results))
-        case Deviations():
-            tables = [read_table(name) for name in tables_of(arguments.table)]
-            show_table(list_deviations(tables), arguments.format)
         case Diff():
             diff(rest)
-        case Publish():
-            _publish(arguments, rest)
         case _ if first:
             raise ConfigError(
-                f"{first}: type gcbench {first}"
-                if first in ("runs", "claims")
-                else f"{first}: type table=<paper>/<table>, or one of html, list, publish, "
-                "deviations, diff"
+                f"{first}: type {OTHERS[first]}"
+                if first in OTHERS
+                else f"{first}: type table=<paper>/<table>, or one of html, diff"
             )
         case Figures():
             _draw(arguments)
         case Tables(table=None, name=None):
-            own = [f"name={name}" for name in names_of(_load(arguments))] or ["name=NAME"]
             raise ConfigError(
-                f"nothing was asked for; type {name_first(own, NAMED)} for a sweep of yours, "
-                "table=powersgd/table4, gcbench report list, or gcbench report --help"
+                f"nothing was asked for; type {a_name(arguments)}, table=powersgd/table4, gcbench "
+                "papers tables, or gcbench report --help"
             )
         case Tables(table=None):
             for key in {"keep", "beside"} & {*arguments.given}:
                 raise ConfigError(f"name={arguments.name}: type table=, too, or leave out {key}=")
             asked = {arguments.budget} if "budget" in arguments.given else {*budget_names()}
-            for table in compare_points([run for run in arguments.load() if run.budget in asked]):
-                show_document(table, arguments.format)
+            print_points([run for run in arguments.load() if run.budget in asked], arguments.format)
         case Tables(table=str(asked)):
             _print(arguments, asked)
 
@@ -253,17 +253,6 @@ def _print(arguments: Tables, asked: str) -> None:
         keep_runs(Path(arguments.keep), kept)
         keep_index(Path(arguments.keep))
         log.info("kept in %s, with %d runs", arguments.keep, len(kept))
-
-
-def _publish(arguments: Publish, folders: Sequence[str]) -> None:
-    if len(folders) != 1:
-        raise ConfigError("publish: type one folder, as in gcbench report publish published")
-    from gcbench.papers.publish import publish  # imports torch
-
-    if not (runs := _load(arguments)):
-        raise ConfigError(f"{arguments.place}: no runs there; type where there are some")
-    files = publish(runs, Path(folders[0]))
-    print(f"{folders[0]}: {', '.join(file.name for file in files)}; {len(runs)} runs")
 
 
 def _draw(arguments: Figures) -> None:

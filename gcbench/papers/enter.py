@@ -1,4 +1,4 @@
-"""The command `gcbench track`, which runs an entry of the track and judges it."""
+"""The command `gcbench papers track`, which runs an entry of the track and judges it."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ class Entry(Arguments):
     status is 0 if the entry stands. Runs with a result count: the same command continues after
     Ctrl-C."""
 
-    usage = "gcbench track METHOD [key=value ...] [--config-dir DIR]"
+    usage = "gcbench papers track METHOD [key=value ...] [--config-dir DIR]"
     examples = """
-gcbench track mine --config-dir my_conf      mine.py, my_conf/compressor/mine.yaml
-gcbench track powersgd optimizer.lr=0.004    a method of gcbench, at another rate
+gcbench papers track mine --config-dir my_conf      mine.py, my_conf/compressor/mine.yaml
+gcbench papers track powersgd optimizer.lr=0.004    a method of gcbench, at another rate
 """
     takes_other_keys = True
 
@@ -54,7 +54,7 @@ def track(typed: Sequence[str]) -> None:
     """Judge an entry. Raises ConfigError for a mistake or a broken rule before anything runs."""
     asked, table = read_arguments(Entry, typed), read_table(TABLE)
     if len(asked.plain) != 1:
-        raise ConfigError("type one method, as in gcbench track powersgd rank=2")
+        raise ConfigError("type one method, as in gcbench papers track powersgd rank=2")
     (method,) = asked.plain
     refuse_unknown([method], asked.config_dir)
     own = [experiment_override(f"{TABLE}/{ENTRY}"), f"compressor={method}", *asked.others]

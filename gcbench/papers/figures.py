@@ -24,15 +24,11 @@ from gcbench.runner.report.figures.bars import draw_breakdown
 from gcbench.runner.report.figures.draw import (
     AXES,
     RUNS,
-    WANTS_CURVES,
-    WANTS_TWO,
     WHICH,
     Pictures,
-    describe_unfinished,
+    draw_runs,
     draw_scaling,
     figures_of_curves,
-    figures_of_methods,
-    figures_of_runs_with_data,
     time_to_score,
     write_pictures,
 )
@@ -72,28 +68,18 @@ def draw(
     which_method, runs (everything that ran), or all. Raises ConfigError if it is none of these,
     or if `overrides` are given for figures that show no runs of a table's rows.
     """
-    at_budget = [run for run in runs if run.budget == budget]
-    special = {
-        WHICH: (lambda: figures_of_methods(at_budget, budget), WANTS_TWO),
-        RUNS: (lambda: figures_of_runs_with_data(at_budget), WANTS_CURVES),
-    }
-    finished = sorted({run.budget for run in runs if run.done})
-    tables = [] if asked in (*special, *STUDIES) else [read_table(name) for name in _tables(asked)]
+    tables = (
+        [] if asked in (WHICH, RUNS, *STUDIES) else [read_table(name) for name in _tables(asked)]
+    )
     if overrides and all(table.study for table in tables):
         raise ConfigError(
             f"with={overrides[0]}: figure={asked} shows no runs of a table's rows; leave it out"
         )
     lines = [
         line
-        for name, (make, wants) in special.items()
+        for name in (WHICH, RUNS)
         if asked in (name, ALL)
-        for line in write_pictures(
-            make(),
-            folder,
-            budget,
-            wants if budget in finished else describe_unfinished(budget, finished),
-            kinds,
-        )
+        for line in draw_runs(name, runs, folder, budget, kinds)
     ]
     for name in STUDIES:
         if asked in (name, ALL):
@@ -101,7 +87,7 @@ def draw(
                 figures_of_study(name, results),
                 folder,
                 PAPER,
-                f"there is no such study yet; type gcbench study {name}",
+                f"there is no such study yet; type gcbench papers studies {name}",
                 kinds,
             )
     for table in tables:

@@ -103,7 +103,7 @@ def _read(path: Path) -> StudyResult:
             return dict(content)
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         pass
-    log.warning("not read: %s: not a gcbench study", path)
+    log.warning("not read: %s: not a study of gcbench", path)
     return {}
 
 
@@ -157,10 +157,13 @@ def _sections(table: Table, study: StudyResult | None) -> list[Section]:
     every = [
         Section(
             "Missing, and what to run",
-            [] if study else [f"{table.study}: gcbench study {table.study}"],
+            [] if study else [f"{table.study}: gcbench papers studies {table.study}"],
         ),
         Section("Notes", notes),
-        Section("Commands that made the rows", [f"gcbench study {table.study}"] if study else []),
+        Section(
+            "Commands that made the rows",
+            [f"gcbench papers studies {table.study}"] if study else [],
+        ),
         Section(
             "Made by", made_by([Environment.model_validate(environment)]) if environment else []
         ),

@@ -133,7 +133,7 @@ def steps_of(answered: AnsweredClaim, evidence: Evidence) -> list[NextCommands]:
 def _command_of(study: str) -> str:
     """Return the command that makes a study, or a table of links with a command of its own."""
     links = study.removeprefix("links/")
-    return f"gcbench study {study}" if links == study else f"scripts/turns {links}"
+    return f"gcbench papers studies {study}" if links == study else f"scripts/turns {links}"
 
 
 def describe_cost(claim: Claim, missing: Sequence[MissingRuns], kept: Sequence[RecordedRun]) -> str:

@@ -1,7 +1,7 @@
 """Which runs count for a row: those of the best learning rate, and those of other experiments.
 
-`gcbench tune` chooses by the same functions, also among the values of another key. Rows that tables
-share need to run only once.
+`gcbench papers tune` chooses by the same functions, also among the values of another key. Rows
+that tables share need to run only once.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LASTING = {"compressor._target_", "compressor.method._target_", "dataset._target
 
 
 class Rate(NamedTuple):
-    """One learning rate of a grid, or one value of another key that `gcbench tune` tries."""
+    """One learning rate of a grid, or one value of another key that `gcbench papers tune` tries."""
 
     lr: float
     scores: dict[int, float]  # by seed; empty unless every run was done and has a score

@@ -1,4 +1,4 @@
-"""The command `gcbench tune`, by which every method gets the same number of tries."""
+"""The command `gcbench papers tune`, by which every method gets the same number of tries."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ class Tune(Arguments):
     sweep may be typed here. Runs with a result count: the same command continues after Ctrl-C.
     """
 
-    usage = "gcbench tune [list] [key=value ...]"
+    usage = "gcbench papers tune [list] [key=value ...]"
     examples = """
-gcbench tune model=resnet20 dataset=cifar10 compressor=qsgd,top_k    two methods, equally tuned
-gcbench tune '+experiment/modern/gpt=glob(*)' budget=cpu             each row of a table
-gcbench tune list '+experiment/modern/gpt=glob(*)' budget=cpu        what would run, and its cost
+gcbench papers tune model=mlp dataset=digits compressor=qsgd,top_k     two methods, equally tuned
+gcbench papers tune '+experiment/modern/gpt=glob(*)' budget=cpu        each row of a table
+gcbench papers tune list '+experiment/modern/gpt=glob(*)' budget=cpu   what would run, its cost
 """
     takes_other_keys = True  # those of the run
 
@@ -180,7 +180,9 @@ def tune(typed: Sequence[str]) -> None:
     """Tune what was typed. Raises ConfigError with one sentence for a mistake, before any run."""
     asked = read_arguments(Tune, typed)
     if asked.plain not in ((), ("list",)):
-        raise ConfigError(f"{' '.join(asked.plain)}: type gcbench tune list, or key=value of a run")
+        raise ConfigError(
+            f"{' '.join(asked.plain)}: type gcbench papers tune list, or key=value of a run"
+        )
     if len(set(asked.rates)) < 2:
         raise ConfigError(f"rates={asked.rates[0]:g}: type at least two, as in rates=0.5,1,2")
     if asked.tries < (least := len(asked.rates) * len(asked.seeds)):

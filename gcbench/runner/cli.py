@@ -11,10 +11,9 @@ import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
@@ -24,6 +23,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from gcbench.core.conf import conf_directory
 from gcbench.core.errors import ConfigError, as_known, folded, near, nearest
 from gcbench.core.reasons import safe_text
+from gcbench.runner.commands import RENAMED, SUBCOMMANDS
 from gcbench.runner.config.checks import refuse_empty_sweep, refuse_twice
 from gcbench.runner.config.choices import store_rows
 from gcbench.runner.config.compose import compose_overrides, help_of, open_nodes, register
@@ -138,63 +138,6 @@ def _with_hydra(composed: DictConfig) -> DictConfig:
     return composed
 
 
-class Subcommand(NamedTuple):
-    module: str  # imported only when the subcommand is called
-    function: str  # called with the remaining arguments
-    about: str
-
-    def start(self, arguments: Sequence[str]) -> None:
-        getattr(import_module(f"gcbench.{self.module}"), self.function)(arguments)
-
-
-SUBCOMMANDS = {
-    "report": Subcommand(
-        "papers.command",
-        "report",
-        "results beside the papers' numbers: tables, figures, html, list, publish, diff A B",
-    ),
-    "runs": Subcommand("runner.report.command", "runs", "everything that ran"),
-    "claims": Subcommand(
-        "papers.claims_report",
-        "claims",
-        "verdicts on the papers' claims, and what would decide the rest",
-    ),
-    "predict": Subcommand(
-        "runner.predict.command",
-        "predict_steps",
-        "times of steps on clusters, and where compression pays",
-    ),
-    "bench": Subcommand("runner.cli", "bench", "times of methods beside copies of the same bytes"),
-    "study": Subcommand(
-        "papers.studies.study", "study", "what the papers need besides training runs; list"
-    ),
-    "methods": Subcommand(
-        "runner.check.command",
-        "methods",
-        "all methods: what they promise, and what they send, measured",
-    ),
-    "check": Subcommand(
-        "runner.check.command",
-        "check",
-        "whether a method of your own keeps what every method promises",
-    ),
-    "track": Subcommand(
-        "papers.enter", "track", "whether a method of your own wins: bytes to a loss, five seeds"
-    ),
-    "dashboards": Subcommand(
-        "papers.dashboards", "dashboards", "a workspace and a report in W&B, of any runs"
-    ),
-    "example": Subcommand(
-        "runner.example", "example", "copies of a training loop, a notebook, a batch file of Slurm"
-    ),
-    "tune": Subcommand(
-        "papers.tune",
-        "tune",
-        "the best learning rate of each row, with the same number of tries for all",
-    ),
-}
-
-
 # What others call a subcommand that starts a run, or a sweep.
 RUNS = ("run", "train", "start", "launch")
 SWEEPS = ("sweep", "multirun", "grid")
@@ -207,8 +150,10 @@ def main() -> None:
     if first not in SUBCOMMANDS:
         _command("gcbench", _run_or_refuse, sys.argv[1:])
     else:
-        chosen = SUBCOMMANDS[first]
-        _command(f"gcbench {first}", chosen.start, rest)
+        name, chosen = f"gcbench {first}", SUBCOMMANDS[first]
+        while rest and rest[0] in chosen.parts:
+            name, chosen, rest = f"{name} {rest[0]}", chosen.parts[rest[0]], rest[1:]
+        _command(name, chosen.start, rest)
 
 
 def _run_or_refuse(arguments: Sequence[str]) -> None:
@@ -221,6 +166,8 @@ def _run_or_refuse(arguments: Sequence[str]) -> None:
 
 def _refuse_subcommand(word: str, *rest: str) -> NoReturn:
     """Say what to type in place of a first word that is no subcommand."""
+    if word in RENAMED:
+        raise ConfigError(f"{word}: type {shlex.join(['gcbench', *RENAMED[word].split(), *rest])}")
     if word in (*RUNS, *SWEEPS):
         what, option = ("a sweep", ["-m"]) if word in SWEEPS else ("a run", [])
         command = shlex.join(["gcbench", *option, *rest])

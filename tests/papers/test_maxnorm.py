@@ -1,6 +1,6 @@
 """QSGDMaxNorm (Vineeth S, 2021): codes on one grid, sums over any number of workers, and bits.
 
-The lemmas' bounds and equation 11 are tested in tests/compressors/test_maxnorm.py.
+The lemmas' bounds and equation 11 are tested in tests/core/methods/test_maxnorm.py.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ def checkout(tmp_path: Path) -> Path:
     root = tmp_path / "checkout"
     (root / ".ci").mkdir(parents=True)
     shutil.copy(SCRIPT, root / ".ci")
-    add(root, "old", "# gcbench track old")
+    add(root, "old", "# gcbench papers track old")
     commit(root, "init", "-q", "-b", "main")
     return root
 
@@ -53,8 +53,8 @@ def judge(root: Path, since: str = "main~1") -> subprocess.CompletedProcess[str]
 
 
 def test_entries_that_changed_are_judged_by_their_own_command(checkout: Path) -> None:
-    add(checkout, "mine", "# Mine: a method.\n# gcbench track mine optimizer.lr=0.004")
-    add(checkout, "slow", "# gcbench track slow")
+    add(checkout, "mine", "# Mine: a method.\n# gcbench papers track mine optimizer.lr=0.004")
+    add(checkout, "slow", "# gcbench papers track slow")
     commit(checkout, "status", "-s")
     done = judge(checkout)
     base = re.search(r" results=(\S+)/outputs$", done.stdout, re.MULTILINE)
@@ -74,7 +74,7 @@ def test_an_entry_without_its_command_is_refused(checkout: Path) -> None:
     assert done.returncode == 1 and done.stdout == ""
     assert done.stderr == (
         "conf/track/compressor/mine.yaml: add the command that judges it, as in "
-        "# gcbench track mine optimizer.lr=0.004\n"
+        "# gcbench papers track mine optimizer.lr=0.004\n"
     )
 
 

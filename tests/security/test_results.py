@@ -178,7 +178,7 @@ def test_a_studys_file_that_is_none(
         Path("outputs/communication_times.json").write_text(text)
         report(["table=orq/table1"])
         assert "not read: " in caplog.text
-        assert "communication_times.json: not a gcbench study" in caplog.text
+        assert "communication_times.json: not a study of gcbench" in caplog.text
 
 
 @pytest.mark.parametrize(

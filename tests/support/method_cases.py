@@ -24,6 +24,7 @@ from gcbench.runner.check.steps import (
     trace,
 )
 from gcbench.runner.check.subject import SETTINGS
+from gcbench.runner.config.compose import register
 from gcbench.runner.config.keys import read_knobs
 from gcbench.runner.config.methods import fill
 from gcbench.runner.launch.instantiate import make
@@ -161,8 +162,10 @@ def keys_of(choice: str) -> Config:
 
 def build_unchecked(choice: str, settings: Config) -> Compressor:
     """Return the compressor for these settings, without checking or completing them."""
+    register()
     file = read_file(conf_directory() / "compressor" / f"{choice}.yaml")
-    node = fill(cast(DictConfig, OmegaConf.merge(file, settings)))["compressor"]
+    merged = cast(DictConfig, OmegaConf.merge(OmegaConf.create(file), settings))
+    node = fill(merged)["compressor"]
     compressor: Compressor = make(node, "compressor")
     return compressor
 

@@ -18,7 +18,7 @@ from gcbench.core.comm.transport import transport_of
 from gcbench.core.compressor import Compressor, Grads
 from gcbench.core.errors import ConfigError
 from gcbench.core.exchange.gather import ScatterExchange
-from gcbench.core.exchange.other_exchanges import Hierarchical
+from gcbench.core.exchange.hierarchical import Hierarchical
 from gcbench.core.library.states import name_without_wrappers
 from gcbench.core.methods.matrices import Shape, shapes_of_parameters
 from gcbench.core.parameters import refuse_complex, refuse_sparse

@@ -21,7 +21,7 @@ from gcbench.core.comm.fsdp import FlatGradient, Part
 from gcbench.core.comm.transport import transport_of
 from gcbench.core.compressor import Compressor, State
 from gcbench.core.errors import ConfigError
-from gcbench.core.exchange.other_exchanges import shard_exchange
+from gcbench.core.exchange.shards import shard_exchange
 from gcbench.core.finite import not_finite
 from gcbench.core.library.agreement import blank
 from gcbench.core.library.compression import Exchange

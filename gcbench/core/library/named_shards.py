@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from gcbench.core.comm.fsdp import Part
 from gcbench.core.compressor import Aggregated, Compressor, Grads, State, merge, offsets_of
 from gcbench.core.errors import ConfigError
-from gcbench.core.exchange.other_exchanges import Hierarchical
+from gcbench.core.exchange.hierarchical import Hierarchical
 from gcbench.core.finite import not_finite
 from gcbench.core.library.agreement import blank
 from gcbench.core.library.compression import Exchange

@@ -14,7 +14,7 @@ from gcbench.core.comm.collectives import Comm
 from gcbench.core.comm.nodes import Nodes
 from gcbench.core.compressor import Compressor
 from gcbench.core.errors import ConfigError
-from gcbench.core.exchange.other_exchanges import Hierarchical
+from gcbench.core.exchange.hierarchical import Hierarchical
 from gcbench.core.wrappers.virtual import parts_of
 
 Overlap = bool | Literal["auto"]

@@ -5,10 +5,13 @@ from __future__ import annotations
 import warnings
 from dataclasses import replace
 
-from gcbench.core.codec import Codec
+from gcbench.core.codec import Codec, GridCodec, TableCodec
 from gcbench.core.compressor import Compressor
-from gcbench.core.exchange.gather import ScatterExchange
-from gcbench.core.exchange.other_exchanges import Aligned, Hierarchical, build_exchange
+from gcbench.core.exchange.aligned import Aligned
+from gcbench.core.exchange.counts import CountExchange
+from gcbench.core.exchange.gather import GatherExchange, ScatterExchange, SumExchange
+from gcbench.core.exchange.hierarchical import Hierarchical
+from gcbench.core.exchange.ring import RingExchange
 from gcbench.core.fields import Count, Natural, NonNegative, Positive, Share, checked
 from gcbench.core.keys import (
     AdaptEvery,
@@ -208,3 +211,24 @@ def _warn_if_expanding(compressor: Compressor, typed: str) -> None:
             "levels, or a smaller bucket_size",
             stacklevel=2,
         )
+
+
+def build_exchange(codec: Codec, exchange: Exchange) -> Compressor:
+    """Return a compressor that sends the codes of `codec` by `exchange`.
+
+    Raises ValueError for exchange=sum with a codec that cannot share a grid or tables.
+    """
+    if exchange == "gather":
+        return GatherExchange(codec)
+    if exchange == "sum":
+        if isinstance(codec, GridCodec):
+            return SumExchange(codec)
+        if isinstance(codec, TableCodec):
+            return CountExchange(codec)
+        raise ValueError(
+            "exchange=sum needs codes on a shared grid, such as those of qsgd; "
+            "type exchange=gather or scatter"
+        )
+    if exchange == "ring":
+        return RingExchange(codec)
+    return ScatterExchange(codec, code_means=exchange == "scatter_coded")

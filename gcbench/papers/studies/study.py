@@ -1,4 +1,4 @@
-"""The base class of all studies, and the command `gcbench study`, which prints and writes one."""
+"""The base class of all studies, and `gcbench papers studies`, which prints and writes one."""
 
 from __future__ import annotations
 
@@ -75,7 +75,8 @@ def class_of(name: str) -> type[Study]:
     known = _studies()
     if name not in known:
         raise ConfigError(
-            f"{name}: there is no such study; type one of {', '.join(known)}, or gcbench study list"
+            f"{name}: there is no such study; type one of {', '.join(known)}, or gcbench "
+            "papers studies list"
         )
     return known[name]
 
@@ -103,15 +104,15 @@ def model_shapes(*overrides: str) -> Shapes:
 class StudyArguments(Arguments):
     """Measures what the papers' figures and tables need besides training runs."""
 
-    usage = "gcbench study list | NAME [key=value ...]"
+    usage = "gcbench papers studies list | NAME [key=value ...]"
     examples = """
-gcbench study list                          all studies, and their settings
-gcbench study quantizer_bounds seeds=3      one, to outputs/studies/quantizer_bounds.json
+gcbench papers studies list                          all studies, and their settings
+gcbench papers studies quantizer_bounds seeds=3      one, to outputs/studies/quantizer_bounds.json
 """
     takes_other_keys = True  # the settings of the study
 
 
-def study(typed: Sequence[str]) -> None:
+def studies(typed: Sequence[str]) -> None:
     """Run the study that was typed, print its rows, and write outputs/studies/<name>.json."""
     arguments = read_arguments(StudyArguments, typed)
     if len(arguments.plain) != 1:
@@ -124,8 +125,8 @@ def study(typed: Sequence[str]) -> None:
     if name == "list":
         if arguments.others:
             raise ConfigError(
-                f"list {arguments.others[0]}: type gcbench study list, or a study's name before "
-                "its settings"
+                f"list {arguments.others[0]}: type gcbench papers studies list, or a study's name "
+                "before its settings"
             )
         return list_studies()
     chosen, started = make_study(name, arguments.others), now()

@@ -205,7 +205,7 @@ def _unknown_experiment(name: str) -> str:
     likely = nearest(name, rows, most=2, like=0.8)
     if likely:
         return unknown_choice("+experiment", name, likely)
-    return f"+experiment={name}: there is no such choice; type one that gcbench report list names"
+    return f"+experiment={name}: there is no such choice; type one that gcbench papers tables names"
 
 
 def unknown_choice(group: str, choice: str, choices: Sequence[str]) -> str:

@@ -1,11 +1,11 @@
-"""The command `gcbench runs`, and `gcbench report html` and `diff`, on any runs."""
+"""The commands `gcbench runs` and `gcbench report`, on any runs."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from pydantic import Field
 from rich.console import Console
@@ -13,7 +13,8 @@ from rich.text import Text
 
 from gcbench.core.errors import ConfigError, near
 from gcbench.core.marks import OneOf
-from gcbench.runner.config.reading import Arguments, read_arguments
+from gcbench.runner.config.budget import PAPER, budget_names
+from gcbench.runner.config.reading import Arguments, Forms, read_arguments
 from gcbench.runner.console import (
     FORMATS,
     TextTable,
@@ -26,13 +27,21 @@ from gcbench.runner.console import (
 from gcbench.runner.records.files import replace_file
 from gcbench.runner.records.store import FoundRuns, RecordedRun, find_begun, find_runs
 from gcbench.runner.report.compare import Comparison, compare, format_measured
-from gcbench.runner.report.listing import list_configurations, list_runs, runs_frame
+from gcbench.runner.report.document import show_document
+from gcbench.runner.report.listing import (
+    compare_points,
+    list_configurations,
+    list_runs,
+    runs_frame,
+)
 from gcbench.runner.report.wandb_runs import load_wandb
 
 if TYPE_CHECKING:
     from gcbench.runner.report.page import RacesOf, TablesOf
 
 log = logging.getLogger("gcbench")
+
+A = TypeVar("A", bound=Arguments)
 
 RESULTS = ("outputs",)
 WRITTEN = Path("outputs")  # where pages and pictures go: results may be another's, or only read
@@ -110,6 +119,95 @@ gcbench report html results=old,new file=both.html
 
     file: str | None = None
     """where to write it; by default outputs/report.html"""
+
+
+class Tables(Source):
+    """Print the runs of a name as tables, with means and spreads over seeds."""
+
+    usage = "gcbench report name=NAME | figure=runs [key=value ...] | html | diff A B"
+    examples = """
+gcbench report name=first                      your sweep name=first
+gcbench report figure=runs name=first          its curves, trade-off and times as svg, png and pdf
+gcbench report figure=which_method             accuracy against ratio, of everything that ran
+gcbench report html                            everything that ran, as a page to look through
+gcbench report diff A B                        two runs or trees: configuration, scores, bits, times
+"""
+
+    format: Annotated[str, OneOf(FORMATS), Field(description=", ".join(FORMATS))] = "terminal"
+
+
+class Figures(Source):
+    """Draw figures of any runs as svg, png and pdf."""
+
+    usage = "gcbench report figure=runs | figure=which_method [key=value ...]"
+
+    figure: Annotated[str, OneOf(("runs", "which_method"))] = "runs"
+    """runs: curves, trade-off and times of every workload; which_method: accuracy against ratio"""
+    budget: Annotated[
+        str,
+        OneOf(tuple(budget_names())),
+        Field(description=f"whose runs to read: {', '.join(budget_names())}"),
+    ] = PAPER
+
+
+class Diff(Arguments):
+    """Compare two runs or trees: configuration, scores, bits and times."""
+
+    usage = "gcbench report diff A B"
+
+
+REPORTS: Forms = {
+    "gcbench report name=NAME": Tables,
+    "gcbench report figure=NAME": Figures,
+    "gcbench report html": Page,
+    "gcbench report diff": Diff,
+}
+
+
+def form_of_report(typed: Sequence[str], forms: Forms, figures: type[A], tables: type[A]) -> Any:
+    """Return the arguments of the report that was typed, which is one of the `forms`."""
+    first = next((one for one in typed if "=" not in one and not one.startswith("-")), "")
+    is_figure = any(one.startswith("figure=") for one in typed)
+    kind = forms.get(f"gcbench report {first}", figures if is_figure else tables)
+    return read_arguments(kind, typed, forms)
+
+
+def report(typed: Sequence[str]) -> None:
+    """Print tables or draw figures. Raises ConfigError with one sentence for mistyped arguments."""
+    arguments = form_of_report(typed, REPORTS, Figures, Tables)
+    first, *rest = arguments.plain or [""]
+    match arguments:
+        case Diff():
+            diff(rest)
+        case Page() if not rest:
+            html(arguments, lambda budget: {}, lambda runs: [])
+        case _ if first:
+            raise ConfigError(f"{' '.join(arguments.plain)}: type name=NAME, html, or diff A B")
+        case Figures():
+            for line in draw_figures(arguments):
+                print(line)
+        case Tables(name=None):
+            raise ConfigError(f"nothing was asked for; type {a_name(arguments)}")
+        case Tables():
+            print_points(arguments.load(), arguments.format)
+
+
+def a_name(arguments: Source) -> str:
+    """Return what to type for a sweep of one's own: name= with the names that there are."""
+    own = [f"name={name}" for name in names_of(arguments.load())] or ["name=NAME"]
+    return f"{name_first(own, NAMED)} for a sweep of yours"
+
+
+def print_points(runs: Sequence[RecordedRun], style: str) -> None:
+    for table in compare_points(runs):
+        show_document(table, style)
+
+
+def draw_figures(arguments: Figures) -> list[str]:
+    from gcbench.runner.report.figures.draw import draw_runs  # imports matplotlib
+
+    folder = WRITTEN / "figures" / (arguments.name or "")
+    return draw_runs(arguments.figure, arguments.load(), folder, arguments.budget)
 
 
 class Runs(Source):

@@ -75,6 +75,21 @@ def describe_unfinished(budget: str, finished: Sequence[str]) -> str:
     return f"no figure; there is no finished run of budget={budget}{typed}"
 
 
+def draw_runs(
+    asked: str, runs: Sequence[RecordedRun], folder: Path, budget: str, kinds: Sequence[str] = KINDS
+) -> list[str]:
+    """Draw which_method, or runs: everything that ran; return a line for every figure."""
+    at_budget = [run for run in runs if run.budget == budget]
+    finished = sorted({run.budget for run in runs if run.done})
+    if asked == WHICH:
+        pictures, wants = figures_of_methods(at_budget, budget), WANTS_TWO
+    else:
+        pictures, wants = figures_of_runs_with_data(at_budget), WANTS_CURVES
+    absent = wants if budget in finished else describe_unfinished(budget, finished)
+    with rc_context(RC):
+        return write_pictures(pictures, folder, budget, absent, kinds)
+
+
 def figures_of_methods(runs: Sequence[RecordedRun], budget: str) -> Pictures:
     """Yield the figure of all methods: scores over compression ratios, one panel per workload."""
     workloads = {workload.title: drawn for workload, drawn in series_by_workload(runs).items()}

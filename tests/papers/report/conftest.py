@@ -1,0 +1,77 @@
+"""A small table of two rows of PowerSGD's table 4, and a working directory for results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gcbench.papers import tables
+from gcbench.papers.claims_report import claims
+from gcbench.papers.command import report
+from gcbench.runner.report.command import runs
+
+TABLE = """
+title: "A small table: 100 % of it"
+source: somebody, table 1
+spread: range
+seeds: 3
+notes: [mind the gap]
+columns:
+  accuracy: {title: Test accuracy, unit: "%", measure: accuracy, better: higher}
+  data:
+    {title: Data per epoch, unit: MiB, measure: data_mib_per_epoch, steps_per_epoch: 24,
+     budget: bits, digits: 3}
+  time: {title: Time per batch, unit: ms, measure: step_milliseconds, better: lower}
+rows:
+  - {experiment: powersgd/table4/sgd, title: No compression,
+     published: {accuracy: 94.3, data: 0.1, time: 312}}
+  - {experiment: powersgd/table4/rank_7, title: Rank_7, group: medium,
+     published: {accuracy: 94.6, time: 285}, note: a note}
+  - {title: Projected, published: {accuracy: 99.0}}
+"""
+
+STUDY = """
+title: A study
+source: somebody, table 2
+study: times
+notes: [a slip]
+columns:
+  time: {title: Time, unit: ms, better: lower}
+rows:
+  - {title: AlexNet, published: {time: 195}}
+  - {title: VGG, published: {time: 460}}
+"""
+
+Report = Callable[..., str]
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "table" / "small"
+    folder.mkdir(parents=True)
+    (folder / "one.yaml").write_text(TABLE)
+    (folder / "times.yaml").write_text(STUDY)
+    monkeypatch.setattr(tables, "table_directory", lambda: tmp_path / "table")
+    work = tmp_path / "work"
+    (work / "outputs").mkdir(parents=True)
+    monkeypatch.chdir(work)
+    return work
+
+
+@pytest.fixture
+def said(capsys: pytest.CaptureFixture[str]) -> Report:
+    """Return a function of the arguments of `gcbench report` that returns what it prints.
+
+    A first argument of `runs` or `claims` stands for `gcbench runs` or `gcbench papers claims`.
+    """
+
+    def run(*arguments: str) -> str:
+        if arguments[:1] in (("runs",), ("claims",)):
+            {"runs": runs, "claims": claims}[arguments[0]](arguments[1:])
+        else:
+            report(arguments)
+        return capsys.readouterr().out
+
+    return run
