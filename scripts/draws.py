@@ -49,8 +49,6 @@ WORKERS = (
     "trainer.launcher=local trainer.gpus=4 trainer.processes=2 exchange=hierarchical "
     "workers_per_node=2",
     "trainer.launcher=virtual trainer.gpus=3",
-    "trainer.launcher=virtual trainer.gpus=3 trainer.speeds=[10,10,5]",
-    "trainer.launcher=virtual trainer.gpus=3 trainer.speeds=[10,10,5] trainer.absences=[[2,1,3]]",
 )
 # The choices of groups whose keys depend on them, where none is typed.
 DEFAULTS = {"compressor": "qsgd", "estimator": "sgd", "optimizer": "sgd", "network": "none"}
@@ -107,7 +105,7 @@ VALUES = {
 LEFT_OUT = {
     *(word.partition("=")[0] for line in (COMMON, *WORKERS) for word in line.split()),
     *"trainer.nodes trainer.device trainer.backend trainer.compile trainer.codec_backend".split(),
-    *"trainer.checkpoint_minutes trainer.bucket_mib schedule.kind trackio".split(),
+    *"trainer.checkpoint_minutes trainer.bucket_mib schedule.kind".split(),
     *"optimizer.kind optimizer.lr optimizer.groups optimizer.updates_per_interval".split(),
 } - {"exchange", "workers_per_node"}
 

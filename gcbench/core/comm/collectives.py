@@ -183,11 +183,6 @@ class Comm:
         rows = self.workers // size
         return nodes_here, part(rows, between, meter=among, workers_per_row=held)
 
-    def among(self, workers: int) -> Comm:
-        """Return a Comm of as many of these virtual workers, with a meter of its own."""
-        assert self.transport is None, "all workers are in one process"
-        return Comm(workers, clock=self.clock, checksum=self._checksum)
-
     def count_gather(self, bits: int) -> None:
         """Count a gather of rows of `bits` bits each, and of their checksums."""
         self._count_gather(bits + 8 * SUM_BYTES * self._checksum)

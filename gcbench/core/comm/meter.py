@@ -98,15 +98,6 @@ class Meter:
     def count_equal(self, collective: Collective, workers: int, sent: int, received: int) -> None:
         self.count(collective, workers, [sent] * len(self._rows), [received] * len(self._rows))
 
-    def add(self, other: Meter, rows: Sequence[int]) -> None:
-        """Add the totals of another meter, whose row i is this one's row `rows[i]`."""
-        for row, totals in zip(rows, other.totals_by_worker, strict=True):
-            for kind, more in totals.items():
-                total = self.totals_by_worker[row].setdefault(kind, Total())
-                total.messages += more.messages
-                total.sent_bits += more.sent_bits
-                total.received_bits += more.received_bits
-
     def messages(self) -> list[Message]:
         """Return what was counted, by kind, as means over workers."""
         rows = self.totals_by_worker

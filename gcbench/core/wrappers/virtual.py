@@ -7,8 +7,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-
 from gcbench.core.comm.collectives import Comm
 from gcbench.core.compressor import (
     Aggregated,
@@ -72,14 +70,6 @@ class Stepper:
             in_place=True,
         ).state
         self.steps += 1
-
-
-def remembers_workers(compressor: Compressor, shapes: Mapping[str, Sequence[int]]) -> bool:
-    """Return whether a method's state of parameters of these shapes differs between workers."""
-    grads = {name: torch.ones(2, *shape, dtype=torch.float32) for name, shape in shapes.items()}
-    stepper = Stepper(compressor, grads, Comm(2))
-    stepper.step()
-    return any(layer.per_worker for layer in stepper.state.layers())
 
 
 def parts_of(compressor: Compressor) -> Iterator[object]:

@@ -40,7 +40,6 @@ from gcbench.runner.train.pipeline import refuse_pipeline
 from gcbench.runner.train.replica import is_recurrent
 from gcbench.runner.train.run import Estimator
 from gcbench.runner.train.schedules import steps_of_run
-from gcbench.runner.train.virtual_clock import refuse_clock
 
 log = logging.getLogger("gcbench")
 
@@ -50,7 +49,7 @@ def check(config: RunConfig, plan: Plan, data: Data, directory: Path) -> None:
     trainer = config.trainer
     _check_directory(directory)
     kind = config.logger.kind
-    if kind in ("tensorboard", "trackio") and find_spec(kind) is None:
+    if kind == "tensorboard" and find_spec(kind) is None:
         raise ConfigError(
             f"logger={kind}: the package {kind} is not installed; type pip install {kind}, or "
             "logger=csv"
@@ -82,7 +81,6 @@ def check(config: RunConfig, plan: Plan, data: Data, directory: Path) -> None:
             "batch; type trainer.accumulate=1"
         )
     estimator.refuse(model, data, compressor, config)
-    refuse_clock(config, plan.processes, compressor, shapes_of_parameters(model))
     _check_directions(config, compressor, estimator)
     codes_momentum = any(isinstance(part, MomentumCoding) for part in parts_of(compressor))
     try_step(config.optimizer, config.schedule, model, fixed_momentum=codes_momentum)

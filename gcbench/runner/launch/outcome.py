@@ -35,7 +35,6 @@ from gcbench.runner.records.schema import (
     Resharded,
     Result,
     Status,
-    VirtualTime,
 )
 from gcbench.runner.settings.config import RunConfig
 from gcbench.runner.train.run import Progress, Run, Sample
@@ -97,28 +96,11 @@ def make_outcome(
             run.estimator.whole_gradients(run, progress),
         ),
         seconds=seconds and {phase: Phase(**value) for phase, value in seconds.items()},
-        virtual_time=_virtual_time(run, progress),
         compression_error=_mean_error(progress.samples, is_direction(run.compressor)),
         tokens_per_sample=_tokens_per_sample(run.data, plan.workers),
         **_memory(run, progress),
         estimator=run.estimator.facts(run, progress, counts["bits_sent"].per_step),
         weights="weights.pt" if ending.has_weights else None,
-    )
-
-
-def _virtual_time(run: Run, progress: Progress) -> VirtualTime | None:
-    """Return what a virtual clock has counted; None without one, or before it has begun."""
-    if run.virtual is None or not progress.step:
-        return None
-    passed = progress.virtual
-    seconds = run.virtual.seconds(passed.begin, progress.step)
-    samples = passed.steps * run.settings.batch_size
-    possible = run.virtual.possible_steps(seconds)
-    return VirtualTime(
-        seconds=float(seconds),
-        exchange_seconds=float(passed.exchange),
-        goodput=samples / float(seconds),
-        useful_share=passed.steps / possible if possible else 0.0,
     )
 
 

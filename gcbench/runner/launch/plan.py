@@ -146,7 +146,7 @@ def make_plan(config: RunConfig, machine: Machine) -> Plan:
         codec_backend=codecs,
         may_fall_back=trainer.codec_backend == "auto",
     )
-    if config.network and trainer.speeds is None:
+    if config.network:
         _check_emulation(config.choices["network"], plan)
     return plan
 
@@ -161,7 +161,7 @@ def _check_emulation(network: str, plan: Plan) -> None:
         raise ConfigError(
             f"network={network}: {plan.workers} workers in {plan.processes} "
             f"process{'es' * (plan.processes > 1)} are virtual and have no times; type "
-            "network=none, trainer.launcher=local trainer.processes=null, or their trainer.speeds"
+            "network=none, or trainer.launcher=local trainer.processes=null"
         )
 
 

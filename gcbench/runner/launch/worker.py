@@ -42,7 +42,6 @@ from gcbench.runner.train.pipeline import make_pipeline, overlap_obstacle
 from gcbench.runner.train.replica import Replica
 from gcbench.runner.train.run import Estimator, Progress, Run
 from gcbench.runner.train.schedules import Schedule, total_steps
-from gcbench.runner.train.virtual_clock import VirtualClock
 from gcbench.runner.train.weights import save_weights
 
 log = logging.getLogger("gcbench")
@@ -178,13 +177,12 @@ def build_run(
     clock = Clock(device)
     comm.clock = clock
     compressor = make_compressor(config.compressor, quiet=True)  # the parent has warned
-    virtual = VirtualClock.of(config)
     may_overlap = overlap_obstacle(compressor, estimator, plan.every_worker_alone) is None
     return Run(
         data=data,
         replica=replica,
         estimator=estimator,
-        pipeline=make_pipeline(trainer, replica, clock, side_comm, estimator, may_overlap, virtual),
+        pipeline=make_pipeline(trainer, replica, clock, side_comm, estimator, may_overlap),
         compressor=compressor,
         comm=comm,
         control=control,
@@ -200,7 +198,6 @@ def build_run(
         total_steps=steps,
         stop_requested=lambda: bool(received),
         conditions=control.gather(_conditions(config, plan))[0],
-        virtual=virtual,
     )
 
 

@@ -1,9 +1,8 @@
-"""Where a run's metrics go besides its files: W&B, trackio, TensorBoard, or metrics.csv."""
+"""Where a run's metrics go besides its files: W&B, TensorBoard, or metrics.csv."""
 
 from __future__ import annotations
 
 import csv
-from contextlib import redirect_stdout, suppress
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -13,7 +12,7 @@ from gcbench.runner.records.files import RunFiles, append_text, clear_errors, re
 from gcbench.runner.records.metrics import STEP, prefix_event, totals
 from gcbench.runner.records.schema import BITS_PER_MIB, Logged, Result
 from gcbench.runner.records.store import Metrics
-from gcbench.runner.records.wandb_logger import name_of, start_wandb
+from gcbench.runner.records.wandb_logger import start_wandb
 from gcbench.runner.settings.config import RunConfig
 
 if TYPE_CHECKING:
@@ -151,43 +150,6 @@ class TensorBoardLogger:
         self._writer.close()
 
 
-class TrackioLogger:
-    """A logger to trackio, which keeps runs in a local file and shows them with `trackio show`.
-
-    A continued run goes on under the name that it began with, as trackio knows runs by name.
-    """
-
-    def __init__(self, config: RunConfig, begun: Begun) -> None:
-        import trackio  # the package is optional
-
-        project, name = config.logger.project or "gcbench", f"{name_of(config)} {begun.run_id}"
-        with suppress(ValueError):  # there is no such project yet
-            names = [run.name for run in trackio.Api().runs(project)]
-            name = next((one for one in names if one.endswith(begun.run_id)), name)
-        with redirect_stdout(StringIO()):  # how to see it stands at the run's end
-            self._run = trackio.init(
-                project=project,
-                name=name,
-                group=config.logger.group or config.name,
-                config=config.as_dict(),
-                resume="allow",
-                embed=False,
-            )
-        self.logged = Logged(logger="trackio", id=begun.run_id, project=project)
-
-    def log(self, line: dict[str, Any]) -> None:
-        self._run.log(prefix_event(line), step=line["step"])
-
-    def complete_step(self) -> None:
-        """Do nothing, as every line is kept at once."""
-
-    def finish(self, result: Result) -> None:
-        if result.status != "interrupted":
-            self._run.log(totals(result), step=result.steps or 0)
-        with redirect_stdout(StringIO()):
-            self._run.finish()
-
-
 def _sent_mib(line: dict[str, Any]) -> int:
     return round((line.get("bits_sent_per_worker") or 0) / BITS_PER_MIB)
 
@@ -207,7 +169,5 @@ def start_logger(config: RunConfig, files: RunFiles, begun: Begun) -> Logger:
             {key: format_value(value) for key, value in knobs.items()},
             lines,
         )
-    if kind == "trackio":
-        return TrackioLogger(config, begun)
     logger = start_wandb(config, files.directory, begun) if kind == "wandb" else None
     return logger or NoLogger()

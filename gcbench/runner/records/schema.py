@@ -100,15 +100,6 @@ class Network(Record):
     link: str | None = None  # the name of a real one, from GCBENCH_LINK
 
 
-class VirtualTime(Record):
-    """The time of a virtual clock (`trainer.speeds`), and what workers came to in it."""
-
-    seconds: float
-    exchange_seconds: float  # of them, by the cost model
-    goodput: float  # samples per second whose steps reached the shared parameters
-    useful_share: float  # these steps, of all that workers could take while they were present
-
-
 class Git(Record):
     """Commit of gcbench at the first start; None where there is no repository."""
 
@@ -135,10 +126,9 @@ class Resharded(Record):
 class Logged(Record):
     """The place where a logger has put the run's numbers, besides the run's own files."""
 
-    logger: Literal["wandb", "trackio", "tensorboard", "csv"]
-    id: str | None = None  # of the W&B or trackio run, the same when a run is continued
+    logger: Literal["wandb", "tensorboard", "csv"]
+    id: str | None = None  # of the W&B run, the same when a run is continued
     url: str | None = None  # of the W&B run; None: offline
-    project: str | None = None  # of trackio, under which `trackio show` finds the run
     path: str | None = None  # relative to result.json; offline W&B has a folder per start
 
 
@@ -215,7 +205,6 @@ class Result(Environment):
     analytic_ratio: Number = None  # by the count of the method's paper
     compressed_share: Number = None  # the part of the gradient's values that is compressed
     seconds: dict[str, Phase] | None = None  # per step, by phase; None: not timed
-    virtual_time: VirtualTime | None = None  # None: no trainer.speeds
     compression_error: CompressionError | None = None
     tokens_per_sample: int | None = None  # of a text
     peak_mib: Number = None  # memory of the process that took most; on a GPU, of its tensors

@@ -93,8 +93,6 @@ def where_logged(logged: Logged, directory: Path) -> str:
     path = f"{shlex.quote(str(place.parent))}/{place.name}"
     if logged.logger == "wandb":
         return f"W&B: {logged.url}" if logged.url else f"W&B: type wandb sync {path}"
-    if logged.logger == "trackio":
-        return f"trackio: type trackio show --project {shlex.quote(logged.project or '')}"
     if logged.logger == "tensorboard":
         return f"TensorBoard: type tensorboard --logdir {path}"
     return f"metrics in {path}"
@@ -152,12 +150,7 @@ def _facts(result: Result) -> list[tuple[str, str]]:
     if result.has_emulated_times:
         link = result.config["network"]
         facts.append(("time", f"exchanges emulated as on {link['bandwidth']}, {link['latency']}"))
-    if virtual := result.virtual_time:
-        clock = f"{virtual.seconds:,.1f} s, of which exchanges {virtual.exchange_seconds:,.1f} s"
-        of_possible = f"{100 * virtual.useful_share:.1f} % of what present workers could do"
-        facts.append(("virtual time", clock))
-        facts.append(("goodput", f"{virtual.goodput:,.1f} samples per second, {of_possible}"))
-    elif result.seconds is None and result.workers is not None:
+    if result.seconds is None and result.workers is not None:
         why = "virtual workers" if result.has_virtual_workers else "too few steps"
         facts.append(("time", f"no times: {why}"))
     return facts

@@ -121,16 +121,6 @@ def _cosine(result: Result) -> float | None:
     return result.compression_error.cosine if result.compression_error else None
 
 
-def _of_virtual_clock(name: str, label: str, scale: float = 1.0) -> Measure:
-    """Return the measure of what a virtual clock has counted."""
-
-    def read(result: Result) -> float | None:
-        virtual = result.virtual_time
-        return None if virtual is None else scale * getattr(virtual, name)
-
-    return Measure(read, label)
-
-
 def _share_of_communication(result: Result) -> float | None:
     step, communication = seconds(result, "step"), seconds(result, *COMMUNICATION)
     return None if step is None or communication is None else 100 * communication / step
@@ -189,9 +179,6 @@ MEASURES = {
     "share_of_communication": Measure(
         _share_of_communication, "Communication, share of a step (%)", timed=True
     ),
-    "virtual_seconds": _of_virtual_clock("seconds", "Virtual time (s)"),
-    "goodput": _of_virtual_clock("goodput", "Goodput (useful samples/s)"),
-    "useful_share": _of_virtual_clock("useful_share", "Useful steps (%)", 100),
     "parameters": _of_result("parameters", "Parameters"),
     "samples_per_second": _of_result("samples_per_second", "Throughput (samples/s)", timed=True),
     "tokens_per_second": _of_result("tokens_per_second", "Throughput (tokens/s)", timed=True),

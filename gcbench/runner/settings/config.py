@@ -130,10 +130,14 @@ def keys_of(group: str, role: Role) -> frozenset[str]:
     return frozenset(name for name, mark in _marks(MODELS[group], Role).items() if mark == role)
 
 
+# Keys that kept results have and runs no longer take, with the value that changed nothing.
+GONE = {"speeds": None, "absences": None, "rounds": "steps"}
+
+
 def neutral_values() -> dict[str, Any]:
     """Return the value of each key that came later with which a run is as without the key."""
     marks = [_marks(model, Neutral) for model in MODELS.values()]
-    return {name: mark.value for of_model in marks for name, mark in of_model.items()}
+    return GONE | {name: mark.value for of_model in marks for name, mark in of_model.items()}
 
 
 NEEDS = {

@@ -108,9 +108,6 @@ class EstimatorSettings(Settings):
     [Douillard et al., arXiv:2501.18512, section 2.2]"""
     delay: Annotated[Natural, example(1), Neutral(0)]
     """steps tau that workers take while a fragment is exchanged [same, section 2.3]"""
-    rounds: Annotated[Literal["steps", "clock"], Neutral("steps")]
-    """with trainer.speeds, when workers exchange: after H steps of the slowest one, or of the
-    fastest one, when slower ones have taken as many as they could [Liu et al., arXiv:2401.09135]"""
     mixing: Annotated[Share, example(0.5), Neutral(0.0)]
     """weight alpha of a worker's own parameters where it takes the shared ones; 0: it takes these
     [same, section 2.3]"""

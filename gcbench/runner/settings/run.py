@@ -89,18 +89,18 @@ class ResumeSettings(Settings):
 class LoggerSettings(Settings):
     """The keys of conf/logger."""
 
-    kind: Literal["wandb", "trackio", "tensorboard", "csv", "none"] = "wandb"
-    """where metrics go besides metrics.jsonl: Weights & Biases, trackio's local files, event files
-    of TensorBoard, a table of comma-separated values, or nowhere; the other keys are of W&B"""
+    kind: Literal["wandb", "tensorboard", "csv", "none"] = "wandb"
+    """where metrics go besides metrics.jsonl: Weights & Biases, event files of TensorBoard,
+    a table of comma-separated values, or nowhere; the other keys are of W&B"""
     mode: Literal["auto", "online", "offline", "disabled"] = "auto"
     """Weights & Biases; auto: WANDB_MODE or `wandb offline`, else online where an API key is
     configured for the user's own host, else offline"""
     project: Text | None = None
-    """project of W&B (null: WANDB_PROJECT, else gcbench) or trackio"""
+    """project of W&B; null: WANDB_PROJECT, else gcbench"""
     entity: Text | None = None
     """team or user of W&B; null: WANDB_ENTITY, else yours"""
     group: Text | None = None
-    """group of W&B (null: WANDB_RUN_GROUP, else the name of the run) or trackio"""
+    """group of W&B; null: WANDB_RUN_GROUP, else the name of the run"""
     tags: list[Text] | None = None
     """tags of W&B; null: WANDB_TAGS, else the choices and what was typed"""
 

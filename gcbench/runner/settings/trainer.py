@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
-
 from gcbench.core.fields import (
     Count,
     Natural,
-    NonNegative,
     Positive,
     Settings,
     Share,
@@ -45,18 +42,6 @@ class TrainerSettings(Settings):
     """where tensors are; auto: GPUs where there are some"""
     backend: Annotated[Literal["auto", "nccl", "gloo"], EXECUTION] = "auto"
     """library of the collectives"""
-    speeds: Annotated[
-        Annotated[list[Positive], Field(min_length=1)] | None,
-        example([10, 10, 10, 5]),
-        Neutral(None),
-    ] = None
-    """steps per second of each virtual worker on a virtual clock, which the result tells; null: no
-    times"""
-    absences: Annotated[list[list[NonNegative]] | None, example([[3, 10, 20]]), Neutral(None)] = (
-        None
-    )
-    """with speeds: a worker, from 0, the second when it leaves and that when it is back; null: all
-    stay"""
     processes: Annotated[Count | None, example(2), EXECUTION] = None
     """processes that share the workers evenly; null: one per worker (virtual: one)"""
     threads: Annotated[Count | None, example(1), EXECUTION] = None

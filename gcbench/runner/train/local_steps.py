@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -43,7 +43,7 @@ class InnerSteps(Estimator):
         losses = [torch.zeros((), dtype=torch.float32, device=replica.device)] * len(
             replica.workers
         )
-        for row in run.stepping(progress):
+        for row in range(len(run.inner)):
             batch = batch_of(run, progress.step, row)
             with replica.parameters_at([p.data for p in run.inner[row].parameters.values()]):
                 losses[row] = replica.backward(row, batch, key, run.clock)
@@ -56,7 +56,7 @@ class InnerSteps(Estimator):
         """Step each worker's optimizer with its row of `grads`, or with the row that all share."""
         # Clipping and in-place optimizers would change the gradients that are to be recorded.
         recorded = progress.step in (run.settings.record_gradients or ())
-        for row in run.stepping(progress):
+        for row in range(len(run.inner)):
             inner = run.inner[row]
             for name, p in inner.parameters.items():
                 own = grads[name][row if len(grads[name]) > 1 else 0]
@@ -69,13 +69,7 @@ class InnerSteps(Estimator):
 
 @dataclass(frozen=True)
 class LocalSteps(LocalRule, InnerSteps):
-    """The estimator of a run with local steps: see `LocalRule`.
-
-    On a virtual clock (`trainer.speeds`) a round of H steps ends when the slowest worker has taken
-    them, or with `rounds=clock` when the fastest one has (`gcbench.runner.train.virtual_clock`).
-    """
-
-    rounds: Literal["steps", "clock"] = "steps"
+    """The estimator of a run with local steps: see `LocalRule`."""
 
     def refuse(
         self, model: nn.Module, data: Data, compressor: Compressor, config: RunConfig

@@ -179,8 +179,7 @@ def _log_line(run: Run, progress: Progress, bad: BadValue | None) -> dict[str, A
     progress.logged = progress.step
     progress.losses.zero_()
     rows = [loss for part in losses for loss in part]
-    batches = steps * len(rows) if run.virtual is None else progress.virtual.batches
-    progress.virtual.batches = 0
+    batches = steps * len(rows)
     return _line("train", run, progress) | {
         "loss": math.fsum(rows) / batches if batches else math.nan,
         "lr": run.learning_rate,
@@ -198,7 +197,7 @@ def _line(event: str, run: Run, progress: Progress) -> dict[str, Any]:
 def _spend(run: Run, progress: Progress) -> dict[str, float | None]:
     """Add laps to the ledger; return the bits and seconds of all steps, as means over workers.
 
-    Seconds are those of a virtual clock, or None for virtual workers without one.
+    Seconds are None for virtual workers.
     """
     meter = run.comm.meter
     local = meter.sent_bits, meter.wire_bits, run.clock.take()
@@ -207,9 +206,7 @@ def _spend(run: Run, progress: Progress) -> dict[str, float | None]:
     return {
         "bits_sent_per_worker": fmean(chain.from_iterable(sent)),
         "bits_received_per_worker": fmean(chain.from_iterable(received)),
-        "seconds": progress.ledger.elapsed()
-        if run.virtual is None
-        else float(run.virtual.seconds(progress.virtual.begin, progress.step)),
+        "seconds": progress.ledger.elapsed(),
     }
 
 

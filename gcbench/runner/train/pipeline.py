@@ -26,7 +26,6 @@ from gcbench.runner.train.late import UnderLocalSteps, UnderNextStep
 from gcbench.runner.train.local_steps import LocalSteps
 from gcbench.runner.train.replica import Replica
 from gcbench.runner.train.run import Estimator, ExchangeResult, Pipeline, Progress, Run
-from gcbench.runner.train.virtual_clock import VirtualClock
 
 TURN_STEPS = 5  # steps per turn in the trial of `trainer.overlap=auto`
 TURNS = 3  # timed turns with overlap, and without
@@ -51,37 +50,6 @@ class AfterBackward(Pipeline):
 
     def messages(self, run: Run) -> list[list[str]]:
         return run.estimator.messages(run)
-
-
-class OnVirtualClock(AfterBackward):
-    """The pipeline of `trainer.speeds`: an exchange ends a round, between those who are there."""
-
-    def __init__(self, clock: VirtualClock) -> None:
-        self._clock = clock
-
-    def gradients(self, run: Run, progress: Progress) -> Tensor:
-        progress.virtual.batches += len(run.stepping(progress))
-        return super().gradients(run, progress)
-
-    def exchange(self, run: Run, progress: Progress) -> ExchangeResult | None:
-        due = run.estimator.due_gradients(run, progress)
-        if not due:
-            return None
-        passed = progress.virtual
-        passed.begin, steps = self._clock.round_from(passed.begin)
-        passed.steps += sum(steps)
-        rows = [row for row, taken in enumerate(steps) if taken]
-        if not rows:
-            return None
-        comm = run.comm.among(len(rows))
-        every_row = len(rows) == len(steps)
-        part = due if every_row else {name: of_workers[rows] for name, of_workers in due.items()}
-        exchanged = self._aggregate(run, progress, part, comm)
-        run.comm.meter.add(comm.meter, rows)
-        seconds = self._clock.exchange_seconds(len(rows), comm.meter)
-        passed.begin += seconds
-        passed.exchange += seconds
-        return exchanged
 
 
 class UnderBackward(Pipeline):
@@ -210,15 +178,12 @@ def make_pipeline(
     side_comm: Comm | None,
     estimator: Estimator,
     may_overlap: bool,
-    virtual: VirtualClock | None,
 ) -> Pipeline:
     """Return the pipeline that the settings ask for.
 
     `side_comm` carries exchanges in the background, if any. `may_overlap` says whether one can run
     during its backward pass.
     """
-    if virtual is not None:
-        return OnVirtualClock(virtual)
     if side_comm is None:
         return AfterBackward()
     queue = ExchangeQueue(side_comm, clock, replica.device)

@@ -21,7 +21,6 @@ from gcbench.runner.settings.trainer import TrainerSettings
 from gcbench.runner.train.finite import FirstBad
 from gcbench.runner.train.replica import Replica
 from gcbench.runner.train.schedules import Schedule
-from gcbench.runner.train.virtual_clock import Passed, VirtualClock
 
 Sample = dict[str, float]
 """The `relative` error of an update (if it has a scale) and its `cosine`; if codes were gathered,
@@ -162,7 +161,6 @@ class Run:
     stop_requested: Callable[[], bool]
     # What its times depend on and may change when it continues, as process 0 sees it.
     conditions: Mapping[str, Any] = field(default_factory=dict)
-    virtual: VirtualClock | None = None  # of workers with speeds
 
     @property
     def first(self) -> bool:
@@ -175,12 +173,6 @@ class Run:
         optimizer = self.inner[0].optimizer if self.inner else self.optimizer
         rate: float = optimizer.param_groups[0]["lr"]
         return rate
-
-    def stepping(self, progress: Progress) -> Sequence[int]:
-        """Return the rows of the workers that take this step: all, but on a virtual clock."""
-        if self.virtual is None:
-            return range(len(self.replica.workers))
-        return self.virtual.stepping(progress.virtual.begin, progress.step)
 
     def samples_error(self, step: int, progress: Progress) -> bool:
         """Return whether the compression error of this step is sampled, if it has an exchange.
@@ -210,7 +202,6 @@ class Progress:
     tests: list[dict[str, Any]] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)  # of the compression error
     sampled: int = -1  # the last sample's step // error_every
-    virtual: Passed = field(default_factory=Passed)
     # How codecs summed floats, for example "native"; one more entry whenever a resume changed it.
     codec_sums: list[Backend] = field(default_factory=list)
 

@@ -12,7 +12,6 @@ from torch import Tensor
 from gcbench.core.compressor import Goal, Grads, State, flatten, unflatten
 from gcbench.runner.settings.config import RunConfig
 from gcbench.runner.train.run import ExchangeResult, InnerModel, Progress, Run
-from gcbench.runner.train.virtual_clock import Passed
 
 log = logging.getLogger("gcbench")
 
@@ -36,7 +35,6 @@ def shared_content(run: Run, progress: Progress) -> dict[str, Any]:
         "sampled": progress.sampled,
         "codec_sums": progress.codec_sums,
         "ledger": progress.ledger.state(),
-        "virtual": progress.virtual.state(),
     }
 
 
@@ -79,8 +77,6 @@ def restore(
     progress.tests, progress.samples = shared["tests"], shared["samples"]
     progress.sampled = shared.get("sampled", -1)  # likewise
     progress.codec_sums = shared.get("codec_sums", [])  # likewise
-    if "virtual" in shared:  # likewise
-        progress.virtual = Passed.of_state(shared["virtual"])
     changed = progress.ledger.load(shared["ledger"])
     if changed and run.first and progress.ledger.elapsed() is not None:
         log.warning(

@@ -30,8 +30,7 @@ from gcbench.runner.records import Logger, RunFiles, start_logger, wandb_logger
 from gcbench.runner.records.files import WriteError
 from gcbench.runner.records.loggers import TensorBoardLogger
 from gcbench.runner.records.result import Begun
-from gcbench.runner.records.schema import BITS_PER_MIB, Logged
-from gcbench.runner.records.summary import where_logged
+from gcbench.runner.records.schema import BITS_PER_MIB
 from gcbench.runner.records.wandb_service import SETTINGS, asked_mode, settled_mode
 
 RESULT = plain_result(test={"accuracy": 90.0, "loss": None})
@@ -340,36 +339,12 @@ def test_a_purge_by_steps_leaves_scores_over_mib(tmp_path: Path) -> None:
     assert [event.step for event in events] == [900, 1800]
 
 
-def test_trackio_has_the_lines_of_a_run_and_of_its_continuation(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))  # read when it is imported
-    overrides = ("logger=trackio", "logger.project=mine", "trainer.gpus=1", "bits=3", *SHORT)
-    result = run(tmp_path / "run", *overrides)
-    assert "trackio show --project mine" in where_logged(Logged(**result["logged"]), tmp_path)
-    assert "Trackio" not in capfd.readouterr().out
-    begun = Begun.here()._replace(run_id=result["logged"]["id"])
-    again = start_logger(config_of(*overrides), RunFiles(tmp_path / "run"), begun)
-    again.log({"event": "train", "step": 5, "epoch": 0.1, "loss": 7.0})
-    again.finish(plain_result(status="interrupted", reason="stopped"))
-    from trackio.sqlite_storage import SQLiteStorage  # after TRACKIO_DIR is set
-
-    (record,) = SQLiteStorage.get_run_records("mine")
-    lines = SQLiteStorage.get_logs("mine", record["name"], run_id=record["id"])
-    assert {line["step"] for line in lines} >= {2, 4, 5} and lines[-1]["train/loss"] == 7.0
-    assert [one["bits/ratio"] for one in lines if "bits/ratio" in one] == [
-        pytest.approx(result["bits_sent"]["ratio"])
-    ]
-    assert " bits=3 " in record["name"] and record["name"].endswith(begun.run_id)
-
-
 def test_a_logger_without_its_package_is_refused_before_anything_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gcbench.runner.launch.checks.find_spec", lambda name: None)
-    for kind in ("tensorboard", "trackio"):
-        with pytest.raises(ConfigError, match=f"logger={kind}.*pip install {kind}"):
-            run(tmp_path / "run", f"logger={kind}")
+    with pytest.raises(ConfigError, match="logger=tensorboard.*pip install tensorboard"):
+        run(tmp_path / "run", "logger=tensorboard")
 
 
 def test_none_leaves_the_files_of_every_run_only(tmp_path: Path) -> None:
