@@ -11,10 +11,10 @@ if sys.path[0] == os.getcwd() != os.path.dirname(os.path.dirname(__file__)):
 
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # before torch loads; launch.local says why
 
-import signal  # noqa: E402
-from contextlib import suppress  # noqa: E402
-from importlib.machinery import PathFinder  # noqa: E402
-from types import FrameType  # noqa: E402
+import signal
+from contextlib import suppress
+from importlib.machinery import PathFinder
+from types import FrameType
 
 INTERRUPTED = 130
 
@@ -66,7 +66,7 @@ def _open_streams() -> None:
     sys.stderr = sys.stderr or open(2, "w", closefd=False)
 
 
-def _interrupt(number: int, frame: FrameType | None) -> None:
+def _interrupt(_number: int, frame: FrameType | None) -> None:
     """Stop the command; at once while it imports, as imports may swallow a KeyboardInterrupt."""
     while frame is not None:
         if frame.f_code.co_filename == "<frozen importlib._bootstrap>":

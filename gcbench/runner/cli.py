@@ -175,9 +175,10 @@ def _refuse_subcommand(word: str, *rest: str) -> NoReturn:
     if rest and rest[0].startswith("="):  # a key, its = and its value
         readable([word, *rest])
     following = rest[0] if rest and re.fullmatch("[^-=][^=]*", rest[0]) else ""
-    if not nearest(word, SUBCOMMANDS, like=0.8):
-        if sentence := bare_word(word, following, benchmark=False, overrides=rest):
-            raise ConfigError(sentence)
+    if not nearest(word, SUBCOMMANDS, like=0.8) and (
+        sentence := bare_word(word, following, benchmark=False, overrides=rest)
+    ):
+        raise ConfigError(sentence)
     known = near(word, [*SUBCOMMANDS, "--help"]) or ", ".join(SUBCOMMANDS)
     raise ConfigError(
         f"{word}: there is no such subcommand; type gcbench {known}, or key=value for a run"

@@ -129,7 +129,7 @@ class _Collected:
         if any(waiting(part, budget, self._evidence) for part, _ in parts):
             return []
         rows = [self._evidence.spec(path) for part, _ in parts for path in part.paths]
-        if not all([self._is_within_reach(row) for row in rows]):
+        if not all(self._is_within_reach(row) for row in rows):
             return []
         return self._each(missing_runs(parts, self._evidence, seeds))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from method_cases import aggregate
@@ -119,4 +121,4 @@ def test_warm_start_converges_to_the_best_approximation(rank: int) -> None:
     assert (out.update["w"][0] - truncated).norm() < 1e-4 * truncated.norm()
     assert errors[0] > 1.02
     assert errors[-1] == pytest.approx(1, abs=1e-4)
-    assert all(later <= earlier + 1e-5 for earlier, later in zip(errors, errors[1:], strict=False))
+    assert all(later <= earlier + 1e-5 for earlier, later in itertools.pairwise(errors))

@@ -79,7 +79,7 @@ def with_one_letter_changed(word: str, random: Random) -> list[str]:
 
 
 def with_other_signs(word: str, random: Random) -> list[str]:
-    key, equals, value = word.partition("=")
+    key, _equals, value = word.partition("=")
     return [
         random.choice(
             [

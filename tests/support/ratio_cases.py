@@ -70,7 +70,7 @@ def warnings_of_sums(process: Process, name: str, kind: str) -> list[str]:
         else:
             model = DistributedDataParallel(Net())
             gcbench.compress(model, name, overlap=kind == "overlap")
-            loss = lambda: cross_entropy(model(inputs), targets)  # noqa: E731
+            loss = lambda: cross_entropy(model(inputs), targets)
         for _ in range(2):
             model.zero_grad()
             for _ in range(3):

@@ -5,6 +5,7 @@ Nothing here is shared with gcbench. `method_traces.py` makes traces of it.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import numpy as np
@@ -41,7 +42,7 @@ def orq_table(v: Array) -> Array:
     levels = np.array([v.min(), v.max()])
     for _ in range(2):
         middles = []
-        for low, high in zip(levels, levels[1:], strict=False):
+        for low, high in itertools.pairwise(levels):
             inside = v[(v >= low) & (v <= high)]
             errors = [
                 np.where(inside < x, (inside - low) * (x - inside), (inside - x) * (high - inside))

@@ -78,7 +78,7 @@ class _Counter:
 
 
 @lru_cache(maxsize=64)
-def _counter(seed: int, device: torch.device, thread: int) -> _Counter:
+def _counter(_seed: int, device: torch.device, _thread: int) -> _Counter:
     # A thread has a stream of its own, on which it counts and draws in order.
     return _Counter(device)
 

@@ -240,7 +240,7 @@ call_state.__annotations__.clear()  # DDP looks for types there, and would find 
 
 
 def _begin_forward(
-    hook: DdpHook | None, ddp: DistributedDataParallel, inputs: tuple[Any, ...]
+    hook: DdpHook | None, ddp: DistributedDataParallel, _inputs: tuple[Any, ...]
 ) -> None:
     if hook is not None and torch.is_grad_enabled():  # None in a DDP that was saved and loaded
         hook.begin_forward(ddp)

@@ -151,7 +151,7 @@ class HookState:
 
 
 def _finder(state: weakref.ref[HookState]) -> Callable[[nn.Module, Any], None]:
-    def look(module: nn.Module, inputs: Any) -> None:
+    def look(module: nn.Module, _inputs: Any) -> None:
         module = getattr(module, "_orig_mod", module)  # torch.compile calls hooks of its own module
         own = state()
         if own and isinstance(module, DistributedDataParallel) and torch.is_grad_enabled():

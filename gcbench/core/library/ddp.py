@@ -111,7 +111,7 @@ class DdpCompression(Compression):
         read, buckets = super()._read(saved), saved.get("buckets")
         whole = isinstance(buckets, list) and all(isinstance(names, list) for names in buckets)
         names = [str(name) for names in buckets for name in names] if whole and buckets else []
-        if not whole or names and sorted(names) != sorted(self._shapes):
+        if not whole or (names and sorted(names) != sorted(self._shapes)):
             raise not_a_state("no buckets" if buckets is None else f"buckets={buckets!r:.60}")
         return read
 

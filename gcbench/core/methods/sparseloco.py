@@ -77,7 +77,7 @@ class SparseLoCo(Checked, SparseCodec):
         if self.combine == "mean":
             return mean
         workers, rows = messages[0].shape[:2]
-        positions, values = self.values_at([m.flatten(0, 1) for m in messages], segments)
+        positions, _values = self.values_at([m.flatten(0, 1) for m in messages], segments)
         anywhere = positions.unflatten(0, (workers, rows)).transpose(0, 1).flatten(1)
         senders = torch.zeros_like(mean).scatter_add_(
             1, anywhere, torch.ones_like(anywhere, dtype=mean.dtype)

@@ -227,7 +227,7 @@ def collect_signals() -> Iterator[list[str]]:
     received: list[str] = []
     in_main = threading.current_thread() is threading.main_thread()
 
-    def note(number: int, frame: object) -> None:
+    def note(number: int, _frame: object) -> None:
         received.append(signal.Signals(number).name)
 
     numbers = slurm.stop_signals(os.environ) if in_main else ()

@@ -109,8 +109,7 @@ def _facts(result: Result) -> list[tuple[str, str]]:
     for extended in result.extended:
         where = f"from step {extended.from_step} (epoch {extended.from_epoch:.4g})"
         facts.append(("extended", where))
-    for resharded in result.resharded:
-        facts.append(("workers", f"{resharded.workers} up to step {resharded.from_step}"))
+    facts += [("workers", f"{one.workers} up to step {one.from_step}") for one in result.resharded]
     if sent := result.bits_sent:
         mib = sent.per_worker / BITS_PER_MIB
         amount = f"{mib:,.3f} MiB per worker, {sent.per_step:,.0f} bits per step"

@@ -139,7 +139,7 @@ def test_a_gpu_fits_many_buckets_in_few_calls_as_each_alone(
     number = buckets.spread(torch.arange(buckets.count).unsqueeze(0))[0]
     sizes = []
     buckets.reduce(taken, lambda v, d=None: sizes.append(v.shape[2]) or v[..., 0])  # type: ignore
-    assert way == "in place" or len(sizes) <= 2 or not size and len(sizes) == len({*sizes})
+    assert way == "in place" or len(sizes) <= 2 or (not size and len(sizes) == len({*sizes}))
     for method in FITS:
         fitted = buckets.reduce(taken, method.fit)
         each = [method.fit(x[:, number == k]) for k in range(buckets.count)]

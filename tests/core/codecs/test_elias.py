@@ -5,6 +5,7 @@ The paper's bounds are in tests/papers.
 
 from __future__ import annotations
 
+import itertools
 import math
 from functools import cache
 
@@ -67,9 +68,7 @@ def test_no_code_begins_another(levels: int) -> None:
     sparse = [sparse_code(code, levels) for code in range(2 * levels + 1) if code != levels]
     for codes in (dense, sparse, [omega(k) for k in range(1, 2049)]):
         codes = sorted(codes)  # a prefix would come right before a code that it begins
-        assert not any(
-            after.startswith(before) for before, after in zip(codes, codes[1:], strict=False)
-        )
+        assert not any(after.startswith(before) for before, after in itertools.pairwise(codes))
         assert len(set(codes)) == len(codes)
 
 

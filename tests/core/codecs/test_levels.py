@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 
@@ -137,9 +138,7 @@ def test_five_greedy_levels_can_be_worse_than_even_spacing() -> None:
 def test_every_level_more_is_an_error_less() -> None:
     v = draw("heavy tails", 200, 64)
     errors = [error(v, orq_levels(v, 2**k + 1)) for k in range(1, 7)]
-    assert all(
-        (fewer >= more * (1 - 1e-6)).all() for fewer, more in zip(errors, errors[1:], strict=False)
-    )
+    assert all((fewer >= more * (1 - 1e-6)).all() for fewer, more in itertools.pairwise(errors))
 
 
 @each("count", [2, 3, 5, 9, 10])
@@ -218,7 +217,7 @@ def round_to_tables(x: Tensor, tables: Tensor, seed: int) -> Tensor:
     drawn = Noise(keys(seed, "test", 0, None, CPU), ((0, x.numel()),))
     words = drawn.at(torch.arange(x.numel())).words()
     codes = random_codes(x, levels, words.view(x.shape))
-    assert 0 <= codes.min() and codes.max() < tables.shape[1]
+    assert codes.min() >= 0 and codes.max() < tables.shape[1]
     return level_values(codes, levels)
 
 

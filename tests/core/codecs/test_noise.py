@@ -196,7 +196,7 @@ def test_no_two_of_many_workers_and_steps_are_correlated() -> None:
 @each("seed", [0, 1, 2**63 - 1])
 def test_draws_are_uniform(seed: int) -> None:
     for row in draw(seed=seed).double():
-        assert 0 <= row.min() and row.max() < 1
+        assert row.min() >= 0 and row.max() < 1
         assert row.mean().item() == pytest.approx(0.5, abs=5 * (1 / 12 / N) ** 0.5)
         assert row.var().item() == pytest.approx(1 / 12, abs=5 * (1 / 180 / N) ** 0.5)
         assert chi_square(row, 256) < 255 + 5 * (2 * 255) ** 0.5

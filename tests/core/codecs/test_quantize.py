@@ -56,7 +56,7 @@ def test_codes_are_next_to_the_value(
     scale = NORMS[norm](v).unsqueeze(-1)
     codes = grid_codes(v, scale, highest, torch.tensor([words], dtype=torch.int32))
     assert codes.dtype == torch.int32
-    assert 0 <= codes.min() and codes.max() <= highest
+    assert codes.min() >= 0 and codes.max() <= highest
     if scale > 0:
         place = (v.double() / scale.double() + 1) * highest / 2
         assert ((codes > place - 1.001) & (codes < place + 1.001)).all()
@@ -71,7 +71,7 @@ def test_the_most_extreme_draws_stay_in_range(name: str, word: int, levels: int,
     scale = NORMS[norm](v).unsqueeze(-1)
     codes = grid_codes(v, scale, 2 * levels, words_like(v, word))
     decoded = grid_values(codes - levels, scale, 2 * levels)
-    assert 0 <= codes.min() and codes.max() <= 2 * levels
+    assert codes.min() >= 0 and codes.max() <= 2 * levels
     assert decoded.isfinite().all()
     assert (decoded * v >= 0).all(), "no sign turns"
 
@@ -93,7 +93,7 @@ def test_what_is_not_finite_gets_a_code_of_its_range(value: float) -> None:
     v = torch.tensor([[1.0, value, 0.0]])
     for word in (FIRST, LAST):
         codes = grid_codes(v, max_norm(v).unsqueeze(-1), 14, words_like(v, word))
-        assert 0 <= codes.min() and codes.max() <= 14
+        assert codes.min() >= 0 and codes.max() <= 14
 
 
 @each("highest", [1, 2, 3, 14, 100, 255])

@@ -72,7 +72,7 @@ def test_the_highest_digits_survive() -> None:
 
 @each("base", [3, 5, 6, 9])
 def test_every_word_tells_its_digits(base: int) -> None:
-    digits, bits = word_of(base)
+    digits, _bits = word_of(base)
     numbers = torch.arange(base**digits)
     # The digits of every number that a word can hold, one word each.
     codes = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import torch
@@ -64,7 +65,7 @@ def test_a_step_is_one_all_reduce_of_one_factor() -> None:
         state = aggregate(ACPSGD(2), grads, number=number, state=state, comm=comm).state
         sent.append(comm.meter.sent_bits[0])
     assert len(calls) == 4
-    assert [b - a for a, b in zip(sent, sent[1:], strict=False)] == [
+    assert [b - a for a, b in itertools.pairwise(sent)] == [
         32 * 2 * (9 + 4),
         32 * 2 * (10 + 30),
     ] * 2

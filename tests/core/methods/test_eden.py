@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from functools import cache
 
@@ -72,7 +73,7 @@ def test_levels_are_those_of_least_error(bits: int) -> None:
 @each("bits", range(1, 9))
 def test_levels_are_the_means_of_their_cells_to_full_precision(bits: int) -> None:
     levels = normal_levels(bits)
-    ends = [(a + b) / 2 for a, b in zip(levels, levels[1:], strict=False)]
+    ends = [(a + b) / 2 for a, b in itertools.pairwise(levels)]
     for below, above, level in zip([-math.inf, *ends], [*ends, math.inf], levels, strict=True):
         phi = [math.exp(-(x**2) / 2) / math.sqrt(2 * math.pi) for x in (below, above)]
         # The share of a cell of negative values is a difference of small numbers.

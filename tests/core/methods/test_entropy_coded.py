@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from typing import Any
@@ -75,7 +76,7 @@ def dense_bits(bucket: list[int], levels: int) -> int:
 
 def sparse_bits(bucket: list[int], levels: int) -> int:
     places = [-1, *(i for i, code in enumerate(bucket) if code != levels)]
-    distances = [after - before for before, after in zip(places, places[1:], strict=False)]
+    distances = [after - before for before, after in itertools.pairwise(places)]
     return sum(map(len, map(omega, distances))) + sum(
         len(sparse_code(code, levels)) for code in bucket if code != levels
     )

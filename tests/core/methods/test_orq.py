@@ -202,8 +202,9 @@ def test_bingrad_always_contracts(method: BinGradPB | BinGradB) -> None:
         ("terngrad", 1.6 + 32 / 2048),
         ("qsgd_levels", 7 / 3 + 32 / 2048),
         ("linear", 7 / 3 + 160 / 2048),
-    ]
-    + [("bingrad_pb", 1 + 32 / 2048), ("bingrad_b", 1 + 64 / 2048)],
+        ("bingrad_pb", 1 + 32 / 2048),
+        ("bingrad_b", 1 + 64 / 2048),
+    ],
 )
 def test_bits_a_value(choice: str, per_value: float) -> None:
     v, comm = sample("normal", 1 << 18), Comm(1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from method_cases import aggregate, flat, gradients
@@ -115,7 +117,7 @@ def test_more_iterations_come_nearer_to_the_best_approximation(rank: int) -> Non
         out = aggregate(PowerSGD(rank, warm_start=False, iterations=iterations), {"w": g})
         errors.append(float((out.update["w"] - g).double().norm()) / best)
     assert errors[0] > 1.02
-    assert all(later < earlier + 1e-6 for earlier, later in zip(errors, errors[1:], strict=False))
+    assert all(later < earlier + 1e-6 for earlier, later in itertools.pairwise(errors))
     assert errors[-1] == pytest.approx(1, abs=1e-4)
 
 

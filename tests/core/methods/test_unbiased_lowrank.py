@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from method_cases import aggregate, flat
@@ -70,7 +72,7 @@ def test_alternating_steps_send_either_factor() -> None:
         assert {k: p.shape[1:] for k, p in state.shared.items()} == (
             {"w": (1, 2, 10), "x": (1, 2, 30)} if number % 2 else {"w": (2, 9), "x": (2, 4)}
         )
-    sent = [b - a for a, b in zip(seen, seen[1:], strict=False)]
+    sent = [b - a for a, b in itertools.pairwise(seen)]
     assert sent == [32 * 2 * (9 + 4), 32 * 2 * (10 + 30)] * 2
 
 
@@ -86,7 +88,7 @@ def test_alternating_steps_converge_to_the_best_approximation() -> None:
         errors.append(float((out.update["w"] - g).norm() / best))
         assert out.update["w"].norm() <= 1.0001 * g.norm()
     assert errors[0] > 1.1 and errors[-1] == pytest.approx(1, abs=1e-3)
-    assert all(later <= earlier + 1e-5 for earlier, later in zip(errors, errors[1:], strict=False))
+    assert all(later <= earlier + 1e-5 for earlier, later in itertools.pairwise(errors))
 
 
 def test_alternating_survives_a_gradient_of_zeros() -> None:

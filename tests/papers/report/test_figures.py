@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -313,7 +314,7 @@ def test_names_of_many_rows_of_a_table_stand_in_the_legend() -> None:
     boxes = [text.get_window_extent() for text in ax.texts]
     assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
     for box in (text.get_window_extent() for text in legend.get_texts()):
-        assert 0 <= box.x0 and box.x1 <= figure.bbox.x1 and box.y0 >= 0
+        assert box.x0 >= 0 and box.x1 <= figure.bbox.x1 and box.y0 >= 0
 
 
 def test_leaders_of_the_trade_off_run_behind_names() -> None:
@@ -494,7 +495,7 @@ def test_numbers_along_an_axis_do_not_touch(scale: str) -> None:
     figure.draw_without_rendering()
     labels = [label for label in ax.get_xticklabels() if label.get_text()]
     boxes = sorted((box.x0, box.x1) for box in (label.get_window_extent() for label in labels))
-    assert boxes and all(a[1] < b[0] for a, b in zip(boxes, boxes[1:], strict=False))
+    assert boxes and all(a[1] < b[0] for a, b in itertools.pairwise(boxes))
 
 
 def test_many_lines_have_their_names_beside_them_and_no_legend() -> None:

@@ -48,7 +48,7 @@ def fit_to(
     `large`: the seeds of the largest size.
     """
     draw = np.random.default_rng(trial).normal
-    ran = {n: seeds for n in (*SIZES, HELD[0])} | {SIZES[-1]: large or seeds}
+    ran = dict.fromkeys((*SIZES, HELD[0]), seeds) | {SIZES[-1]: large or seeds}
     common = {(n, s): draw(scale=noise) for n in ran for s in seeds}
     dense = {n: {s: loss(n) + common[n, s] + draw(scale=noise) for s in ran[n]} for n in SIZES}
     places = [*((n, k) for n in SIZES for k in WORKERS), HELD]
@@ -117,7 +117,7 @@ def test_rows_have_the_same_tokens_whatever_the_workers_and_the_rate_of_their_si
     table, ladder = ladder_table, ladder_table.ladder
     assert ladder
     rows = {row.name: row for row in table.rows}
-    assert len(rows) == len(table.rows) and list(rows)[0] == "none_30k_1_1"
+    assert len(rows) == len(table.rows) and next(iter(rows)) == "none_30k_1_1"
     assert [name for name in rows if name.startswith("none")] == [
         *(f"none_30k_1_{length}" for length in (1, 4, 16, 64)),
         *(f"none_100k_1_{length}" for length in (1, 4, 16)),

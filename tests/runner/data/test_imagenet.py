@@ -93,7 +93,7 @@ def test_the_validation_part_is_held_out(small: str) -> None:
 def test_crops_fit_and_have_the_asked_for_areas() -> None:
     chance = Random(0)
     boxes = [crop_box(300, 400, chance) for _ in range(2000)]
-    assert all(0 <= t and t + h <= 300 and 0 <= left and left + w <= 400 for t, left, h, w in boxes)
+    assert all(t >= 0 and t + h <= 300 and left >= 0 and left + w <= 400 for t, left, h, w in boxes)
     shares = torch.tensor([h * w / (300 * 400) for _, _, h, w in boxes])
     ratios = torch.tensor([w / h for _, _, h, w in boxes])
     assert 0.079 < shares.min() < 0.09 and shares.max() > 0.95

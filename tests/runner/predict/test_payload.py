@@ -75,7 +75,7 @@ def llama(layers: int, width: int, words: int) -> dict[str, tuple[int, ...]]:
     """Return the shapes of a Llama's parameters."""
     inside = width * 11 // 4
     layer = {
-        **{name: (width, width) for name in ("q", "k", "v", "o")},
+        **dict.fromkeys(("q", "k", "v", "o"), (width, width)),
         "gate": (inside, width),
         "up": (inside, width),
         "down": (width, inside),

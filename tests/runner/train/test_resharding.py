@@ -151,8 +151,12 @@ REFUSED: dict[str, tuple[list[str], list[str], str]] = {
         "after 11 steps with 4 workers; type trainer.max_steps=20 or",
     ),
     "an epoch of SVRG": (
-        ["compressor=none", *"model=linear estimator=svrg optimizer.momentum=0".split()]
-        + ["schedule=constant", SIX],
+        [
+            "compressor=none",
+            *"model=linear estimator=svrg optimizer.momentum=0".split(),
+            "schedule=constant",
+            SIX,
+        ],
         [FOUR_WORKERS],
         "so that estimator.epoch_steps=null would mean something else; type trainer.gpus=2",
     ),
