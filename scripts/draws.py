@@ -42,13 +42,13 @@ BESIDE = {
     "trainer.overlap=auto": "trainer.bucket_mib=0.001",
 }
 WORKERS = (
-    *3 * ["trainer.launcher=local trainer.gpus=2"],
-    "trainer.launcher=local trainer.gpus=3",
-    "trainer.launcher=local trainer.gpus=2 trainer.max_restarts=1",
-    "trainer.launcher=local trainer.gpus=4 trainer.processes=2",
-    "trainer.launcher=local trainer.gpus=4 trainer.processes=2 exchange=hierarchical "
+    *3 * ["trainer.launcher=local trainer.workers=2"],
+    "trainer.launcher=local trainer.workers=3",
+    "trainer.launcher=local trainer.workers=2 trainer.max_restarts=1",
+    "trainer.launcher=local trainer.workers=4 trainer.processes=2",
+    "trainer.launcher=local trainer.workers=4 trainer.processes=2 exchange=hierarchical "
     "workers_per_node=2",
-    "trainer.launcher=virtual trainer.gpus=3",
+    "trainer.launcher=virtual trainer.workers=3",
 )
 # The choices of groups whose keys depend on them, where none is typed.
 DEFAULTS = {"compressor": "qsgd", "estimator": "sgd", "optimizer": "sgd", "network": "none"}

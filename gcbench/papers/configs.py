@@ -99,8 +99,8 @@ def settings_at(row: TableRow, budget: str) -> dict[str, Any]:
     """Return the row's own settings at a budget, with no more workers than the budget has."""
     settings = {**row.settings, **row.at.get(budget, {})}
     if row.workers is not None and budget != PAPER:
-        most = compose(str(row.experiment), budget).config["trainer"]["gpus"]
-        settings["trainer.gpus"] = min(row.workers, most)
+        most = compose(str(row.experiment), budget).config["trainer"]["workers"]
+        settings["trainer.workers"] = min(row.workers, most)
     return settings
 
 

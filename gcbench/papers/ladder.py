@@ -110,7 +110,7 @@ class Ladder:
         settings: dict[str, Any] = {
             "model.width": size.width,
             "dataset.size": size.windows * (size.steps * length * self.context + 1),
-            "trainer.gpus": workers,
+            "trainer.workers": workers,
             "trainer.batch_size": size.windows // workers,
         }
         for key, over in node.get("over_width", {}).items():

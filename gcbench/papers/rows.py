@@ -93,7 +93,7 @@ class Row:
             return None
         at_budget = compose_row(self.spec, self.budget, self.typed)
         at_papers = compose_row(self.spec)
-        ours, papers = (one.config["trainer"]["gpus"] for one in (at_budget, at_papers))
+        ours, papers = (one.config["trainer"]["workers"] for one in (at_budget, at_papers))
         return None if ours == papers else f"{ours} workers in place of {papers}"
 
     def values(self, name: str, **settings: Any) -> list[float]:

@@ -59,7 +59,7 @@ class TableRow:
     # paper/table/name of a row with `runs`; null: a row with published numbers only
     experiment: str | None = None
     name: str | None = None  # in claims and reports; null: that of the experiment
-    workers: int | None = None  # trainer.gpus
+    workers: int | None = None  # trainer.workers
     backend: str | None = None  # trainer.backend
     beside: Mapping[str, Any] = field(default_factory=dict)  # `with` in the file: other overrides
     # Overrides by budget that a smaller model needs, such as another share to send as many bytes.
@@ -85,12 +85,12 @@ class TableRow:
     @property
     def settings(self) -> dict[str, Any]:
         """Return the keys and values that the row adds to its experiment."""
-        columns = {"trainer.gpus": self.workers, "trainer.backend": self.backend}
+        columns = {"trainer.workers": self.workers, "trainer.backend": self.backend}
         return {k: v for k, v in columns.items() if v is not None} | dict(self.beside)
 
     @property
     def overrides(self) -> tuple[str, ...]:
-        """Return the overrides that the row adds to its experiment: `trainer.gpus=16 rank=2`."""
+        """Return the overrides that the row adds to its experiment: `trainer.workers=16 rank=2`."""
         return overrides_of(self.settings)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from gcbench.core import marks
 from gcbench.core.fields import format_value as format_value
-from gcbench.runner.class_paths import with_first_paths
+from gcbench.runner.kept_names import with_first_names
 from gcbench.runner.settings.config import keys_of, neutral_values
 
 Config = dict[str, Any]
@@ -69,7 +69,7 @@ def identify(
         extended_from: the steps at which shorter runs ended that were extended into this one.
         resharded: each step from which it had another number of workers, with the number before.
     """
-    relevant = with_first_paths(_without_seed(config))
+    relevant = with_first_names(_without_seed(config))
     if resharded:
         return digest([relevant, list(extended_from), list(resharded)])
     return digest([relevant, list(extended_from)] if extended_from else relevant)
@@ -77,8 +77,8 @@ def identify(
 
 def fingerprint(config: Config) -> str:
     """Return a hash that is equal for runs that may continue each other, wherever they execute."""
-    ignored = EXECUTION | BOOKKEEPING | LENGTH | {"gpus"}
-    return digest(with_first_paths(relevant_config({**config, "network": {}}, ignored)))
+    ignored = EXECUTION | BOOKKEEPING | LENGTH | {"workers"}
+    return digest(with_first_names(relevant_config({**config, "network": {}}, ignored)))
 
 
 def digest(value: Any) -> str:

@@ -42,7 +42,7 @@ def run(*overrides: str, **keys: Any) -> Result:
     Args:
         *overrides: overrides as on the command line of `gcbench`.
         **keys: overrides as Python values: `bits=4` means `"bits=4"`. Keys with dots are passed as
-            in `**{"trainer.gpus": 4}`.
+            in `**{"trainer.workers": 4}`.
 
     Returns:
         The content of `result.json`.

@@ -62,7 +62,7 @@ class GcbenchSteps:
     def __init__(
         self, config: RunConfig, data: Data, control: Control, mirrored: bool = False
     ) -> None:
-        workers = config.trainer.gpus
+        workers = config.trainer.workers
         virtual = config.trainer.launcher == "virtual"
         comm = (
             Comm(workers, MirrorTransport(dist.get_rank(), workers))
@@ -162,13 +162,13 @@ class TorchSteps:
     def step(self) -> None:
         trainer = self.config.trainer
         epoch, step = divmod(
-            self.number, self.data.steps_per_epoch(trainer.gpus, trainer.batch_size)
+            self.number, self.data.steps_per_epoch(trainer.workers, trainer.batch_size)
         )
         inputs, targets = self.data.batch(
             epoch=epoch,
             step=step,
             worker=dist.get_rank(),
-            workers=trainer.gpus,
+            workers=trainer.workers,
             batch_size=trainer.batch_size,
             seed=self.config.seed,
         )

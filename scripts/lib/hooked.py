@@ -43,7 +43,9 @@ def hooked_row(
 @lru_cache(1)
 def _alone(overrides: str, device: torch.device) -> tuple[RunConfig, Data, TorchSteps]:
     """Return what all steps of a model share: its drawing takes longer than they do."""
-    config, _ = resolve_overrides([*overrides.split(), "trainer.gpus=1", "trainer.precision=bf16"])
+    config, _ = resolve_overrides(
+        [*overrides.split(), "trainer.workers=1", "trainer.precision=bf16"]
+    )
     data = _draw_data(config.model, config.trainer.batch_size, device)
     return config, data, TorchSteps(config, data, device=device, alone=True)
 

@@ -227,4 +227,4 @@ def _config(overrides: Sequence[str], workers: int) -> RunConfig:
 def of_workers(workers: int) -> list[str]:
     """Return the overrides of one process per worker, whoever started it."""
     launcher = "local" if workers > 1 else "virtual"
-    return [f"trainer.gpus={workers}", f"trainer.launcher={launcher}"]
+    return [f"trainer.workers={workers}", f"trainer.launcher={launcher}"]

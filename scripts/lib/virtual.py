@@ -1,7 +1,7 @@
 """Compare the time of a step of virtual workers with that of its passes in plain PyTorch.
 
-    scripts/turns virtual model=resnet18 dataset=cifar10 trainer.batch_size=16 trainer.gpus=16
-    scripts/turns virtual model=lstm dataset=wikitext2 trainer.batch_size=16 trainer.gpus=16
+    scripts/turns virtual model=resnet18 dataset=cifar10 trainer.batch_size=16 trainer.workers=16
+    scripts/turns virtual model=lstm dataset=wikitext2 trainer.batch_size=16 trainer.workers=16
 
 `passes` is one forward and one backward pass per worker, whose gradients are discarded. `one pass`
 is over the batches of all workers at once, and yields no gradient per worker. Methods and passes

@@ -34,7 +34,7 @@ from gcbench.core.methods.powersgd import PowerSGD
 from gcbench.core.methods.qsgd import QSGD
 from gcbench.core.wrappers import build as compressors
 from gcbench.runner.config.checks import check_values
-from gcbench.runner.config.help import TYPED_NAMES, method_keys
+from gcbench.runner.config.help import method_keys
 from gcbench.runner.identity import format_value
 from gcbench.runner.settings.__main__ import json_schema
 from gcbench.runner.settings.config import MODELS, SCHEMAS
@@ -181,7 +181,7 @@ def test_help_has_every_key_with_the_methods_that_have_it(tmp_path: Path) -> Non
             listed = [choice for choice in CHOICES if choice not in listed[2:]]
         assert listed in (["all"], [choice for choice in CHOICES if name in keys[choice]]), name
     for group, _, name in NODE_KEYS:
-        key = TYPED_NAMES.get(f"{group}.{name}", f"{group}.{name}")
+        key = f"{group}.{name}"
         assert f" {key}=" in text
     assert all(f" {name}=" in of_bench for name in BenchSettings.model_fields)
 

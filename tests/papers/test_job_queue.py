@@ -94,7 +94,7 @@ def test_a_run_that_is_stopped_goes_on_when_the_queue_is_typed_again(
 ) -> None:
     directory = tmp_path / "run"
     run = [
-        *[sys.executable, "-m", "gcbench", "compressor=none", "trainer.gpus=2", "logger=none"],
+        *[sys.executable, "-m", "gcbench", "compressor=none", "trainer.workers=2", "logger=none"],
         "model.widths=[16]",
         *["trainer.launcher=virtual", "trainer.threads=1", "trainer.max_steps=150"],
         *["trainer.log_every=1", "trainer.eval_every=null", f"directory={directory}"],

@@ -147,6 +147,6 @@ def test_real_tries_are_stopped_by_ctrl_c_and_continued(here: Path) -> None:
     assert any(path.stat().st_mtime_ns == before[path] for path in before)
     assert again.stdout.count("On the test part: ") == 1
 
-    failing = [*command, "trainer.gpus=3", "exchange=hierarchical", "workers_per_node=2"]
+    failing = [*command, "trainer.workers=3", "exchange=hierarchical", "workers_per_node=2"]
     failed = subprocess.run(failing, cwd=here, text=True, capture_output=True)
     assert failed.returncode == 1 and failed.stderr.startswith("gcbench papers tune: ")

@@ -195,7 +195,8 @@ def test_runs_that_differ_have_directories_that_differ() -> None:
         == name
     )
     typed = (
-        *"bits=3 seed=2 optimizer.lr=0.1 trainer.gpus=4 model.widths=[3] network=emulated".split(),
+        *"bits=3 seed=2 optimizer.lr=0.1 trainer.workers=4".split(),
+        *"model.widths=[3] network=emulated".split(),
     )
     assert len({name, *(run_name(compose(o)) for o in typed)}) == 1 + len(typed)
     assert run_name(compose("name=mine")).startswith("mine-s1-")
@@ -212,7 +213,7 @@ def test_names_hold_what_was_typed_and_changes_numbers() -> None:
     assert run_name(compose("model.widths=[3,4]")).startswith("mlp-digits-qsgd+widths3_4-s1-")
     own = "optimizer._target_=torch.optim.RMSprop", "optimizer.lr=0.1"
     assert "+optimizer_torch.optim.RMSprop+lr0.1-s1-" in run_name(compose(*own))
-    many = [f"{key}=1" for key in ("trainer.gpus", "trainer.batch_size", "trainer.epochs")]
+    many = [f"{key}=1" for key in ("trainer.workers", "trainer.batch_size", "trainer.epochs")]
     assert len(run_name(compose(*many, "bits=2", "trainer.max_steps=1", "optimizer.lr=1"))) < 100
     long = [f"name='{'é' * 75}'", f"+model.word='{'語' * 19}'", "model._target_=mine.Net", "seed=9"]
     assert 150 < len(run_name(compose(*long)).encode()) < 200, "a file system allows 255 bytes"
@@ -240,7 +241,7 @@ def test_a_row_of_a_table_is_the_papers_experiment_and_names_its_directory() -> 
     config = values_of(ROW)
     assert config["experiment"] == "powersgd/table4/rank_7"
     assert (config["choices"]["model"], config["rank"]) == ("resnet18", 7)
-    assert config["trainer"]["gpus"] == 16
+    assert config["trainer"]["workers"] == 16
     assert run_name(compose(ROW)).startswith("powersgd/table4/rank_7-s1-")
     assert values_of()["experiment"] is None
     usual = "+experiment=powersgd/table4/rank_7"
@@ -253,7 +254,7 @@ def test_a_budget_makes_the_same_experiment_smaller() -> None:
     assert (
         cpu["choices"]["model"] == "lstm_small" and cpu["model"]["width"] < paper["model"]["width"]
     )
-    smaller = {"gpus": 4, "batch_size": 8, "epochs": 0.4}
+    smaller = {"workers": 4, "batch_size": 8, "epochs": 0.4}
     assert {key: cpu["trainer"][key] for key in smaller} == smaller
     share = smaller["epochs"] / paper["trainer"]["epochs"]
     assert cpu["schedule"]["warmup_epochs"] == paper["schedule"]["warmup_epochs"] * share
@@ -263,7 +264,7 @@ def test_a_budget_makes_the_same_experiment_smaller() -> None:
     )
     notice = budget_notice(RunConfig.of(cpu))
     assert notice is not None
-    assert "model=lstm_small trainer.gpus=4 trainer.batch_size=8 trainer.epochs=0.4" in notice
+    assert "model=lstm_small trainer.workers=4 trainer.batch_size=8 trainer.epochs=0.4" in notice
     assert budget_notice(RunConfig.of(paper)) is None
 
 
@@ -356,7 +357,7 @@ def test_a_recipe_keeps_the_rates_of_methods_relative_to_each_other(
 def test_a_recipes_rate_is_scaled_by_the_workers_once(
     row: str, schedule: list[str], factor: float, workers: int
 ) -> None:
-    typed = ["budget=cpu_medium", f"trainer.gpus={workers}", *schedule]
+    typed = ["budget=cpu_medium", f"trainer.workers={workers}", *schedule]
     config = values_of(f"+experiment/{row}", *typed)
     scaled = config["schedule"].get("scale_by_workers", False)
     assert config["optimizer"]["lr"] * (workers if scaled else 1) == pytest.approx(factor * workers)
@@ -424,12 +425,13 @@ def test_a_budget_may_leave_the_rate_to_the_number_of_workers() -> None:
 
 def test_what_is_typed_stays_whatever_the_budget() -> None:
     config = values_of(
-        ROW, *"budget=cpu model=resnet20 trainer.epochs=7 optimizer.lr=0.3 trainer.gpus=2".split()
+        ROW,
+        *"budget=cpu model=resnet20 trainer.epochs=7 optimizer.lr=0.3 trainer.workers=2".split(),
     )
     assert config["choices"]["model"] == "resnet20" and config["optimizer"]["lr"] == 0.3
     assert (
         config["trainer"]["epochs"],
-        config["trainer"]["gpus"],
+        config["trainer"]["workers"],
         config["trainer"]["batch_size"],
     ) == (7, 2, 128)
 
@@ -541,12 +543,12 @@ def test_what_only_a_shell_or_quotes_would_change_is_read_as_it_was_meant(
     assert read == [
         f"data.root='{tmp_path}/data'",
         "name='größe#1'",
-        "+trainer.gpus=4",
+        "+trainer.workers=4",
         "bits=2,4",
         "x='~'",
     ]
     assert readable(read) == read
     typed = compose("data.root=~/data", "outputs=~/runs", "name=größe", "trainer.workers=4")
     assert (typed.data.root, typed.outputs) == (f"{tmp_path}/data", f"{tmp_path}/runs")
-    assert (typed.name, typed.trainer.gpus) == ("größe", 4)
-    assert split_sweep(["outputs=~/a", "trainer.workers=2,4"])[1][1] == "trainer.gpus=4"
+    assert (typed.name, typed.trainer.workers) == ("größe", 4)
+    assert split_sweep(["outputs=~/a", "trainer.workers=2,4"])[1][1] == "trainer.workers=4"

@@ -135,12 +135,12 @@ NUMBERS = ("batch_size", "precision", "label_smoothing", "channels_last", "compi
 NUMBERS += ("double_buffering", "log_every", "eval_every", "eval_batch_size", "error_every")
 
 
-@pytest.mark.parametrize("key", [*NUMBERS, "gpus", "epochs", "max_steps", "checksum"])
+@pytest.mark.parametrize("key", [*NUMBERS, "workers", "epochs", "max_steps", "checksum"])
 def test_a_key_of_the_trainer_that_changes_numbers_changes_it(
     config: dict[str, Any], key: str
 ) -> None:
     """A run may be continued with other workers or another length; nothing else may change."""
     other = {**config, "trainer": {**config["trainer"], key: 123}}
     assert identify(other) != identify(config)
-    may_continue = key in ("gpus", "epochs", "max_steps")
+    may_continue = key in ("workers", "epochs", "max_steps")
     assert (fingerprint(other) == fingerprint(config)) == may_continue

@@ -141,7 +141,7 @@ def test_rows_with_worker_processes_run_in_processes_of_joblib(tmp_path: Path) -
     launcher = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2", "trainer.launcher=local")
 
     def joblib(rates: str) -> subprocess.CompletedProcess[str]:
-        typed = (*gcbench, *launcher, "trainer.gpus=2", f"optimizer.lr={rates}")
+        typed = (*gcbench, *launcher, "trainer.workers=2", f"optimizer.lr={rates}")
         return subprocess.run(typed, capture_output=True, text=True, timeout=patience(120))
 
     done = joblib("0.05,1e30,-1")
@@ -369,7 +369,7 @@ def test_what_a_run_took_tells_what_its_like_will_take() -> None:
     config = config_of("trainer.epochs=10")
     past = three_seconds_a_step(config)
     assert Estimates([past]).seconds(config) == WHOLE
-    assert Estimates([past]).seconds(config_of("trainer.epochs=10", "trainer.gpus=1")) != WHOLE
+    assert Estimates([past]).seconds(config_of("trainer.epochs=10", "trainer.workers=1")) != WHOLE
     short = past.model_copy(update={"steps": 2, "finished": "2026-01-01T00:00:06+00:00"})
     assert Estimates([short]).seconds(config) == START_SECONDS + 0.5 * 10 * 50
 
@@ -432,5 +432,5 @@ def test_estimates_are_those_of_the_same_method_and_of_gpus_not_of_their_threads
 def test_virtual_workers_are_tried_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """By this clock a gradient takes 1 s; 1437 samples are 22 steps of four batches of 16."""
     monkeypatch.setattr(estimate, "time", SimpleNamespace(perf_counter=count().__next__))
-    typed = ["trainer.gpus=4", "trainer.launcher=virtual", "trainer.batch_size=16"]
+    typed = ["trainer.workers=4", "trainer.launcher=virtual", "trainer.batch_size=16"]
     assert Estimates([]).seconds(config_of(*typed, "trainer.epochs=1")) == START_SECONDS + 4 * 22

@@ -100,7 +100,7 @@ def test_what_is_typed_is_imported_with_what_lies_beside_it(others: Path) -> Non
     mark = others.parent / "ran"
     (others / "hydra_plugins").mkdir()
     (others / "hydra_plugins" / "evil.py").write_text(MARK.format(str(mark)))
-    arguments = ("model._target_=mine.net.Net", *TINY.split(), "trainer.gpus=2")
+    arguments = ("model._target_=mine.net.Net", *TINY.split(), "trainer.workers=2")
     done = command(arguments, others, ENVIRONMENT, timeout=patience(200))
     assert done.returncode == 0 and not mark.exists(), done.stderr
 

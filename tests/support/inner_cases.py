@@ -19,7 +19,7 @@ from gcbench.runner.train.pipeline import exchanges_in_background
 from gcbench.runner.train.run import Progress, Run
 
 W = 4
-VIRTUAL = ("trainer.launcher=virtual", f"trainer.gpus={W}")
+VIRTUAL = ("trainer.launcher=virtual", f"trainer.workers={W}")
 MLP = ("model=mlp", "model.widths=[16]")
 N = 64 * 16 + 16 + 16 * 10 + 10  # number of that model's parameters
 
@@ -27,7 +27,7 @@ N = 64 * 16 + 16 + 16 * 10 + 10  # number of that model's parameters
 def virtual_run(folder: Path, *overrides: str) -> tuple[Run, Progress]:
     """Return a run of virtual workers that has not begun."""
     config = config_of(*SMALL, "trainer.launcher=virtual", *overrides)
-    workers = config.trainer.gpus
+    workers = config.trainer.workers
     beside = Comm(workers) if exchanges_in_background(config) else None
     joined = Connections(Comm(workers), beside, LocalControl(), torch.device("cpu"))
     plan, data = make_plan(config, Machine.detect()), make_data(config)

@@ -36,7 +36,7 @@ class Trained(NamedTuple):
 
 
 def make_run(process: Process, config: RunConfig) -> Run:
-    workers = config.trainer.gpus
+    workers = config.trainer.workers
     beside = None
     if exchanges_in_background(config):
         group = dist.new_group()

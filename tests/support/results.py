@@ -25,7 +25,7 @@ CONFIG: dict[str, Any] = {
     "dataset": {},
     "compressor": {},
     "optimizer": {"lr": 0.1},
-    "trainer": {"gpus": 1, "batch_size": 8},
+    "trainer": {"workers": 1, "batch_size": 8},
 }
 
 

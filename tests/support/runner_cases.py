@@ -12,7 +12,7 @@ from pipeline_cases import train_steps
 from sentence import SMALL, config_of
 
 PLAIN_SGD = (
-    *"model.widths=[64] trainer.gpus=2 schedule=constant optimizer.lr=0.1".split(),
+    *"model.widths=[64] trainer.workers=2 schedule=constant optimizer.lr=0.1".split(),
     *"optimizer.momentum=0 optimizer.nesterov=false optimizer.weight_decay=0".split(),
 )
 

@@ -142,7 +142,7 @@ class OnRealGradients(Study, ABC):
             "optimizer.momentum=0.9",
             "optimizer.weight_decay=5e-4",
             "schedule=constant",
-            "trainer.gpus=2",
+            "trainer.workers=2",
             "trainer.batch_size=64",
             f"trainer.max_steps={self.steps}",
             f"trainer.record_gradients=[{','.join(map(str, recorded))}]",

@@ -25,9 +25,9 @@ def apply_budget(
     """Apply a budget to `tree` and `choices` in place; what the user typed stays as typed.
 
     `budget` (conf/budget/NAME.yaml) has these keys. `models`: for a chosen model, or
-    `default`, the `model` that replaces it and upper bounds for `gpus`, `batch_size` (per worker),
-    `epochs` and `max_steps` (raised to the H of local steps). `trainer`: keys for every run.
-    `datasets`: keys for a chosen data set. Learning rates are scaled with the total batch size
+    `default`, the `model` that replaces it and upper bounds for `workers`, `batch_size` (per
+    worker), `epochs` and `max_steps` (raised to the H of local steps). `trainer`: keys for every
+    run. `datasets`: keys for a chosen data set. Learning rates are scaled with the total batch size
     (Goyal et al., 2017), or only with the number of workers if the model has `scale_lr: false`;
     warm-up is scaled with the epochs; milestones are fractions already.
 
@@ -69,8 +69,8 @@ def _stand_in(tree: DictConfig, name: str, choices: dict[str, str], typed: Colle
 
 def _shrink(tree: DictConfig, part: Mapping[str, Any], typed: Collection[str]) -> None:
     trainer = tree.trainer
-    before = {key: trainer[key] for key in ("gpus", "batch_size", "epochs")}
-    for key in ("gpus", "batch_size", "epochs", "max_steps"):
+    before = {key: trainer[key] for key in ("workers", "batch_size", "epochs")}
+    for key in ("workers", "batch_size", "epochs", "max_steps"):
         if key in part and f"trainer.{key}" not in typed:
             bound = part[key]
             if key == "max_steps" and (every := tree.estimator.get("every")):
@@ -82,7 +82,7 @@ def _shrink(tree: DictConfig, part: Mapping[str, Any], typed: Collection[str]) -
         ]
     if "optimizer.lr" not in typed:
         batch = trainer.batch_size / before["batch_size"] if part.get("scale_lr", True) else 1.0
-        workers = 1 if _scales_by_workers(tree, typed) else trainer.gpus / before["gpus"]
+        workers = 1 if _scales_by_workers(tree, typed) else trainer.workers / before["workers"]
         tree.optimizer.lr *= batch * workers
     if "schedule.warmup_epochs" not in typed:
         tree.schedule.warmup_epochs *= trainer.epochs / before["epochs"]
@@ -107,8 +107,8 @@ def _follow(
         rise = {"warmup_epochs": recipe["warmup"] * tree.trainer.epochs}
         _set(tree.schedule, rise, "schedule", typed)
     if "lr" in recipe and "optimizer.lr" not in typed:
-        batch = tree.trainer.gpus * tree.trainer.batch_size
-        workers = tree.trainer.gpus if _scales_by_workers(tree, typed) else 1
+        batch = tree.trainer.workers * tree.trainer.batch_size
+        workers = tree.trainer.workers if _scales_by_workers(tree, typed) else 1
         tree.optimizer.lr = published_lr * recipe["lr"] * batch / (RECIPE_BATCH * workers)
     method = dict(recipe.get("methods", {}).get(choices["compressor"], {}))
     lr_scale = method.pop("lr_scale", 1.0)

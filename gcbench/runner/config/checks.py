@@ -98,9 +98,9 @@ def check_node(node: Config, schema: type[Settings], prefix: str) -> None:
 
 def check_division(trainer: TrainerSettings) -> None:
     """Refuse workers that do not divide evenly over processes, or batches over micro-batches."""
-    if trainer.processes and trainer.gpus % trainer.processes:
+    if trainer.processes and trainer.workers % trainer.processes:
         raise ConfigError(
-            f"trainer.processes={trainer.processes} cannot share trainer.gpus={trainer.gpus} "
+            f"trainer.processes={trainer.processes} cannot share trainer.workers={trainer.workers} "
             "workers evenly; type a number of processes that divides them"
         )
     if trainer.batch_size % trainer.accumulate:

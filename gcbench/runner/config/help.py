@@ -22,7 +22,6 @@ TOP: dict[str, type[Settings]] = {
     "run": RunSettings,
     "bench": BenchSettings,
 }
-TYPED_NAMES = {key: typed for typed, key in OTHER_NAMES.items()}
 COLUMN = 24  # at which descriptions begin
 INDENT = "\n  "  # between lines; the template itself indents the first one
 
@@ -65,7 +64,7 @@ def list_keys(*groups: str) -> str:
         schema = TOP.get(group) or SCHEMAS[group]
         for name in schema.model_fields:
             key = f"{prefix}{name}"
-            lines += _lines(TYPED_NAMES.get(key, key), name, schema)
+            lines += _lines(key, name, schema)
     return INDENT.join(lines)
 
 
@@ -118,7 +117,7 @@ def help_on(text: str, topic: str) -> str:
         if re.match(r" {2}\S", line):
             name = re.split("[ =]", line.strip(), maxsplit=1)[0]
             entries.setdefault(name.removesuffix("/PAPER/TABLE"), []).append(line)
-    wanted = TYPED_NAMES.get(topic, topic)
+    wanted = OTHER_NAMES.get(topic, topic)
     names = [name for name in entries if name == wanted or name.startswith(f"{wanted}.")]
     if wanted == "compressor":
         names += MethodSettings.model_fields

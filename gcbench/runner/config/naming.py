@@ -115,6 +115,6 @@ def budget_notice(config: RunConfig) -> str | None:
         else f"trainer.epochs={trainer.epochs:g}"
     )
     return (
-        f"budget={name}: model={config.choices['model']} trainer.gpus={trainer.gpus} "
+        f"budget={name}: model={config.choices['model']} trainer.workers={trainer.workers} "
         f"trainer.batch_size={trainer.batch_size} {length} optimizer.lr={config.optimizer['lr']:g}"
     )

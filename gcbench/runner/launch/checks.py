@@ -106,7 +106,7 @@ def _check_outputs(config: RunConfig, model: nn.Module, data: Data) -> None:
         epoch=0,
         step=0,
         worker=0,
-        workers=trainer.gpus,
+        workers=trainer.workers,
         batch_size=trainer.batch_size,
         seed=config.seed,
     )
@@ -192,7 +192,7 @@ def _warn_of_long_warmup(config: RunConfig, data: Data) -> None:
     """Warn of a run that ends in its warm-up; the two or three steps of a budget are meant to."""
     trainer = config.trainer
     warmup_epochs = config.schedule.get("warmup_epochs", 0)
-    per_epoch = data.steps_per_epoch(trainer.gpus, trainer.batch_size)
+    per_epoch = data.steps_per_epoch(trainer.workers, trainer.batch_size)
     epochs = steps_of_run(trainer, data) / per_epoch
     is_trained = config.choices["budget"] == PAPER or trainer.max_steps is None
     if is_trained and warmup_epochs >= epochs:
@@ -204,11 +204,11 @@ def _warn_of_long_warmup(config: RunConfig, data: Data) -> None:
 
 
 def _check_samples(trainer: TrainerSettings, data: Data) -> None:
-    workers, batch_size, samples = trainer.gpus, trainer.batch_size, data.train_samples
+    workers, batch_size, samples = trainer.workers, trainer.batch_size, data.train_samples
     if workers > samples:
         raise ConfigError(
-            f"trainer.gpus={workers}: the data has {samples} training samples, fewer than workers; "
-            f"type trainer.gpus={samples} or fewer"
+            f"trainer.workers={workers}: the data has {samples} training samples, fewer than "
+            f"workers; type trainer.workers={samples} or fewer"
         )
     if data.steps_per_epoch(workers, batch_size) < 1:
         largest = max(
@@ -218,7 +218,7 @@ def _check_samples(trainer: TrainerSettings, data: Data) -> None:
             (w for w in range(1, workers) if data.steps_per_epoch(w, batch_size)), default=None
         )
         advice = [f"trainer.batch_size={largest}{' or less' * (largest > 1)}"] if largest else []
-        advice += [f"trainer.gpus={most}{' or fewer' * (most > 1)}"] if most else []
+        advice += [f"trainer.workers={most}{' or fewer' * (most > 1)}"] if most else []
         raise ConfigError(
             f"trainer.batch_size={batch_size}: a worker's shard has {samples // workers} samples, "
             f"too few for one batch; type {', or '.join(advice) or 'another dataset='}"

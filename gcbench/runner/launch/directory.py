@@ -39,7 +39,7 @@ from gcbench.runner.train.schedules import total_steps
 from gcbench.runner.train.writing import CheckpointError
 
 # Keys that may differ between the parts of a run that was continued.
-MAY_CHANGE = BOOKKEEPING | EXECUTION | {"gpus"}
+MAY_CHANGE = BOOKKEEPING | EXECUTION | {"workers"}
 
 
 def refuse_other_run(config: RunConfig, files: RunFiles) -> None:
@@ -190,7 +190,7 @@ def prepare_directory(config: RunConfig, data: Data, files: RunFiles, anew: bool
         files.set_aside()
     begun = Begun.here(before, extended, resharded)
     kept = config.as_dict()
-    if before and not extended and _workers(before) == config.trainer.gpus:
+    if before and not extended and _workers(before) == config.trainer.workers:
         kept = before["config"]
     start = begun.as_json(kept)
     if start != before:
@@ -233,13 +233,13 @@ def _resharded(
     step, workers = last_step(checkpoints), _workers(before)
     if changes and changes[-1].from_step == step:  # that start has left no checkpoint since
         workers = changes.pop().workers
-    if workers != config.trainer.gpus:
+    if workers != config.trainer.workers:
         changes.append(Resharded(from_step=step, workers=workers))
     return changes
 
 
 def _workers(before: dict[str, Any]) -> int:
-    workers: int = before["config"]["trainer"]["gpus"]
+    workers: int = before["config"]["trainer"]["workers"]
     return workers
 
 
@@ -262,7 +262,7 @@ def _warn_of_passed_steps(config: RunConfig, files: RunFiles) -> None:
 
 def _check_latest(config: RunConfig, data: Data, checkpoints: Path) -> None:
     trainer = config.trainer
-    steps_per_epoch = data.steps_per_epoch(trainer.gpus, trainer.batch_size)
+    steps_per_epoch = data.steps_per_epoch(trainer.workers, trainer.batch_size)
     try:
         Checkpoints.of(config, checkpoints).check(config, steps_per_epoch)
     except CheckpointError as error:

@@ -101,7 +101,7 @@ def _steps_per_epoch(result: Result) -> int:
 def _work(config: Config, choices: dict[str, str], device: str | None) -> Size:
     """Return the size of a run on a device, regardless of its number of threads."""
     trainer = config["trainer"]
-    asked = (trainer.get(key) for key in ("gpus", "batch_size", "precision"))
+    asked = (trainer.get(key) for key in ("workers", "batch_size", "precision"))
     return digest(config["model"]), choices["dataset"], device, *asked
 
 

@@ -228,7 +228,7 @@ class SlurmJobs(LocalJobs):
             if self.params.get(key, usual) != usual:
                 raise ConfigError(
                     f"hydra.launcher.{key}={self.params[key]}: jobs follow trainer.*; type "
-                    "trainer.nodes, trainer.gpus and trainer.device instead"
+                    "trainer.nodes, trainer.workers and trainer.device instead"
                 )
         if "trainer" not in config:
             return one_task

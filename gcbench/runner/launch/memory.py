@@ -46,12 +46,14 @@ def check_memory(plan: Plan, parameters: int, compressor: Compressor, estimator:
             ),
             None,
         )
-        several = f"type trainer.gpus={fitting} or fewer, or spread the workers over more machines"
+        several = (
+            f"type trainer.workers={fitting} or fewer, or spread the workers over more machines"
+        )
         advice = several if fitting else "choose a smaller model=, or a machine with more memory"
         raise ConfigError(
-            f"trainer.gpus={plan.workers}: gradients of {parameters:,} values for {plan.workers} "
-            f"workers need about {needed / 2**30:.1f} GiB here, {free / 2**30:.1f} GiB are free; "
-            f"{advice}"
+            f"trainer.workers={plan.workers}: gradients of {parameters:,} values for "
+            f"{plan.workers} workers need about {needed / 2**30:.1f} GiB here, "
+            f"{free / 2**30:.1f} GiB are free; {advice}"
         )
 
 

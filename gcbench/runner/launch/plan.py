@@ -105,7 +105,7 @@ class Plan:
 def make_plan(config: RunConfig, machine: Machine) -> Plan:
     """Return the plan of a run. Raises ConfigError if this machine cannot run it."""
     trainer = config.trainer
-    workers = trainer.gpus
+    workers = trainer.workers
     device = _device(trainer.device, machine)
     launcher = _launcher(trainer.launcher, trainer.processes or workers, device, machine)
     _check_trainer_nodes(trainer.nodes, launcher, machine)
@@ -155,7 +155,7 @@ def _check_emulation(network: str, plan: Plan) -> None:
     if plan.workers == 1:
         raise ConfigError(
             f"network={network}: a single worker exchanges nothing; type network=none, or "
-            "trainer.gpus=2"
+            "trainer.workers=2"
         )
     if not plan.timed:
         raise ConfigError(
@@ -250,7 +250,7 @@ def _processes(
         return processes, processes
     started, local = machine.started_processes(launcher)
     if (trainer.processes or workers) != started:
-        key = "trainer.processes" if trainer.processes else "trainer.gpus"
+        key = "trainer.processes" if trainer.processes else "trainer.workers"
         raise ConfigError(
             f"{key}={trainer.processes or workers}, but {JOINING[launcher]} started {started} "
             f"processes; type {key}={started}"

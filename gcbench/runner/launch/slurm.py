@@ -173,7 +173,7 @@ def job_shape(trainer: TrainerSettings, cluster: ClusterResources) -> JobShape:
     With trainer.launcher=local a single task starts the processes. Raises ConfigError if the
     cluster has too few nodes, or if the processes cannot be divided evenly among them.
     """
-    nodes, processes = trainer.nodes, trainer.processes or trainer.gpus
+    nodes, processes = trainer.nodes, trainer.processes or trainer.workers
     if nodes > cluster.nodes:  # Slurm would let the job wait forever
         raise ConfigError(
             f"trainer.nodes={nodes}: the cluster's partitions have {cluster.nodes} nodes; type "
@@ -182,7 +182,7 @@ def job_shape(trainer: TrainerSettings, cluster: ClusterResources) -> JobShape:
     if trainer.launcher == "virtual":
         processes = 1
     if processes % nodes:
-        key = "trainer.processes" if trainer.processes else "trainer.gpus"
+        key = "trainer.processes" if trainer.processes else "trainer.workers"
         raise ConfigError(
             f"trainer.nodes={nodes} cannot share {key}={processes} evenly; type a number of nodes "
             "that divides it"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationError
 
-from gcbench.runner.class_paths import with_todays_paths
+from gcbench.runner.kept_names import with_todays_names
 
 
 class Record(BaseModel):
@@ -20,8 +20,7 @@ def _check_targets(config: dict[str, Any]) -> dict[str, Any]:
     for key, target in _targets("config", config):
         if not isinstance(target, str):
             raise ValueError(f"its {key} is {target!r:.60}")
-    renamed: dict[str, Any] = with_todays_paths(config)
-    return renamed
+    return config
 
 
 def _targets(key: str, node: Any) -> Iterator[tuple[str, Any]]:
@@ -36,7 +35,12 @@ def _targets(key: str, node: Any) -> Iterator[tuple[str, Any]]:
             yield from _targets(f"{key}.{i}", part)
 
 
-Configuration = Annotated[dict[str, Any], AfterValidator(_check_targets)]
+def _name(config: Any) -> Any:
+    return with_todays_names(config) if isinstance(config, dict) else config
+
+
+TODAYS = BeforeValidator(_name)  # a result has the names of the day when it was kept
+Configuration = Annotated[dict[str, Any], TODAYS, AfterValidator(_check_targets)]
 
 
 class _Optimizer(Record):
@@ -44,7 +48,7 @@ class _Optimizer(Record):
 
 
 class _Trainer(Record):
-    gpus: int
+    workers: int
     batch_size: int
 
 
@@ -69,7 +73,7 @@ class ReadByName(Record):
     """The keys that reports read by name from the two open dictionaries of a result."""
 
     choices: _Choices
-    config: _Configuration
+    config: Annotated[_Configuration, TODAYS]
 
 
 def first_problem(error: ValidationError) -> str:

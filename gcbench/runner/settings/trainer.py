@@ -14,14 +14,13 @@ from gcbench.core.fields import (
 )
 from gcbench.core.marks import BOOKKEEPING, EXECUTION, LENGTH, Needs, Neutral
 
-# What keys are called where they are typed; results have kept another name.
-OTHER_NAMES = {"trainer.workers": "trainer.gpus"}
+OTHER_NAMES = {"trainer.gpus": "trainer.workers"}  # what keys may be called, too
 
 
 class TrainerSettings(Settings):
     """The keys of conf/trainer, with their defaults."""
 
-    gpus: Count = 2
+    workers: Count = 2
     """workers over all nodes, also typed trainer.gpus; if more than there are devices, they run as
     virtual workers"""
     nodes: Annotated[Count, EXECUTION] = 1

@@ -129,7 +129,7 @@ class Checkpoints:
             return
         trainer = config.trainer
         merge = config.resume.workers == "merge"
-        manifest, workers = self._manifest(path), trainer.gpus
+        manifest, workers = self._manifest(path), trainer.workers
         for name in manifest["sha256"]:
             self._refuse_damage(path / name, manifest)
         steps = total_steps(trainer.max_steps, trainer.epochs, steps_per_epoch)
@@ -149,7 +149,7 @@ class Checkpoints:
                 merges = not merge and reason(True) is None
                 raise CheckpointError(
                     f"{path} was written by {manifest['workers']} workers, this run has {workers}, "
-                    f"and {problem}; type trainer.gpus={manifest['workers']}"
+                    f"and {problem}; type trainer.workers={manifest['workers']}"
                     + (", or resume.workers=merge" if merges else " or resume=never")
                 )
 

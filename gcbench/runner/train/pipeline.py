@@ -227,7 +227,7 @@ def overlap_obstacle(compressor: Compressor, estimator: Estimator, alone: bool) 
     if not alone:
         return (
             "trainer.overlap=true: virtual workers have no exchange that could be hidden; type "
-            "trainer.launcher=local with at least trainer.gpus=2, or trainer.overlap=false"
+            "trainer.launcher=local with at least trainer.workers=2, or trainer.overlap=false"
         )
     if compressor.properties.scope == "global":
         return (

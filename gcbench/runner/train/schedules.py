@@ -22,7 +22,7 @@ def total_steps(max_steps: int | None, epochs: float, steps_per_epoch: int) -> i
 
 def steps_of_run(trainer: TrainerSettings, data: Data) -> int:
     """Return the number of steps of a run, from its trainer settings and its data."""
-    steps_per_epoch = data.steps_per_epoch(trainer.gpus, trainer.batch_size)
+    steps_per_epoch = data.steps_per_epoch(trainer.workers, trainer.batch_size)
     return total_steps(trainer.max_steps, trainer.epochs, steps_per_epoch)
 
 

@@ -178,8 +178,8 @@ def other_epochs_reason(config: RunConfig, workers: int, before: int, now: int) 
     if before == now:
         return None
     return (
-        f"an epoch of {workers} workers has {before} steps and one of {trainer.gpus} has {now}, "
-        f"so that {key} would mean something else; type trainer.gpus={workers}. A run that was "
+        f"an epoch of {workers} workers has {before} steps and one of {trainer.workers} has {now}, "
+        f"so that {key} would mean something else; type trainer.workers={workers}. A run that was "
         f"started with {in_steps} may change its workers"
     )
 

@@ -222,7 +222,7 @@ def test_exchanges_fill_nine_tenths_of_a_link(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_run_over_links_is_the_run_without_and_says_so(tmp_path: Path) -> None:
     overrides = [
-        *"trainer.gpus=2 trainer.max_steps=5 trainer.threads=1 logger.mode=disabled".split(),
+        *"trainer.workers=2 trainer.max_steps=5 trainer.threads=1 logger.mode=disabled".split(),
         "model.widths=[16]",
     ]
     command = [str(Path(sys.executable).with_name("gcbench")), *overrides]

@@ -27,7 +27,7 @@ dist.destroy_process_group()
 print(compression.bits_sent)
 
 result = gcbench.run("model=mlp", "compressor=qsgd", bits=2, outputs="outputs", **{
-    "model.widths": (16,), "trainer.launcher": "virtual", "trainer.gpus": 2,
+    "model.widths": (16,), "trainer.launcher": "virtual", "trainer.workers": 2,
     "trainer.max_steps": 2, "trainer.threads": 1, "logger": "none"})
 print(result.status, *gcbench.load_runs("outputs").bits)
 """

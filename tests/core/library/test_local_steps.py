@@ -28,7 +28,8 @@ from sentence import SMALL, config_of
 from torch import Tensor
 
 ADAMW = (
-    *"model.widths=[64] trainer.gpus=2 schedule=constant optimizer=adamw optimizer.lr=0.01".split(),
+    *"model.widths=[64] trainer.workers=2 schedule=constant".split(),
+    *"optimizer=adamw optimizer.lr=0.01".split(),
     "optimizer.weight_decay=0.1",
 )
 SPARSELOCO = {"outer_momentum": 0.0, "outer_nesterov": False, "outer_lr": 1.0}

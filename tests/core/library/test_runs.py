@@ -21,7 +21,7 @@ from gcbench.runner.records.store import RecordedRun, write_kept
 
 SMALL: dict[str, Any] = {
     "model.widths": (16,),  # a tuple is one value; a list would be a grid
-    "trainer.gpus": 2,
+    "trainer.workers": 2,
     "trainer.launcher": "virtual",
     "trainer.threads": 1,
     "trainer.batch_size": 16,
@@ -40,7 +40,7 @@ def test_a_script_needs_no_main_guard(tmp_path: Path) -> None:
         "import gcbench\n"
         "print('the script')\n"
         "result = gcbench.run('model=mlp', compressor='powersgd', rank=1, **{\n"
-        "    'trainer.gpus': 2, 'trainer.processes': 2, 'trainer.launcher': 'local',\n"
+        "    'trainer.workers': 2, 'trainer.processes': 2, 'trainer.launcher': 'local',\n"
         "    'trainer.max_steps': 2, 'trainer.threads': 1, 'trainer.codec_backend': 'eager',\n"
         "    'logger.mode': 'disabled'})\n"
         "print(result.status, result.processes, result.config['rank'])\n"
@@ -54,8 +54,8 @@ def test_slips_of_scripts_are_answered(tmp_path: Path) -> None:
         gcbench.run(3)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="bits=4 and bits=2: type only one of them"):
         gcbench.run("bits=4", bits=2)
-    with pytest.raises(ConfigError, match="trainer.gpus=3 and trainer.gpus=2: type only one"):
-        gcbench.run("trainer.gpus=3", trainer={"gpus": 2})
+    with pytest.raises(ConfigError, match="trainer.workers=3 and trainer.workers=2: type only one"):
+        gcbench.run("trainer.workers=3", trainer={"gpus": 2})
     with pytest.raises(ConfigError, match="--config-dir: options belong to the command line"):
         gcbench.run("--config-dir", "my_conf", "compressor=mine")
     with pytest.raises(ConfigError, match="bits: a set is no value of a key; type a number, a "):

@@ -160,10 +160,10 @@ def test_a_budget_bounds_what_rows_type(budget: str) -> None:
     row = ROWS["powersgd/figure3/rank_2_gloo_workers_16"]
     expected = {"paper": 16, "cpu": 4, "smoke": 2}[budget]
     config = compose_row(row, budget).config
-    assert config["trainer"]["gpus"] == expected
+    assert config["trainer"]["workers"] == expected
     assert config["trainer"]["backend"] == "gloo"
     alone = TableRow("", experiment=row.experiment, workers=1)
-    assert compose_row(alone, budget).config["trainer"]["gpus"] == 1
+    assert compose_row(alone, budget).config["trainer"]["workers"] == 1
 
 
 def test_rows_of_claims_stand_in_tables() -> None:

@@ -88,7 +88,10 @@ def test_only_rows_that_may_have_a_run_are_composed_at_its_budget(
 
 def test_a_row_with_overrides_is_composed_as_hydra_does(cache: Path) -> None:
     row = "powersgd/table3_cifar10/rank_2"
-    for overrides in (("trainer.gpus=2", "rank=4", "trainer.backend=gloo"), ("optimizer=adamw",)):
+    for overrides in (
+        ("trainer.workers=2", "rank=4", "trainer.backend=gloo"),
+        ("optimizer=adamw",),
+    ):
         assert_hydra_composes_the_same(row, overrides, "cpu")
     for mistake in ("+rank=4", "ranks=4", "trainer={gpus: 2}", "compressor=null"):
         assert merge_row(row, (mistake,)) is None

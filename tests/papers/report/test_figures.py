@@ -210,7 +210,7 @@ def test_a_label_means_the_same_method_on_every_number_of_workers() -> None:
     """Ranks differ between numbers of workers, but not between runs with the same number."""
 
     def of(workers: int, *overrides: str, **facts: Any) -> RecordedRun:
-        one = run(RANK_7, f"trainer.gpus={workers}", *overrides, **facts)
+        one = run(RANK_7, f"trainer.workers={workers}", *overrides, **facts)
         one.result = one.result.model_copy(update={"workers": workers})
         return one
 

@@ -352,7 +352,7 @@ def test_nothing_is_borrowed_from_other_budgets_failures_or_another_backend(
 ) -> None:
     path = here.parent / "table/small/one.yaml"
     path.write_text(path.read_text().replace(SGD, f"{SCALING}, workers: 2, backend: gloo"))
-    nccl = SCALING, "trainer.gpus=2", "trainer.backend=nccl"
+    nccl = SCALING, "trainer.workers=2", "trainer.backend=nccl"
     write(OUT / "cpu", result_of(*nccl, budget="bits"))
     write(OUT / "failed", result_of(*nccl, status="failed"))
     write(OUT / "timed", result_of(*nccl, seed=3))
@@ -389,14 +389,16 @@ def test_rows_of_one_experiment_are_told_apart_by_what_is_typed_beside_it(said, 
     for row, backend in ((SGD, "gloo"), (RANK, "nccl")):
         text = text.replace(row, f"{SCALING}, name: {backend}, workers: 2, backend: {backend}")
     path.write_text(text)
-    write(OUT / "gloo", result_of(SCALING, "trainer.gpus=2", "trainer.backend=gloo", accuracy=94.0))
+    write(
+        OUT / "gloo", result_of(SCALING, "trainer.workers=2", "trainer.backend=gloo", accuracy=94.0)
+    )
     write(OUT / "alone", result_of(SCALING, accuracy=93.0))  # 16 workers, which no row has
     table = said("table=small/one", "format=markdown")
     assert rows(table)["No compression"][0] == "94.0 (n=1)"
     assert rows(table)["medium: Rank_7"][-1] == "missing"
     _, also = table.split("Also ran, and is not in the table")
-    assert also.count("with trainer.gpus=16: ") == 1, "what no row has, once"
-    beside = "trainer.gpus=2 trainer.backend=nccl"
+    assert also.count("with trainer.workers=16: ") == 1, "what no row has, once"
+    beside = "trainer.workers=2 trainer.backend=nccl"
     assert f"`gcbench -m +experiment/powersgd/figure3=sgd {beside} seed=1,2,3`" in table
 
 
@@ -410,14 +412,14 @@ def test_rows_of_a_grid_are_one_sweep(said, here: Path) -> None:
         for b, w in grid
     ]
     path.write_text(f"{head}rows:\n{''.join(entries)}")
-    values = "trainer.gpus=2,4 trainer.backend=gloo,nccl"
+    values = "trainer.workers=2,4 trainer.backend=gloo,nccl"
     text = said("table=small/one", "format=markdown")
     assert f"`gcbench -m +experiment/powersgd/figure3=sgd {values} seed=1,2,3`" in text
     # Without its last row it is no full grid, so each backend is a sweep of its own.
     path.write_text(f"{head}rows:\n{''.join(entries[:-1])}")
     text = said("table=small/one", "format=markdown")
     assert values not in text
-    assert "=sgd trainer.gpus=2,4 trainer.backend=gloo seed=1,2,3`" in text
+    assert "=sgd trainer.workers=2,4 trainer.backend=gloo seed=1,2,3`" in text
 
 
 def test_a_name_stands_for_one_row(here: Path) -> None:
@@ -484,7 +486,7 @@ def test_times_of_fewer_workers_than_the_row_has_are_not_its_own(
 ) -> None:
     path = here.parent / "table/small/one.yaml"
     path.write_text(path.read_text().replace(SGD, f"{SCALING}, workers: {workers}, backend: gloo"))
-    typed = "trainer.gpus=4", "trainer.backend=gloo"
+    typed = "trainer.workers=4", "trainer.backend=gloo"
     write(
         OUT / "a",
         {

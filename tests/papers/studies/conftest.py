@@ -17,7 +17,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> str:
         "model=mlp",
         "model.widths=[64]",
         "compressor=none",
-        "trainer.gpus=2",
+        "trainer.workers=2",
         "trainer.batch_size=32",
     ]
     run(

@@ -62,7 +62,7 @@ def test_a_message_takes_as_long_for_all() -> None:
 
 def test_virtual_workers_are_timed_beside_their_passes() -> None:
     script = Path(__file__).parents[3] / "scripts" / "turns"
-    typed = [*OVERRIDES, "trainer.gpus=3", "--rounds", "1", "--methods", "dense fp32"]
+    typed = [*OVERRIDES, "trainer.workers=3", "--rounds", "1", "--methods", "dense fp32"]
     printed = subprocess.run(
         [sys.executable, script, "virtual", *typed], capture_output=True, text=True, check=True
     ).stdout

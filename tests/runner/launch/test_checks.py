@@ -70,9 +70,11 @@ def test_virtual_copies_that_do_not_fit_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(memory, "free_bytes", lambda: 1 << 19)
-    says = r"trainer.gpus=64: gradients of .* need about .* GiB are free; type trainer.gpus=\d+"
+    says = (
+        r"trainer.workers=64: gradients of .* need about .* GiB are free; type trainer.workers=\d+"
+    )
     with pytest.raises(ConfigError, match=says):
-        run(tmp_path, "trainer.launcher=virtual", "trainer.gpus=64")
+        run(tmp_path, "trainer.launcher=virtual", "trainer.workers=64")
 
 
 @pytest.mark.parametrize(
@@ -102,7 +104,7 @@ def test_memory_is_what_was_measured_or_more(
     """`copies` is the measured growth of a process's peak memory, in sizes of the parameters."""
     config = config_of(
         *overrides.split(),
-        f"trainer.gpus={workers}",
+        f"trainer.workers={workers}",
         "trainer.launcher=virtual",
         "trainer.device=cpu",
     )
@@ -112,7 +114,7 @@ def test_memory_is_what_was_measured_or_more(
     assert 0.9 * copies <= needed <= 2 * copies
     monkeypatch.setattr(memory, "free_bytes", lambda: int(4e6 * needed) - 1)
     with pytest.raises(
-        ConfigError, match=r"type trainer.gpus=\d" if workers > 1 else "choose a smaller model="
+        ConfigError, match=r"type trainer.workers=\d" if workers > 1 else "choose a smaller model="
     ):
         memory.check_memory(plan, 1_000_000, compressor, estimator)
 

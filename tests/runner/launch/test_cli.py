@@ -70,7 +70,7 @@ def test_more_workers_than_the_machine_has_are_virtual(tmp_path: Path) -> None:
         *QUICK,
         "compressor=powersgd",
         "rank=2",
-        "trainer.gpus=20",
+        "trainer.workers=20",
         "trainer.batch_size=4",
         "trainer.max_steps=1",
     )
@@ -256,11 +256,11 @@ def test_odd_surroundings_are_no_tracebacks(tmp_path: Path) -> None:
 
 
 def test_no_refused_command_leaves_a_folder(tmp_path: Path) -> None:
-    for typed in ("bits=11", "name=a/b trainer.gpus=9999", "-m bits=11,12", "-m nothing=1"):
+    for typed in ("bits=11", "name=a/b trainer.workers=9999", "-m bits=11,12", "-m nothing=1"):
         done = run_copy(tmp_path, *QUICK, *typed.split())
         assert done.returncode == 1 and not list(tmp_path.iterdir()), done.stderr
     (tmp_path / "outputs").mkdir()
-    assert run_copy(tmp_path, *QUICK, "name=a/b", "trainer.gpus=9999").returncode == 1
+    assert run_copy(tmp_path, *QUICK, "name=a/b", "trainer.workers=9999").returncode == 1
     assert [path.name for path in tmp_path.rglob("*")] == ["outputs"]
 
 
@@ -338,7 +338,7 @@ def test_a_sweep_makes_one_directory_a_job(tmp_path: Path) -> None:
 
 
 def test_ranks_of_torchrun_join_and_one_writes(tmp_path: Path) -> None:
-    overrides = [*QUICK, "trainer.gpus=2", "trainer.max_steps=5"]
+    overrides = [*QUICK, "trainer.workers=2", "trainer.max_steps=5"]
     target = processes.gcbench
     environment = {**ENVIRONMENT, RUN_ID: "none"}
     first, second = under_torchrun(
@@ -356,20 +356,20 @@ def test_ranks_of_torchrun_join_and_one_writes(tmp_path: Path) -> None:
 
 @pytest.mark.slow  # the test above sets torchrun's variables itself
 def test_torchrun_itself(tmp_path: Path) -> None:
-    run_torchrun(tmp_path, *QUICK, "trainer.gpus=2", "trainer.max_steps=5")
+    run_torchrun(tmp_path, *QUICK, "trainer.workers=2", "trainer.max_steps=5")
     assert is_of_torchrun(tmp_path)
 
 
 @pytest.mark.slow  # the agent of torchrun keeps one store for all rows
 def test_rows_of_a_sweep_under_torchrun_find_each_other(tmp_path: Path) -> None:
-    sweep = ("-m", *QUICK, "trainer.gpus=2", "trainer.max_steps=2", "seed=1,2,3")
+    sweep = ("-m", *QUICK, "trainer.workers=2", "trainer.max_steps=2", "seed=1,2,3")
     stderr = run_torchrun(tmp_path, *sweep)
     assert stderr.count("torchrun listens to everybody") == 1
     assert [r["status"] for r in results(tmp_path)] == ["done"] * 3
 
 
 def test_a_search_under_torchrun_is_refused(tmp_path: Path) -> None:
-    overrides = ["-m", *QUICK, "hydra/sweeper=optuna", "seed=range(1,3)", "trainer.gpus=2"]
+    overrides = ["-m", *QUICK, "hydra/sweeper=optuna", "seed=range(1,3)", "trainer.workers=2"]
     for done in under_torchrun(
         processes.gcbench, overrides, overrides, folder=tmp_path, timeout=patience(120)
     ):

@@ -27,11 +27,11 @@ VIRTUAL = "trainer.launcher=virtual"
 EAGER = "trainer.codec_backend=eager"
 MANNERS = {
     "real workers": ["trainer.launcher=local"],
-    "virtual workers": [VIRTUAL, "trainer.gpus=4"],
+    "virtual workers": [VIRTUAL, "trainer.workers=4"],
     "overlap": ["trainer.launcher=local", "trainer.overlap=true", "trainer.bucket_mib=0.001"],
     "scattered": [VIRTUAL, "exchange=scatter"],
     "summed": [VIRTUAL, "exchange=sum"],
-    "hierarchical": [VIRTUAL, "trainer.gpus=4", "exchange=hierarchical", "workers_per_node=2"],
+    "hierarchical": [VIRTUAL, "trainer.workers=4", "exchange=hierarchical", "workers_per_node=2"],
 }
 
 

@@ -132,7 +132,7 @@ def test_half_a_checkpoint_is_none_to_continue(
     (step,) = (tmp_path / "checkpoints").iterdir()
     step.rename(step.with_suffix(".partial"))
     with caplog.at_level("INFO", "gcbench"):
-        result = run(tmp_path, *KILLED, "trainer.gpus=4", "trainer.max_steps=2")
+        result = run(tmp_path, *KILLED, "trainer.workers=4", "trainer.max_steps=2")
     assert "continuing" not in caplog.text and result["resharded"] == []
 
 
@@ -181,7 +181,7 @@ def test_damaged_lines_are_counted_before_they_are_removed(
 def test_a_finished_run_on_another_link_is_no_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    overrides = ["trainer.gpus=1", "trainer.max_steps=5"]
+    overrides = ["trainer.workers=1", "trainer.max_steps=5"]
     monkeypatch.setenv("GCBENCH_LINK", "1gbit")
     assert run(tmp_path, *overrides) == run(tmp_path, *overrides)
     monkeypatch.setenv("GCBENCH_LINK", "10mbit")
@@ -198,7 +198,7 @@ def test_a_finished_run_on_another_link_is_no_answer(
 
 
 def test_a_run_that_ends_while_the_same_command_waits_is_not_made_twice(tmp_path: Path) -> None:
-    overrides = ["compressor=none", "model=linear", "trainer.gpus=1", "trainer.max_steps=2"]
+    overrides = ["compressor=none", "model=linear", "trainer.workers=1", "trainer.max_steps=2"]
     done = run(tmp_path, *overrides)
     result, hidden = tmp_path / "result.json", tmp_path / "hidden.json"
     result.rename(hidden)

@@ -10,7 +10,7 @@ from sentence import run
 
 N = 64 * 16 + 16 + 16 * 10 + 10
 COUNTS = ("bits_sent", "bits_wire", "bits_between_nodes", "collectives", "analytic_ratio")
-FOUR = ("trainer.gpus=4", "trainer.max_steps=3", "trainer.eval_every=null")
+FOUR = ("trainer.workers=4", "trainer.max_steps=3", "trainer.eval_every=null")
 
 
 def virtual(folder: Path, *overrides: str) -> dict[str, Any]:

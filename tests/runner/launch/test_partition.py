@@ -78,7 +78,7 @@ def test_a_directory_that_does_not_answer_does_not_hold_a_failed_run(
 
     monkeypatch.setattr(start, "FILES_SECONDS", 0.5)
     monkeypatch.setattr(start, "work", fail)
-    config = config_of("trainer.gpus=2")
+    config = config_of("trainer.workers=2")
     plan = make_plan(config, Machine(2, 0, FIRST))
     with pytest.raises(RunFailed, match="worker 0 failed: RuntimeError: waited in vain"):
         start._run(config, plan, RunFiles(tmp_path), 0, Begun.here(), None, [])

@@ -103,7 +103,7 @@ class Here(NamedTuple):
     def sweep(self, *overrides: str) -> Iterator[subprocess.Popen[str]]:
         """Start a sweep of jobs on two nodes, which are killed if the test fails."""
         typed = ["gcbench", "-m", "hydra/launcher=submitit_slurm", *overrides]
-        typed += ["trainer.nodes=2", "trainer.gpus=2"]
+        typed += ["trainer.nodes=2", "trainer.workers=2"]
         started = subprocess.Popen(
             typed, cwd=self.folder, env=self.environment, stderr=subprocess.PIPE, text=True
         )
@@ -164,7 +164,14 @@ Losses = Callable[[], list[tuple[int, float]]]
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Losses]:
     """Start the run that LONG describes without Slurm; return a function that awaits its losses."""
     folder = tmp_path_factory.mktemp("undisturbed")
-    command = [sys.executable, "-m", "gcbench", *LONG, "trainer.gpus=2", "trainer.launcher=local"]
+    command = [
+        sys.executable,
+        "-m",
+        "gcbench",
+        *LONG,
+        "trainer.workers=2",
+        "trainer.launcher=local",
+    ]
     reference = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL)
     try:
         yield lambda: losses(folder) if reference.wait(patience(200)) == 0 else []
@@ -188,7 +195,7 @@ def test_every_daemon_listens_on_this_machine_only(cluster: dict[str, str]) -> N
 @pytest.mark.parametrize("tasks", slow_but([1], [1, 2]))
 def test_srun_joins_the_tasks_of_two_nodes(here: Here, tasks: int) -> None:
     job = ("srun", "--nodes=2", f"--ntasks-per-node={tasks}", "gcbench", *QUICK)
-    shape = (f"trainer.gpus={2 * tasks}", "trainer.max_steps=5", "trainer.launcher=slurm")
+    shape = (f"trainer.workers={2 * tasks}", "trainer.max_steps=5", "trainer.launcher=slurm")
     done = here.run(*job, *shape)
     assert done.returncode == 0, done.stderr
     (result,) = results(here.folder)
@@ -229,7 +236,7 @@ def test_a_job_that_was_killed_goes_on_when_it_is_queued_again(
 def test_workers_of_one_task_are_queued_again_when_it_is_signalled(here: Here) -> None:
     """With trainer.launcher=local, the parent process receives the signal."""
     script = here.folder / "job.sbatch"
-    command = f"exec gcbench trainer.launcher=local trainer.gpus=2 {' '.join(LONG)}"
+    command = f"exec gcbench trainer.launcher=local trainer.workers=2 {' '.join(LONG)}"
     script.write_text(f"#!/bin/bash\n{command}\n")
     job = here.submit("--nodes=1", "--ntasks=1", "--requeue", "--open-mode=append", script)
     wait_for(here.losses)
@@ -265,7 +272,7 @@ def test_a_run_that_makes_way_for_an_urgent_job_goes_on_after_it(
     ],
 )
 def test_what_the_cluster_does_not_have(here: Here, override: str, says: str) -> None:
-    arguments = ["-m", "hydra/launcher=submitit_slurm", *QUICK, "trainer.gpus=4", override]
+    arguments = ["-m", "hydra/launcher=submitit_slurm", *QUICK, "trainer.workers=4", override]
     done = here.run("gcbench", *arguments)
     assert done.returncode == 1 and says in done.stderr and "Traceback" not in done.stderr, (
         done.stderr
@@ -277,7 +284,7 @@ def run_failing(here: Here, ends: str) -> subprocess.CompletedProcess[str]:
     (here.folder / "mine.py").write_text(FAILING)
     model = ("model._target_=mine.Net", f"+model.end={ends}")
     quick = [override for override in QUICK if "widths" not in override]
-    shape = ("trainer.nodes=2", "trainer.gpus=2", "trainer.max_steps=9")
+    shape = ("trainer.nodes=2", "trainer.workers=2", "trainer.max_steps=9")
     return here.run("gcbench", "-m", "hydra/launcher=submitit_slurm", *model, *shape, *quick)
 
 
@@ -300,7 +307,7 @@ def test_a_sweep_is_one_job_a_point_and_a_failure_is_one(here: Here) -> None:
 def test_points_of_a_sweep_share_one_allocation(here: Here) -> None:
     packed = ["hydra.launcher.points_per_job=4", "hydra.launcher.points_at_once=2"]
     steps = "trainer.max_steps=3000"  # takes seconds, so that times show what ran at once
-    overrides = [*QUICK, "trainer.gpus=1", steps, "optimizer.lr=0.1,1e30,0.2,0.3"]
+    overrides = [*QUICK, "trainer.workers=1", steps, "optimizer.lr=0.1,1e30,0.2,0.3"]
     done = here.run("gcbench", "-m", "hydra/launcher=submitit_slurm", *packed, *overrides)
     assert done.returncode == 1 and "1 of 4 rows failed" in done.stderr, done.stderr
     assert len(here.jobs()) == 1
@@ -373,7 +380,7 @@ def test_two_local_sweeps_at_once(tmp_path: Path) -> None:
     if find_spec("submitit") is None:
         skip("submitit", "a local sweep is sent by it")
     command = [sys.executable, "-m", "gcbench", "-m", "hydra/launcher=submitit_local", *QUICK]
-    command += ["trainer.max_steps=5", "trainer.gpus=2", "trainer.launcher=local", "seed=1,2"]
+    command += ["trainer.max_steps=5", "trainer.workers=2", "trainer.launcher=local", "seed=1,2"]
     sweeps = [
         subprocess.Popen(
             [*command, f"compressor={name}"], cwd=tmp_path, stderr=subprocess.PIPE, text=True

@@ -106,13 +106,13 @@ def test_only_that_signal_queues_a_job_again(
 @each(
     ("overrides", "gpus_here", "shape"),
     [
-        (["trainer.nodes=2", "trainer.gpus=16"], True, (2, 8, 8)),
-        (["trainer.nodes=2", "trainer.gpus=16"], False, (2, 8, None)),
-        (["trainer.nodes=2", "trainer.gpus=16", "trainer.device=cpu"], True, (2, 8, None)),
-        (["trainer.nodes=2", "trainer.gpus=16", "trainer.device=cuda"], False, (2, 8, 8)),
-        (["trainer.nodes=2", "trainer.gpus=16", "trainer.processes=4"], True, (2, 2, 2)),
-        (["trainer.gpus=16", "trainer.launcher=virtual"], True, (1, 1, 1)),
-        (["trainer.gpus=8", "trainer.launcher=local"], True, (1, 1, 8)),
+        (["trainer.nodes=2", "trainer.workers=16"], True, (2, 8, 8)),
+        (["trainer.nodes=2", "trainer.workers=16"], False, (2, 8, None)),
+        (["trainer.nodes=2", "trainer.workers=16", "trainer.device=cpu"], True, (2, 8, None)),
+        (["trainer.nodes=2", "trainer.workers=16", "trainer.device=cuda"], False, (2, 8, 8)),
+        (["trainer.nodes=2", "trainer.workers=16", "trainer.processes=4"], True, (2, 2, 2)),
+        (["trainer.workers=16", "trainer.launcher=virtual"], True, (1, 1, 1)),
+        (["trainer.workers=8", "trainer.launcher=local"], True, (1, 1, 8)),
     ],
 )
 def test_the_shape_of_a_job(
@@ -125,12 +125,12 @@ def test_the_shape_of_a_job(
 @each(
     ("nodes", "says"),
     [
-        (3, "trainer.nodes=3 cannot share trainer.gpus=16 evenly"),
+        (3, "trainer.nodes=3 cannot share trainer.workers=16 evenly"),
         (8, "trainer.nodes=8: the cluster's partitions have 4 nodes"),
     ],
 )
 def test_a_job_that_could_not_run_is_not_sent(nodes: int, says: str) -> None:
-    typed = [f"trainer.nodes={nodes}", "trainer.gpus=16"]
+    typed = [f"trainer.nodes={nodes}", "trainer.workers=16"]
     trainer = config_of(*typed).trainer
     with pytest.raises(ConfigError, match=says):
         slurm.job_shape(trainer, ClusterResources(4, False))
@@ -180,10 +180,10 @@ def test_a_sweep_without_a_cluster(
 
 
 def test_a_step_of_several_tasks_is_joined_unless_torchrun_was_there_first() -> None:
-    plan = make_plan(config_of("trainer.gpus=4", "trainer.nodes=2"), Machine(2, 0, STEP))
+    plan = make_plan(config_of("trainer.workers=4", "trainer.nodes=2"), Machine(2, 0, STEP))
     assert (plan.launcher, plan.processes, plan.local_processes) == ("slurm", 4, 2)
     facts = make_plan(
-        config_of("trainer.gpus=2"), Machine(2, 0, {**STEP, "SLURM_STEP_NUM_TASKS": "1"})
+        config_of("trainer.workers=2"), Machine(2, 0, {**STEP, "SLURM_STEP_NUM_TASKS": "1"})
     ).launcher
     assert facts == "local"
     torchrun = {
@@ -194,7 +194,7 @@ def test_a_step_of_several_tasks_is_joined_unless_torchrun_was_there_first() -> 
         "MASTER_ADDR": "localhost",
     }
     both = make_plan(
-        config_of("trainer.gpus=4", "trainer.nodes=2"), Machine(2, 0, {**STEP, **torchrun})
+        config_of("trainer.workers=4", "trainer.nodes=2"), Machine(2, 0, {**STEP, **torchrun})
     )
     assert both.launcher == "torchrun"
 

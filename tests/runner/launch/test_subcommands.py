@@ -54,7 +54,7 @@ def test_help_on_a_group_a_key_or_a_subcommand(typed: Typed) -> None:
         ("optimizer.lr", "optimizer.lr=", "optimizer.lr="),
         ("lr", "optimizer.lr=", "optimizer.lr="),
         ("bits=2", "bits=4", "bits=4"),
-        ("trainer.gpus", "trainer.workers=2", "trainer.workers=2"),
+        ("trainer.workers", "trainer.workers=2", "trainer.workers=2"),
         ("model", "model       mlp", "model       mlp"),
         ("report", "usage: gcbench report", "results="),
     ):

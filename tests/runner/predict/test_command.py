@@ -432,7 +432,7 @@ def result() -> dict[str, Any]:
         **CONFIG,
         "model": node,
         "compressor": {"_target_": "gcbench.build", "method": dense},
-        "trainer": {"gpus": 2, "batch_size": 16, "accumulate": 4},  # 4 micro-batches of 4
+        "trainer": {"workers": 2, "batch_size": 16, "accumulate": 4},  # 4 micro-batches of 4
     }
     return plain_result(
         choices={"model": "mlp", "dataset": "digits", "compressor": "none", "budget": "paper"},
@@ -479,7 +479,7 @@ def test_a_run_by_nodes_has_the_exchanges_of_its_nodes(here: Path) -> None:
     overrides = ("compressor=qsgd", "exchange=hierarchical", "workers_per_node=2", "min_size=0")
     run: dict[str, Any] = result()
     run["config"]["compressor"] = resolve(compose_overrides(overrides)).compressor
-    run["config"]["trainer"]["gpus"] = run["workers"] = run["processes"] = 4
+    run["config"]["trainer"]["workers"] = run["workers"] = run["processes"] = 4
     shapes = {"a": (64, 16), "b": (16,), "c": (16, 10), "d": (10,)}
     compressor = make_compressor(run["config"]["compressor"], quiet=True)
     messages = Payload(compressor, shapes, 2).at(4)

@@ -271,7 +271,7 @@ def read_table(directory: Path) -> list[dict[str, str]]:
 def test_csv_has_a_row_for_every_step_with_a_line_and_a_column_for_every_metric(
     tmp_path: Path,
 ) -> None:
-    result = run(tmp_path, "logger=csv", "trainer.gpus=1", *SHORT)
+    result = run(tmp_path, "logger=csv", "trainer.workers=1", *SHORT)
     assert result["logged"] == {
         "logger": "csv",
         "id": None,
@@ -309,7 +309,7 @@ def test_a_continued_run_has_each_step_once_in_metrics_csv(tmp_path: Path) -> No
 def test_tensorboard_has_the_scalars_and_knobs_and_goes_on_after_the_last_line(
     tmp_path: Path,
 ) -> None:
-    overrides = ("logger=tensorboard", "trainer.gpus=1", "bits=3", *SHORT)
+    overrides = ("logger=tensorboard", "trainer.workers=1", "bits=3", *SHORT)
     result = run(tmp_path, *overrides)
     events = EventAccumulator(str(tmp_path / result["logged"]["path"])).Reload()
     assert events.Scalars("bits/ratio")[0].value == pytest.approx(result["bits_sent"]["ratio"])
@@ -348,7 +348,7 @@ def test_a_logger_without_its_package_is_refused_before_anything_starts(
 
 
 def test_none_leaves_the_files_of_every_run_only(tmp_path: Path) -> None:
-    result = run(tmp_path, "logger=none", "trainer.gpus=1", *SHORT)
+    result = run(tmp_path, "logger=none", "trainer.workers=1", *SHORT)
     assert result["logged"] is None
     names = {path.name for path in tmp_path.iterdir()}
     assert {"result.json", "metrics.jsonl"} <= names

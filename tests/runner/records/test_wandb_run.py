@@ -33,7 +33,7 @@ from gcbench.runner.search import swept_keys
 OVERRIDES = (
     *("bits=3", "min_size=0", "optimizer.lr=0.02", "name=tiny", "logger.mode=offline"),
     "trainer.target=0",
-    *("trainer.gpus=1", "trainer.max_steps=10", "trainer.log_every=2", "trainer.error_every=3"),
+    *("trainer.workers=1", "trainer.max_steps=10", "trainer.log_every=2", "trainer.error_every=3"),
 )
 
 

@@ -10,9 +10,10 @@ from needed import skip
 from sentence import run
 
 DATA = Path(os.environ.get("GCBENCH_DATA", "~/gcbench-data")).expanduser()
-ONE_STEP = (
-    "trainer.gpus=16 trainer.launcher=virtual trainer.max_steps=1 trainer.eval_every=null".split()
-)
+ONE_STEP = [
+    *"trainer.workers=16 trainer.launcher=virtual".split(),
+    *"trainer.max_steps=1 trainer.eval_every=null".split(),
+]
 
 pytestmark = pytest.mark.slow
 

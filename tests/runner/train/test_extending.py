@@ -19,7 +19,7 @@ from gcbench.runner.records.summary import _facts
 from gcbench.runner.train import weights
 
 OVERRIDES = [
-    *"trainer.gpus=2 trainer.launcher=virtual compressor=powersgd min_size=0".split(),
+    *"trainer.workers=2 trainer.launcher=virtual compressor=powersgd min_size=0".split(),
     "trainer.log_every=5",
 ]
 CONSTANT = ["schedule=constant", "trainer.checkpoint_keep=9"]

@@ -335,7 +335,7 @@ def test_replicas_that_drift_are_named() -> None:
 
 def test_replicas_are_compared_at_the_end_however_seldom_before() -> None:
     overrides = (
-        "trainer.gpus=2 trainer.max_steps=3 trainer.log_every=3 trainer.error_every=null".split()
+        "trainer.workers=2 trainer.max_steps=3 trainer.log_every=3 trainer.error_every=null".split()
     )
     says = "after step 2 the parameters of process 1 were not those of process 0"
     rarely = config_of(*SMALL, *overrides, "trainer.drift_every=100")

@@ -69,7 +69,7 @@ def test_parts_of_a_row_are_one_sum(monkeypatch: pytest.MonkeyPatch) -> None:
 
 OVERRIDES = [
     *"compressor=powersgd trainer.launcher=virtual trainer.max_steps=12".split(),
-    *"trainer.log_every=4 trainer.gpus=3".split(),
+    *"trainer.log_every=4 trainer.workers=3".split(),
 ]
 
 

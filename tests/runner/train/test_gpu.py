@@ -24,7 +24,7 @@ def test_a_run_learns(compressor: str, backend: str, tmp_path: Path) -> None:
         *OVERRIDES,
         f"compressor={compressor}",
         f"trainer.codec_backend={backend}",
-        "trainer.gpus=1",
+        "trainer.workers=1",
     )
     facts = (result["status"], result["device"], result["codec_backend"])
     assert facts == ("done", "cuda", backend)
@@ -37,6 +37,6 @@ def test_a_run_learns(compressor: str, backend: str, tmp_path: Path) -> None:
     [("trainer.compile=true",), ("trainer.precision=bf16",), ("trainer.double_buffering=true",)],
 )
 def test_a_run_learns_by_other_means(overrides: tuple[str, ...], tmp_path: Path) -> None:
-    result = run(tmp_path, *OVERRIDES, "compressor=powersgd", "trainer.gpus=1", *overrides)
+    result = run(tmp_path, *OVERRIDES, "compressor=powersgd", "trainer.workers=1", *overrides)
     assert (result["status"], result["device"]) == ("done", "cuda")
     assert result["test"]["accuracy"] > 50

@@ -282,7 +282,14 @@ def test_virtual_and_real_workers_are_equal_to_the_bit(
 ) -> None:
     length = ("trainer.max_steps=13", "trainer.log_every=1", "trainer.error_every=3")
     local = (*LOCAL, "estimator.fragments=2", "estimator.clip_norm=0.5", *STREAMING)
-    typed = (*overrides, "min_size=0", *length, *local, f"trainer.gpus={W}", "trainer.accumulate=2")
+    typed = (
+        *overrides,
+        "min_size=0",
+        *length,
+        *local,
+        f"trainer.workers={W}",
+        "trainer.accumulate=2",
+    )
     results = {
         processes: run(tmp_path / str(processes), *typed, *where)
         for processes, where in {
@@ -338,9 +345,9 @@ def test_running_statistics_are_those_of_worker_0(tmp_path: Path) -> None:
 
 def test_workers_that_differ_are_not_merged(tmp_path: Path) -> None:
     overrides = (*LOCAL, "compressor=none", "trainer.launcher=virtual", "trainer.batch_size=8")
-    run(tmp_path, *overrides, "trainer.gpus=4", "trainer.max_steps=6")
-    with pytest.raises(ConfigError, match="parameters of its own .*; type trainer.gpus=4"):
-        longer = ("trainer.gpus=2", "trainer.max_steps=12", "resume.workers=merge")
+    run(tmp_path, *overrides, "trainer.workers=4", "trainer.max_steps=6")
+    with pytest.raises(ConfigError, match="parameters of its own .*; type trainer.workers=4"):
+        longer = ("trainer.workers=2", "trainer.max_steps=12", "resume.workers=merge")
         run(tmp_path, *overrides, *longer)
 
 
@@ -368,7 +375,7 @@ def test_processes_agree_that_one_workers_own_weights_have_diverged(tmp_path: Pa
     overrides = [*LOCAL[:1], "estimator.every=2", "compressor=none"]
     overrides += ["optimizer.lr=1e36", "optimizer.weight_decay=0"]
     overrides += ["model._target_=own_models.Steep", "optimizer.momentum=0"]
-    overrides += ["schedule=constant", "trainer.launcher=local", "trainer.gpus=2"]
+    overrides += ["schedule=constant", "trainer.launcher=local", "trainer.workers=2"]
     with pytest.raises(RunFailed, match="diverged: the weights were not finite after step 2"):
         run(tmp_path, *overrides, "trainer.max_steps=3", "trainer.eval_every=null")
 

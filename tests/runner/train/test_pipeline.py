@@ -25,7 +25,7 @@ from gcbench.runner.settings.config import RunConfig
 from gcbench.runner.train import pipeline
 from gcbench.runner.train.pipeline import TURN_STEPS, TURNS
 
-OVERRIDES = ("model.widths=[24,24]", "trainer.gpus=2", "trainer.error_every=null")
+OVERRIDES = ("model.widths=[24,24]", "trainer.workers=2", "trainer.error_every=null")
 # A bucket of 0.001 MiB has 262 values, so that there are at least three buckets.
 BUCKETS = ("trainer.overlap=true", "trainer.bucket_mib=0.001")
 VIRTUAL, REAL = "trainer.launcher=virtual", "trainer.launcher=local"
@@ -153,7 +153,7 @@ def test_overlap_gives_the_same_update_in_any_layout(model: str) -> None:
     """Convolution weights are stored channels last, and an LSTM carries hidden state along."""
     data = "dataset._target_=own_data.text" if model == "lstm_small" else "dataset=digits"
     overrides = [f"model={model}", data, "trainer.batch_size=4", "compressor=powersgd"]
-    whole = config_of(*SMALL[:1], *SMALL[2:], *overrides, "trainer.gpus=2")
+    whole = config_of(*SMALL[:1], *SMALL[2:], *overrides, "trainer.workers=2")
     trainer = whole.trainer.model_copy(update={"overlap": True, "bucket_mib": 0.1})
     overlapped = whole.model_copy(update={"trainer": trainer})
     (a, _), (b, _) = pool(2).run(train_steps, whole, 2), pool(2).run(train_steps, overlapped, 2)
@@ -243,7 +243,7 @@ def test_where_nothing_can_overlap_auto_does_not(
     overrides: tuple[str, ...], tmp_path: Path
 ) -> None:
     result = run(
-        tmp_path, *overrides, "trainer.overlap=auto", "trainer.gpus=2", "trainer.max_steps=3"
+        tmp_path, *overrides, "trainer.overlap=auto", "trainer.workers=2", "trainer.max_steps=3"
     )
     assert result["status"] == "done" and result["overlap_ratio"] is None
 
@@ -251,7 +251,7 @@ def test_where_nothing_can_overlap_auto_does_not(
 @pytest.mark.usefixtures("copied_workers")
 def test_parameters_that_the_loss_does_not_depend_on(tmp_path: Path) -> None:
     """Their buckets are never complete: `auto` trains without overlap, and `true` is an error."""
-    overrides = ["model._target_=own_models.Spare", "compressor=none", REAL, "trainer.gpus=2"]
+    overrides = ["model._target_=own_models.Spare", "compressor=none", REAL, "trainer.workers=2"]
     overrides += [f"trainer.max_steps={TURN_STEPS + 2}"]
     plain = run(tmp_path / "plain", *overrides)
     tried = run(tmp_path / "auto", *overrides, "trainer.overlap=auto")
@@ -265,13 +265,13 @@ def test_parameters_that_the_loss_does_not_depend_on(tmp_path: Path) -> None:
 def test_a_sparse_gradient_is_named_beside_a_backward_pass(tmp_path: Path) -> None:
     overrides = ["model._target_=own_models.Sparse", "+model.is_module=false", REAL]
     with pytest.raises(RunFailed, match="table.weight: a compressor takes no sparse gradients"):
-        run(tmp_path, *overrides, "compressor=none", "trainer.gpus=2", "trainer.overlap=true")
+        run(tmp_path, *overrides, "compressor=none", "trainer.workers=2", "trainer.overlap=true")
 
 
 @pytest.mark.usefixtures("copied_workers")
 def test_processes_agree_that_some_parameters_are_skipped(tmp_path: Path) -> None:
     """In the fifth step one process uses all parameters, and the other does not."""
-    overrides = ["model._target_=own_models.Skipping", "compressor=none", REAL, "trainer.gpus=2"]
+    overrides = ["model._target_=own_models.Skipping", "compressor=none", REAL, "trainer.workers=2"]
     overrides += [f"trainer.max_steps={5 * TURN_STEPS}", "trainer.timeout_seconds=30"]
     plain = run(tmp_path / "plain", *overrides)
     tried = run(tmp_path / "auto", *overrides, "trainer.overlap=auto")

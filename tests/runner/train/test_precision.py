@@ -142,7 +142,7 @@ def test_a_cpu_without_instructions_for_bf16_gets_no_product_of_it(
 ) -> None:
     monkeypatch.setattr(precision, "has_fast_bf16", lambda: False)
     make, batch, product = MODELS[name]
-    settings = TrainerSettings(gpus=1, batch_size=4, epochs=1, precision="bf16")
+    settings = TrainerSettings(workers=1, batch_size=4, epochs=1, precision="bf16")
     task = "classification" if name == "convolution" else "language"
     torch.manual_seed(0)
     replica = Replica(make(), task, range(1), torch.device("cpu"), settings)

@@ -17,7 +17,7 @@ from gcbench.core.methods.dense import Dense
 from gcbench.runner.records.gradients import read_gradients
 
 OVERRIDES = (
-    "compressor=none trainer.gpus=4 trainer.max_steps=5 trainer.record_gradients=[0,3]".split()
+    "compressor=none trainer.workers=4 trainer.max_steps=5 trainer.record_gradients=[0,3]".split()
 )
 
 

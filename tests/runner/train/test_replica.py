@@ -22,7 +22,7 @@ from gcbench.runner.train.groups import parameter_groups
 from gcbench.runner.train.replica import Replica
 
 CPU = torch.device("cpu")
-SETTINGS = TrainerSettings(gpus=2, batch_size=8, epochs=1, precision="fp32")
+SETTINGS = TrainerSettings(workers=2, batch_size=8, epochs=1, precision="fp32")
 BATCH = (torch.randn(8, 4, generator=torch.Generator().manual_seed(0)), torch.arange(8) % 3)
 
 
@@ -184,7 +184,7 @@ def test_a_spectral_norm_is_that_of_real_workers(tmp_path: Path) -> None:
     weights = []
     for launcher in ("virtual", "local"):
         folder = tmp_path / launcher
-        run(folder, *typed, "trainer.gpus=2", f"trainer.launcher={launcher}")
+        run(folder, *typed, "trainer.workers=2", f"trainer.launcher={launcher}")
         weights.append(torch.load(folder / "weights.pt"))
     assert all(torch.equal(tensor, weights[1][name]) for name, tensor in weights[0].items())
 

@@ -27,7 +27,7 @@ LENGTH = [
     *"trainer.launcher=virtual trainer.checkpoint_steps=4 trainer.log_every=3".split(),
     *"trainer.eval_every=null trainer.keep_weights=false".split(),
 ]
-SIX, FOUR_WORKERS = "trainer.max_steps=6", "trainer.gpus=4"
+SIX, FOUR_WORKERS = "trainer.max_steps=6", "trainer.workers=4"
 RESIDUAL = ["compressor=qsgd", "min_size=0", "error_feedback=true", "alpha=0.2", "beta=0.9"]
 
 
@@ -80,9 +80,9 @@ def test_a_run_with_residuals_goes_on_when_they_may_be_merged(
     overrides = [*RESIDUAL, *LENGTH, SIX]
     first = run(tmp_path, *overrides, FOUR_WORKERS)
     before = residuals(tmp_path, 4)
-    says = f"by 4 workers, this run has {gpus}, .* type trainer.gpus=4, or resume.workers=merge"
+    says = f"by 4 workers, this run has {gpus}, .* type trainer.workers=4, or resume.workers=merge"
     with pytest.raises(ConfigError, match=says):
-        go_on(tmp_path, [*overrides, f"trainer.gpus={gpus}"])
+        go_on(tmp_path, [*overrides, f"trainer.workers={gpus}"])
     (tmp_path / "result.json").write_text("{}")
     seen: list[dict[str, Tensor]] = []
     load = Checkpoints.load
@@ -92,7 +92,7 @@ def test_a_run_with_residuals_goes_on_when_they_may_be_merged(
         seen.append({k: rows.clone() for k, rows in progress.state.per_worker.items()})
 
     monkeypatch.setattr(Checkpoints, "load", watched)
-    result = go_on(tmp_path, [*overrides, f"trainer.gpus={gpus}", "resume.workers=merge"])
+    result = go_on(tmp_path, [*overrides, f"trainer.workers={gpus}", "resume.workers=merge"])
     (after,) = seen
     for name, rows in after.items():
         assert len(rows) == gpus and rows.any()
@@ -108,8 +108,8 @@ def test_a_run_with_residuals_goes_on_when_they_may_be_merged(
 def test_bits_on_the_wire_are_compared_with_those_of_as_many_workers(tmp_path: Path) -> None:
     """Four workers send 3/2 of a gradient in each of four steps, and two send one in two."""
     overrides = ["compressor=none", *LENGTH, "trainer.max_steps=6"]
-    run(tmp_path, *overrides, "trainer.gpus=4")
-    wire = go_on(tmp_path, [*overrides, "trainer.gpus=2"])["bits_wire"]
+    run(tmp_path, *overrides, "trainer.workers=4")
+    wire = go_on(tmp_path, [*overrides, "trainer.workers=2"])["bits_wire"]
     gradient = 32 * json.loads((tmp_path / "result.json").read_text())["parameters"]
     assert wire["dense_per_step"] == pytest.approx(gradient * (4 * 3 / 2 + 2) / 6)
     assert wire["ratio"] == pytest.approx(1, rel=1e-3)
@@ -118,8 +118,8 @@ def test_bits_on_the_wire_are_compared_with_those_of_as_many_workers(tmp_path: P
 def test_a_run_without_residuals_goes_on_with_any_number(tmp_path: Path) -> None:
     """PowerSGD's factors are shared, so that workers have no state of their own."""
     overrides = ["compressor=powersgd", "error_feedback=false", *LENGTH, "trainer.max_steps=6"]
-    run(tmp_path, *overrides, "trainer.gpus=2")
-    result = go_on(tmp_path, [*overrides, "trainer.gpus=3"])
+    run(tmp_path, *overrides, "trainer.workers=2")
+    result = go_on(tmp_path, [*overrides, "trainer.workers=3"])
     assert result["steps"] == 6 and result["workers"] == 3
     assert result["resharded"] == [{"from_step": 4, "workers": 2}]
     assert result["identity"] != identify(result["config"]), "no run of three workers alone"
@@ -133,17 +133,17 @@ REFUSED: dict[str, tuple[list[str], list[str], str]] = {
     "shards": (
         ["compressor=scaled_sign", "exchange=scatter_coded", SIX],
         MERGED,
-        "a shard, whose size depends on .*; type trainer.gpus=2 or resume=never",
+        "a shard, whose size depends on .*; type trainer.workers=2 or resume=never",
     ),
     "codes": (
         ["compressor=loco", SIX],
         MERGED,
-        "remembers codes, which have no mean .*; type trainer.gpus=2 or",
+        "remembers codes, which have no mean .*; type trainer.workers=2 or",
     ),
     "another end": (
         ["compressor=none", "trainer.epochs=0.25", FOUR_WORKERS],
-        ["trainer.gpus=2"],
-        "an epoch of 4 workers has .* steps and one of 2 has .*; type trainer.gpus=4",
+        ["trainer.workers=2"],
+        "an epoch of 4 workers has .* steps and one of 2 has .*; type trainer.workers=4",
     ),
     "over": (  # at its checkpoint after 20 of 22 steps
         ["compressor=none", "trainer.epochs=0.5"],
@@ -158,19 +158,19 @@ REFUSED: dict[str, tuple[list[str], list[str], str]] = {
             SIX,
         ],
         [FOUR_WORKERS],
-        "so that estimator.epoch_steps=null would mean something else; type trainer.gpus=2",
+        "so that estimator.epoch_steps=null would mean something else; type trainer.workers=2",
     ),
     # With half as many workers, the rate of a run past its warm-up would fall back into it.
     "a warm-up": (
         ["compressor=none", "schedule=constant", "schedule.warmup_epochs=0.5", SIX, FOUR_WORKERS],
-        ["trainer.gpus=2"],
-        "so that schedule.warmup_epochs=0.5 would .*; type trainer.gpus=4. .* started with "
+        ["trainer.workers=2"],
+        "so that schedule.warmup_epochs=0.5 would .*; type trainer.workers=4. .* started with "
         "schedule.warmup_epochs=0 may",
     ),
     "rates by epochs": (
         ["compressor=none", "schedule=cosine", "schedule.interval=epoch", SIX, FOUR_WORKERS],
-        ["trainer.gpus=2"],
-        "so that schedule.interval=epoch would .*; type trainer.gpus=4. .* started with "
+        ["trainer.workers=2"],
+        "so that schedule.interval=epoch would .*; type trainer.workers=4. .* started with "
         "schedule.interval=step may",
     ),
 }
@@ -191,7 +191,7 @@ def test_a_refused_extension_leaves_the_run_as_it_was(tmp_path: Path) -> None:
     done = run(tmp_path, *overrides)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     with pytest.raises(ConfigError, match="this run ends after .* steps with 4 workers; type"):
-        run(tmp_path, *overrides, "trainer.gpus=4", "trainer.epochs=1.5")
+        run(tmp_path, *overrides, "trainer.workers=4", "trainer.epochs=1.5")
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
     assert run(tmp_path, *overrides) == done
 
@@ -199,7 +199,7 @@ def test_a_refused_extension_leaves_the_run_as_it_was(tmp_path: Path) -> None:
 def test_an_extension_by_other_workers_is_no_run_of_them_alone(tmp_path: Path) -> None:
     overrides = ["compressor=none", "model=linear", *LENGTH, "trainer.keep_weights=true"]
     run(tmp_path, *overrides, "trainer.max_steps=12")
-    result = run(tmp_path, *overrides, "trainer.max_steps=24", "trainer.gpus=4")
+    result = run(tmp_path, *overrides, "trainer.max_steps=24", "trainer.workers=4")
     assert result["extended"][0]["from_step"] == 12
     assert result["resharded"] == [{"from_step": 12, "workers": 2}]
 
@@ -212,7 +212,7 @@ def test_a_start_that_kept_no_step_is_forgotten(
     with monkeypatch.context() as patch:
         patch.setattr(Checkpoints, "load", fail)
         with pytest.raises(RunFailed, match="killed"):
-            go_on(tmp_path, [*overrides, "trainer.gpus=4"])
+            go_on(tmp_path, [*overrides, "trainer.workers=4"])
     result = go_on(tmp_path, overrides)
     assert result["resharded"] == [] and result["identity"] == identify(result["config"])
 

@@ -66,7 +66,7 @@ METHODS |= {
     "any_class": [*METHODS["powersgd"][:1], *ANY_CLASS],
 }
 LENGTH = [
-    *"trainer.gpus=4 trainer.threads=1 trainer.log_every=7 trainer.error_every=4".split(),
+    *"trainer.workers=4 trainer.threads=1 trainer.log_every=7 trainer.error_every=4".split(),
     "trainer.checkpoint_keep=9",
 ]
 
@@ -120,7 +120,7 @@ def test_killed_and_resumed_equals_not_killed(tmp_path: Path, method: str) -> No
 
 def test_a_resumed_run_goes_on_counting_seconds(tmp_path: Path) -> None:
     """Its first three steps are not timed, as in any process."""
-    overrides = ["trainer.gpus=1", "trainer.log_every=3", "trainer.max_steps=12"]
+    overrides = ["trainer.workers=1", "trainer.log_every=3", "trainer.max_steps=12"]
 
     def seconds() -> dict[int, float]:
         lines = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
@@ -140,7 +140,7 @@ def test_phases_are_timed_on_one_link(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A mean over steps on two links would be the time of neither, and the result names one."""
-    overrides = ["trainer.gpus=1", "trainer.max_steps=12", "trainer.checkpoint_steps=6"]
+    overrides = ["trainer.workers=1", "trainer.max_steps=12", "trainer.checkpoint_steps=6"]
     for link, seconds in (("slow", 5.0), ("fast", 1.0)):
         monkeypatch.setenv("GCBENCH_LINK", link)
         laps = [clock.Lap("forward", seconds)]
@@ -186,8 +186,8 @@ def test_a_recipe_with_a_stem_from_data_continues_in_real_workers(tmp_path: Path
         *LENGTH,
         *"model=airnet model.widths=[4,4,4] dataset=cifar10 dataset.crop_fill=reflect".split(),
         *"dataset.flip=alternating trainer.precision=bf16 trainer.label_smoothing=0.2".split(),
-        *"trainer.batch_size=8 trainer.epochs=3 trainer.checkpoint_steps=4 trainer.gpus=2".split(),
-        *"trainer.keep_weights=false schedule=linear".split(),
+        *"trainer.batch_size=8 trainer.epochs=3 trainer.workers=2".split(),
+        *"trainer.checkpoint_steps=4 trainer.keep_weights=false schedule=linear".split(),
         "optimizer.groups=[{match:norm,lr_scale:64}]",
         f"data.root={tmp_path}",
     ]
@@ -383,7 +383,7 @@ def test_a_checkpoint_between_two_lines_has_all_seconds_until_then(
 ) -> None:
     """Each step takes one second here, and the first steps of a process are not timed."""
     monkeypatch.setattr(clock.Clock, "_laps", lambda *_: [clock.Lap("forward", 1.0)])
-    overrides = ["trainer.gpus=1", "trainer.log_every=20", "trainer.max_steps=20"]
+    overrides = ["trainer.workers=1", "trainer.log_every=20", "trainer.max_steps=20"]
     run(tmp_path, *overrides, "trainer.checkpoint_steps=15", "compressor=none")
     path = tmp_path / "checkpoints" / "step-00000015" / "shared.pt"
     ledger = torch.load(path, weights_only=True)["ledger"]

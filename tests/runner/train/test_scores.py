@@ -97,7 +97,7 @@ def test_an_augmented_test_changes_no_other_number(
 def test_a_run_says_where_its_tests_first_reached_the_target(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    overrides = ("trainer.gpus=1", "trainer.epochs=3", "trainer.log_every=50")
+    overrides = ("trainer.workers=1", "trainer.epochs=3", "trainer.log_every=50")
     plain = run(tmp_path, *overrides)
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     tests = [line for line in lines if line["event"] == "test"]
@@ -122,7 +122,7 @@ def test_a_run_says_where_its_tests_first_reached_the_target(
 
 
 def test_bits_received_so_far_are_those_of_the_whole_run_at_its_end(tmp_path: Path) -> None:
-    result = run(tmp_path, *OVERRIDES, "trainer.gpus=4", "min_size=0", "trainer.target=0")
+    result = run(tmp_path, *OVERRIDES, "trainer.workers=4", "min_size=0", "trainer.target=0")
     assert result["target"]["received_bits"] == result["bits_wire"]["per_worker"] > 0
     assert result["bits_wire"]["per_worker"] == 3 * result["bits_sent"]["per_worker"]
     assert result["target"]["epoch"] == result["epochs"] and result["target"]["seconds"] is None
@@ -160,7 +160,7 @@ def test_metrics_hold_the_error_of_compression_step_by_step(tmp_path: Path) -> N
 
 
 def test_time_is_that_of_steps_so_far(tmp_path: Path) -> None:
-    result = run(tmp_path, "trainer.gpus=1", "trainer.max_steps=9", "trainer.log_every=3")
+    result = run(tmp_path, "trainer.workers=1", "trainer.max_steps=9", "trainer.log_every=3")
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     seconds = [line["seconds"] for line in lines if line["event"] == "train"]
     assert seconds[0] == 0 < seconds[1] < seconds[2], "three steps of warm-up do not count"
@@ -192,7 +192,7 @@ def test_ratios_are_against_fp32_gradients_whatever_the_parameters_are(tmp_path:
 
 def test_bits_of_the_log_are_means_over_workers(tmp_path: Path) -> None:
     """The workers' codes differ in length."""
-    result = run(tmp_path, *OVERRIDES, "trainer.gpus=3", "min_size=0", "code=elias_dense")
+    result = run(tmp_path, *OVERRIDES, "trainer.workers=3", "min_size=0", "code=elias_dense")
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     logged = [line["bits_sent_per_worker"] for line in lines if line["event"] == "train"]
     assert logged[-1] == result["bits_sent"]["per_worker"] < result["bits_sent"]["per_worker_max"]
@@ -201,7 +201,7 @@ def test_bits_of_the_log_are_means_over_workers(tmp_path: Path) -> None:
 def test_tests_come_every_so_many_epochs_and_at_the_end(tmp_path: Path) -> None:
     """1437 samples make five steps per epoch."""
     every = ["trainer.eval_every=2", "trainer.epochs=5", "trainer.batch_size=240"]
-    run(tmp_path, "trainer.launcher=virtual", "trainer.gpus=1", *every)
+    run(tmp_path, "trainer.launcher=virtual", "trainer.workers=1", *every)
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     tests = [(line["step"], line["epoch"]) for line in lines if line["event"] == "test"]
     assert tests == [(10, 2), (20, 4), (25, 5)]
@@ -211,7 +211,7 @@ def test_a_text_begins_anew_with_every_epoch(tmp_path: Path) -> None:
     """As the weights do not move, all epochs have the same loss."""
     text = ["model=lstm_small", "model.vocabulary=12", "dataset._target_=own_data.text"]
     still = ["optimizer.lr=1e-30", "trainer.batch_size=100", "trainer.epochs=2"]
-    typed = [*text, *still, "trainer.gpus=1", "trainer.log_every=4", "trainer.eval_every=null"]
+    typed = [*text, *still, "trainer.workers=1", "trainer.log_every=4", "trainer.eval_every=null"]
     result = run(tmp_path, "trainer.launcher=virtual", "compressor=onebit", *typed)
     assert result["steps_per_epoch"] == 4
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
@@ -225,7 +225,7 @@ def test_a_text_begins_anew_with_every_epoch(tmp_path: Path) -> None:
 
 def test_a_worker_of_many_in_a_process_remembers_as_much_as_alone(tmp_path: Path) -> None:
     short = ["trainer.launcher=virtual", "compressor=top_k", "trainer.max_steps=1"]
-    alone, four = (run(tmp_path / n, *short, f"trainer.gpus={n}")["state_mib"] for n in "14")
+    alone, four = (run(tmp_path / n, *short, f"trainer.workers={n}")["state_mib"] for n in "14")
     assert 0 < alone == four
 
 

@@ -21,7 +21,7 @@ SGD = ("optimizer.kind=sgd", "optimizer.momentum=0", "optimizer.weight_decay=0")
 def test_a_step_applies_its_own_learning_rate(tmp_path: Path) -> None:
     """Steps count from 0: x_{t+1} = x_t - lr_t update_t."""
     cosine = ("optimizer.lr=0.5", "schedule=cosine", "schedule.warmup_epochs=0")
-    linear = ("model=linear", "compressor=none", "trainer.max_steps=4", "trainer.gpus=4")
+    linear = ("model=linear", "compressor=none", "trainer.max_steps=4", "trainer.workers=4")
     run, progress = virtual_run(tmp_path, *SGD, *linear, *cosine)
     for rate in (0.5, 0.5 * 0.8535534, 0.25, 0.5 * 0.1464466):  # a half cosine over 4 steps
         before = {k: p.detach().clone() for k, p in run.replica.parameters.items()}
@@ -41,11 +41,11 @@ def test_the_loss_of_the_log_is_the_mean_of_all_workers_and_steps(tmp_path: Path
         return [line["loss"] for line in lines if line["event"] == "train"]
 
     every = "trainer.log_every=1"
-    one = losses("one", "trainer.gpus=1", "trainer.batch_size=64", every)
+    one = losses("one", "trainer.workers=1", "trainer.batch_size=64", every)
     assert 0.5 < one[0] < 6, "about ln 10 for ten classes before anything was learned"
-    four = losses("four", "trainer.gpus=4", "trainer.batch_size=16", every)
+    four = losses("four", "trainer.workers=4", "trainer.batch_size=16", every)
     assert four == pytest.approx(one, rel=1e-4)
-    whole = losses("whole", "trainer.gpus=4", "trainer.batch_size=16", "trainer.log_every=4")
+    whole = losses("whole", "trainer.workers=4", "trainer.batch_size=16", "trainer.log_every=4")
     assert whole == pytest.approx([sum(four) / 4], rel=1e-6)
 
 
@@ -65,7 +65,12 @@ def count_passes(run: Run, progress: Progress) -> PassCounter:
 @pytest.mark.parametrize("model", ["resnet8", "mlp"])
 def test_the_update_moves_no_more_than_the_optimizer_alone(tmp_path: Path, model: str) -> None:
     """Apart from SGD with Nesterov momentum, the update only zeroes the workers' gradients."""
-    overrides = (f"model={model}", "compressor=none", "optimizer.nesterov=true", "trainer.gpus=2")
+    overrides = (
+        f"model={model}",
+        "compressor=none",
+        "optimizer.nesterov=true",
+        "trainer.workers=2",
+    )
     run, progress = begin(tmp_path, *overrides, "trainer.error_every=null")
     group = run.optimizer.param_groups[0]
     chosen = {key: group[key] for key in ("lr", "momentum", "nesterov", "weight_decay")}
@@ -90,7 +95,7 @@ def test_a_virtual_worker_costs_its_passes_and_three_over_its_gradient(
     counts = []
     for workers in (2, 4):
         run, progress = begin(
-            tmp_path, f"model={model}", "compressor=none", f"trainer.gpus={workers}"
+            tmp_path, f"model={model}", "compressor=none", f"trainer.workers={workers}"
         )
         passes = count_passes(run, progress)
         counts.append(passes.total("data", "forward", "backward", "update"))
@@ -107,13 +112,13 @@ def test_a_virtual_worker_costs_its_passes_and_three_over_its_gradient(
 def test_fragments_are_messages_of_their_own(tmp_path: Path) -> None:
     """Codecs are compiled for the tensors that are exchanged together."""
     fragments = ("estimator=local_steps", "estimator.every=2", "estimator.fragments=2")
-    run, _ = begin(tmp_path, "model=mlp", "compressor=none", "trainer.gpus=2", *fragments)
+    run, _ = begin(tmp_path, "model=mlp", "compressor=none", "trainer.workers=2", *fragments)
     first, second = run.pipeline.messages(run)
     assert first and second and [*first, *second] == list(run.replica.grads)
 
 
 def test_the_error_is_relative_to_the_mean_gradient(tmp_path: Path) -> None:
-    run, progress = begin(tmp_path, "model=mlp", "bits=2", "min_size=0", "trainer.gpus=3")
+    run, progress = begin(tmp_path, "model=mlp", "bits=2", "min_size=0", "trainer.workers=3")
     exchanged = train_step(run, progress)
     assert exchanged is not None and exchanged.shannon_bits is not None
     mean = run.replica.flat.double().mean(0)
@@ -156,7 +161,7 @@ def test_without_compression_there_is_no_error_whatever_is_coded(tmp_path: Path)
         ("estimator=svrg", "model=linear", "clip_norm=0.1", "optimizer.momentum=0"),
         (*small, *ZERO_ONE, "estimator.max_every=2", "estimator.double_steps=2"),
     ):
-        run, progress = begin(tmp_path, "compressor=none", "trainer.gpus=3", *overrides)
+        run, progress = begin(tmp_path, "compressor=none", "trainer.workers=3", *overrides)
         exchanges = (train_step(run, progress) for _ in range(6))
         samples = [sample(run, e) for e in exchanges if e is not None]
         assert len(samples) >= 2, overrides
@@ -167,7 +172,7 @@ def test_without_compression_there_is_no_error_whatever_is_coded(tmp_path: Path)
 def test_an_update_without_a_scale_has_a_cosine_and_no_error(tmp_path: Path) -> None:
     """Signum codes momenta, to which the cosine is."""
     for choice in ("signum", "demo", "dion"):
-        run, progress = begin(tmp_path, "model=mlp", f"compressor={choice}", "trainer.gpus=3")
+        run, progress = begin(tmp_path, "model=mlp", f"compressor={choice}", "trainer.workers=3")
         exchanged = train_step(run, progress)
         assert exchanged is not None
         assert sample(run, exchanged).keys() == {"cosine"}

@@ -59,7 +59,7 @@ def least_squares(
     """Return a run of three virtual workers with plain SGD at a constant rate, and its progress."""
     torch.manual_seed(0)
     comm, device = Comm(3), torch.device("cpu")
-    trainer = TrainerSettings(gpus=3, batch_size=batch_size, epochs=1, accumulate=accumulate)
+    trainer = TrainerSettings(workers=3, batch_size=batch_size, epochs=1, accumulate=accumulate)
     replica = Replica(Linear([16], 1), data.task, comm.local, device, trainer)
     steps_per_epoch = data.steps_per_epoch(3, batch_size)
     knobs = {} if compressor == "none" else {"min_size": 0}
@@ -209,7 +209,7 @@ def test_virtual_and_real_workers_are_equal_to_the_bit(tmp_path: Path) -> None:
     overrides = [
         *CONVEX,
         "min_size=0",
-        "trainer.gpus=4",
+        "trainer.workers=4",
         "trainer.batch_size=8",
         "trainer.epochs=2",
         "trainer.log_every=3",

@@ -39,7 +39,7 @@ def test_virtual_and_real_workers_train_alike(tmp_path: Path, optimizer: str) ->
     """With an exchange by gather they agree to the bit: same samples, weights and noise."""
     overrides = [
         f"optimizer={optimizer}",
-        *"trainer.drift_every=1 min_size=0 trainer.gpus=4 trainer.threads=1".split(),
+        *"trainer.drift_every=1 min_size=0 trainer.workers=4 trainer.threads=1".split(),
         *"trainer.max_steps=12 trainer.log_every=3".split(),
     ]
     virtual = run(tmp_path / "virtual", *overrides, VIRTUAL)
@@ -62,8 +62,8 @@ def test_one_worker_with_the_whole_batch_equals_four_with_a_quarter(tmp_path: Pa
         "trainer.log_every=1",
         "trainer.error_every=null",
     ]
-    one = run(tmp_path / "one", *overrides, "trainer.gpus=1", "trainer.batch_size=64")
-    four = run(tmp_path / "four", *overrides, "trainer.gpus=4", "trainer.batch_size=16")
+    one = run(tmp_path / "one", *overrides, "trainer.workers=1", "trainer.batch_size=64")
+    four = run(tmp_path / "four", *overrides, "trainer.workers=4", "trainer.batch_size=16")
     assert one["test"]["loss"] == pytest.approx(four["test"]["loss"], rel=1e-4)
 
 
@@ -133,7 +133,7 @@ def test_a_convolution_trains_in_both_layouts_and_precisions(tmp_path: Path) -> 
 
 
 def replica_of_two(model: nn.Module) -> Replica:
-    settings = TrainerSettings(gpus=2, batch_size=8, epochs=1, precision="fp32")
+    settings = TrainerSettings(workers=2, batch_size=8, epochs=1, precision="fp32")
     replica = Replica(model, "classification", range(2), torch.device("cpu"), settings)
     replica.begin()
     return replica
@@ -216,7 +216,7 @@ def test_whole_gradients_of_a_warm_up_cost_32_bits_a_value_of_the_bound(tmp_path
 @pytest.mark.usefixtures("copied_workers")
 def test_all_processes_test_with_the_running_statistics_of_worker_0(tmp_path: Path) -> None:
     """The 360 test images make four batches, two per process."""
-    typed = ["model=resnet8", "min_size=0", "trainer.gpus=2", "trainer.batch_size=8"]
+    typed = ["model=resnet8", "min_size=0", "trainer.workers=2", "trainer.batch_size=8"]
     typed += ["trainer.max_steps=3", "trainer.eval_batch_size=100"]
     virtual = run(tmp_path / "virtual", *typed, VIRTUAL)
     real = run(tmp_path / "real", *typed, "trainer.launcher=local")

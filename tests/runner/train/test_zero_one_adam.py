@@ -221,7 +221,7 @@ def test_it_learns_through_any_compressor(tmp_path: Path, compressor: str) -> No
 
 
 def test_the_first_exchange_after_every_so_many_steps_is_sampled(tmp_path: Path) -> None:
-    length = ("trainer.max_steps=30", "trainer.gpus=2", "trainer.error_every=10")
+    length = ("trainer.max_steps=30", "trainer.workers=2", "trainer.error_every=10")
     result = run(tmp_path, *SIGNS, *SHORT, *FROZEN, *length, "trainer.launcher=virtual")
     tens = {step // 10 for step in EXCHANGED if step % 10 < 4}  # max_every=4
     assert result["compression_error"]["samples"] == len(tens) < len(EXCHANGED)
@@ -230,7 +230,7 @@ def test_the_first_exchange_after_every_so_many_steps_is_sampled(tmp_path: Path)
 @pytest.mark.usefixtures("copied_workers")
 def test_virtual_and_real_workers_are_equal_to_the_bit(tmp_path: Path) -> None:
     """This holds for two workers, as a sum of two values is the same in any order."""
-    length = ("trainer.max_steps=30", "trainer.gpus=2", "trainer.error_every=4")
+    length = ("trainer.max_steps=30", "trainer.workers=2", "trainer.error_every=4")
     where = {"virtual": (), "local": ("trainer.drift_every=1",)}
     results = {
         launcher: run(

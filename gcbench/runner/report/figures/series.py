@@ -136,7 +136,7 @@ def workload_of(run: RecordedRun) -> Workload:
     return Workload(
         choices["model"],
         choices["dataset"],
-        trainer["gpus"],
+        trainer["workers"],
         trainer["batch_size"],
         length,
         run.flat.get(SPLIT, "test"),
@@ -191,7 +191,7 @@ def series_by_task(runs: Iterable[RecordedRun]) -> dict[str, Drawn]:
 
 
 def _flat_of_any_workers(run: RecordedRun) -> Flat:
-    return {key: value for key, value in run.flat.items() if key != "trainer.gpus"}
+    return {key: value for key, value in run.flat.items() if key != "trainer.workers"}
 
 
 def tell_runs_apart(
