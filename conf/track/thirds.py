@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from gcbench.core.codec import Codec
-from gcbench.core.compressor import Properties
+from gcbench import Codec, Properties
 
 CHUNK, THRESHOLD = 1024, 0.612
 POWERS = [1, 3, 9, 27, 81]

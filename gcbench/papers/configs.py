@@ -168,7 +168,12 @@ log = logging.getLogger("gcbench")
 NO_PART = {"bench.yaml", "changes.yaml", "claims.yaml", "deviations.yaml", "devices", "hydra"}
 NO_PART |= {"links.yaml", "table"}  # of a table, what its rows run is hashed
 # Rooms and modules of gcbench that decide what a row resolves to.
-COMPOSING = ("config", "settings", "identity.py")
+COMPOSING = (
+    "runner/config",
+    "runner/settings",
+    *(f"runner/{name}.py" for name in ("identity", "kept_names")),
+    *(f"core/{name}.py" for name in ("conf", "errors", "fields", "keys", "marks", "method_files")),
+)
 # Lines and ends of lines that are comments, but for `# @package`, which Hydra reads.
 COMMENT = re.compile(rb"^[ \t]*#(?! @package).*\n|[ \t]+#.*", re.MULTILINE)
 KEPT = 8  # folders of the cache, for so many states of conf/ and of the code

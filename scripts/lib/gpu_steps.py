@@ -54,14 +54,14 @@ NCCL_TYPES = {  # the types that PyTorch maps to an ncclDataType_t
 
 # Places where the host has to wait for the GPU, and why.
 CANNOT_DO_WITHOUT = {
-    "codecs/low_rank.py svd": "torch.linalg.svd reads back whether cuSOLVER converged",
-    "compressors/atomo.py _most": "as many atoms travel as were drawn",
-    "compressors/adaptive.py _read": "each tensor is sent as was chosen for it",
-    "comm/collectives.py _gather_ragged": "receivers need the lengths of what comes",
-    "codecs/elias.py streams": "a message is as long as its longest row",
-    "codecs/elias_codes.py encode_sparse": "as many codes are written as are not zero",
-    "codecs/packing.py _counts": "the coder runs on the host",
-    "library/agreement.py choose": "whether the last exchange was kept says what ACP-SGD sends",
+    "core/codecs/low_rank.py svd": "torch.linalg.svd reads back whether cuSOLVER converged",
+    "core/methods/atomo.py _most": "as many atoms travel as were drawn",
+    "core/wrappers/adaptive.py _read": "each tensor is sent as was chosen for it",
+    "core/comm/collectives.py _gather_ragged": "receivers need the lengths of what comes",
+    "core/codecs/elias.py streams": "a message is as long as its longest row",
+    "core/codecs/elias_codes.py encode_sparse": "as many codes are written as are not zero",
+    "core/codecs/packing.py _counts": "the coder runs on the host",
+    "core/library/agreement.py choose": "whether the last exchange was kept says what ACP-SGD sends",
 }
 
 _PACKAGE = Path(gcbench.__file__).parent

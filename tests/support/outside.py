@@ -11,10 +11,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gcbench.core.codec import Codec
+from gcbench import Codec, Properties
 from gcbench.core.codecs.noise import Noise
 from gcbench.core.codecs.packing import pack, unpack
-from gcbench.core.compressor import Properties
 
 MANTISSA_BITS = 23
 
