@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from gcbench.core.conf import build_checked, conf_directory, read_yaml, top_comment
+from gcbench.core.fields import format_value
 from gcbench.papers.configs import compose_row
 from gcbench.papers.measured import find_study
 from gcbench.papers.rates import RATE
@@ -19,7 +20,7 @@ from gcbench.papers.tables import Column, Table, read_table, table_names
 from gcbench.papers.track_verdicts import entries_of, with_verdicts
 from gcbench.runner.config.budget import PAPER, budget_names
 from gcbench.runner.console import TextTable
-from gcbench.runner.identity import flat_differences, format_value
+from gcbench.runner.differences import flat_differences
 from gcbench.runner.records.store import RecordedRun
 from gcbench.runner.report.document import (
     EMPTY,

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 from gcbench.papers.claims import BUDGETS, EARLY_LOSS, LEARNING_RATE, STEPS, RowRelations
 from gcbench.papers.configs import compose_row
-from gcbench.papers.measured import KeptStudy, StudyResult, find_link_table, find_study, find_tests
+from gcbench.papers.kept_tests import find_tests
+from gcbench.papers.measured import KeptStudy, StudyResult, find_link_table, find_study
 from gcbench.papers.rates import Rate, describe_sources
 from gcbench.papers.rows import Row, find_row
 from gcbench.papers.tables import Column, TableRow, read_table, table_names

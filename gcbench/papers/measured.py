@@ -22,14 +22,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gcbench.papers.tables import Column, Table, TableRow
-from gcbench.runner.records.configuration import Record
 from gcbench.runner.records.reading import read_json
-from gcbench.runner.records.schema import Environment, Time
+from gcbench.runner.records.schema import Environment
 from gcbench.runner.report.document import EMPTY, Cell, Document, Line, Section, Summary
 from gcbench.runner.report.listing import made_by
 
 log = logging.getLogger("gcbench")
-
 StudyResult = dict[str, Any]
 
 
@@ -171,35 +169,4 @@ def _sections(table: Table, study: StudyResult | None) -> list[Section]:
     return [section for section in every if section.lines]
 
 
-FILE = "tests.json"
-
 log = logging.getLogger("gcbench")
-
-
-class TestsRecord(Record):
-    """The outcome of each test by its name below tests/, such as papers/test_qsgd.py::test_it."""
-
-    commit: str
-    finished: Time
-    outcomes: dict[str, str]  # passed | failed | skipped, over all parameters of a test
-
-
-class KeptTests(NamedTuple):
-    """The record of a test run, and the file that it was read from."""
-
-    path: Path
-    record: TestsRecord
-
-
-def find_tests(folders: Sequence[str | Path]) -> KeptTests | None:
-    """Return the newest record of a test run below the folders; None if there is none."""
-    paths = (path for folder in folders for path in Path(folder).glob(f"**/{FILE}"))
-    every = []
-    for path in paths:
-        try:
-            record = TestsRecord.model_validate(read_json(path))
-            every.append(KeptTests(path, record))
-        except (OSError, ValueError) as error:
-            gist = str(error).partition("\n")[0]
-            log.warning("not read: %s: not a record of scripts/claims_tests (%s)", path, gist)
-    return max(every, key=lambda kept: kept.record.finished, default=None)

@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from gcbench.papers.answers import AnsweredClaim, NextCommands, waiting
 from gcbench.papers.claims import BUDGETS, LEARNING_RATE, STEPS, Claim, RowRelations
-from gcbench.papers.configs import command_lines, compose, compose_row
+from gcbench.papers.command_lines import command_lines
+from gcbench.papers.configs import compose, compose_row
 from gcbench.papers.evidence import RATES, Evidence
 from gcbench.papers.rates import RATE
 from gcbench.runner.config.budget import PAPER

@@ -18,14 +18,9 @@ from gcbench.papers.configs import Composition, compose
 from gcbench.papers.tables import Column, TableRow, overrides_of
 from gcbench.runner.config.budget import PAPER
 from gcbench.runner.config.choices import row_names
-from gcbench.runner.identity import (
-    EXECUTION,
-    Differences,
-    Flat,
-    as_overrides,
-    finite,
-    flat_differences,
-)
+from gcbench.runner.differences import Differences, flat_differences
+from gcbench.runner.identity import EXECUTION, Flat, finite
+from gcbench.runner.labels import as_overrides
 from gcbench.runner.records.store import RecordedRun, newest
 from gcbench.runner.report.measures import SPLIT, VALID, measure_by_seed
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from gcbench.papers.configs import command_lines, command_of_runs
+from gcbench.core.fields import format_value
+from gcbench.papers.command_lines import command_lines, command_of_runs
 from gcbench.papers.rates import RATE, Rate, group_by_label, overrides_of_run
 from gcbench.papers.rows import Row, RowsByBudget
 from gcbench.papers.tables import Column, Table
 from gcbench.runner.config.budget import PAPER
-from gcbench.runner.identity import format_value
 from gcbench.runner.records.older import lost_error
 from gcbench.runner.records.schema import Result
 from gcbench.runner.records.store import RecordedRun

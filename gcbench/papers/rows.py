@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from gcbench.core.errors import ConfigError
+from gcbench.core.fields import format_value
 from gcbench.papers.configs import (
     Composition,
     compose,
@@ -18,17 +19,9 @@ from gcbench.papers.configs import (
 from gcbench.papers.rates import RATE, Grid, can_run, find_grid, is_same, is_swept
 from gcbench.papers.tables import Column, Table, TableRow, overrides_of
 from gcbench.runner.config.budget import PAPER
-from gcbench.runner.identity import (
-    ABSENT,
-    BOOKKEEPING,
-    ELSEWHERE,
-    EXECUTION,
-    Differences,
-    as_overrides,
-    flat_differences,
-    format_value,
-    value_of,
-)
+from gcbench.runner.differences import Differences, flat_differences, value_of
+from gcbench.runner.identity import ABSENT, BOOKKEEPING, ELSEWHERE, EXECUTION
+from gcbench.runner.labels import as_overrides
 from gcbench.runner.records.files import ENDED
 from gcbench.runner.records.store import RecordedRun, newest, sort_by_age
 from gcbench.runner.report.measures import SPLIT, TIMES, measure_by_seed

@@ -13,11 +13,11 @@ from pydantic.dataclasses import dataclass
 
 from gcbench.core.conf import CHECKED, Config, Texts, build_checked, read_yaml
 from gcbench.core.errors import ConfigError, near
+from gcbench.core.fields import format_value
 from gcbench.papers.ladder import Ladder
 from gcbench.papers.track import Track
 from gcbench.runner.config.budget import budget_names
 from gcbench.runner.config.choices import name_of, table_directory, tables_in
-from gcbench.runner.identity import format_value
 from gcbench.runner.report.document import Heading, digits_of
 from gcbench.runner.report.measures import LOWER, MEASURES, SCORES
 

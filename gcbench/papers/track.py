@@ -5,7 +5,10 @@ from __future__ import annotations
 from pydantic.dataclasses import dataclass
 
 from gcbench.core.conf import CHECKED
-from gcbench.runner.identity import Flat, as_overrides, flat_differences, format_value
+from gcbench.core.fields import format_value
+from gcbench.runner.differences import flat_differences
+from gcbench.runner.identity import Flat
+from gcbench.runner.labels import as_overrides
 
 FIXED = ("model.", "dataset.", "trainer.")
 LENGTH = ("trainer.epochs", "trainer.max_steps")  # which an entry may make shorter

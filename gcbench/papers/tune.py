@@ -16,6 +16,7 @@ import torch
 from pydantic import Field
 
 from gcbench.core.errors import ConfigError
+from gcbench.core.fields import format_value
 from gcbench.papers.configs import Composition, composition_of, read_key
 from gcbench.papers.job_queue import describe_outcome, run_commands
 from gcbench.papers.missing import SEEDS, lacking_seeds
@@ -26,7 +27,7 @@ from gcbench.runner.config.compose import resolve_overrides, split_sweep
 from gcbench.runner.config.errors import RunFailed
 from gcbench.runner.config.reading import Arguments, read_arguments
 from gcbench.runner.console import TextTable, print_table
-from gcbench.runner.identity import flat_differences, format_value
+from gcbench.runner.differences import flat_differences
 from gcbench.runner.launch.estimate import Estimates
 from gcbench.runner.launch.same import read_result_or_warn
 from gcbench.runner.records.files import ENDED

@@ -18,7 +18,8 @@ from gcbench.runner.config.checks import refuse_twice
 from gcbench.runner.config.compose import resolve_overrides, to_overrides
 from gcbench.runner.config.errors import RunFailed
 from gcbench.runner.config.naming import notices_of
-from gcbench.runner.identity import BOOKKEEPING, LENGTH, SWEPT, differences, format_differences
+from gcbench.runner.differences import differences, format_differences
+from gcbench.runner.identity import BOOKKEEPING, LENGTH, SWEPT
 from gcbench.runner.launch.start import start
 from gcbench.runner.records import RunFiles
 from gcbench.runner.records.schema import Result

@@ -26,7 +26,8 @@ from gcbench.core.reasons import safe_text
 from gcbench.runner.config.errors import COMPOSITION_ERRORS, RunFailed
 from gcbench.runner.config.naming import row_directory, run_directory
 from gcbench.runner.config.resolve import resolve
-from gcbench.runner.identity import BOOKKEEPING, SWEPT, differences, digest
+from gcbench.runner.differences import differences
+from gcbench.runner.identity import BOOKKEEPING, SWEPT, digest
 from gcbench.runner.launch.same import (
     find_same_run,
     is_final_result,

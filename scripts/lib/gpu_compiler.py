@@ -16,7 +16,7 @@ from unittest import mock
 import torch
 from torch import fx
 
-from gcbench.core.codecs.kernels import compile_graph, trace_call
+from gcbench.core.codecs.tracing import compile_graph, trace_call
 from lib.gpu_steps import KernelCall, bytes_of, fake_tensors
 
 # Products added without rounding them first, approximate functions, and subnormals taken as zero.

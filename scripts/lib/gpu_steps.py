@@ -61,7 +61,7 @@ CANNOT_DO_WITHOUT = {
     "core/codecs/elias.py streams": "a message is as long as its longest row",
     "core/codecs/elias_codes.py encode_sparse": "as many codes are written as are not zero",
     "core/codecs/packing.py _counts": "the coder runs on the host",
-    "core/library/agreement.py choose": "whether the last exchange was kept says what ACP-SGD sends",
+    "core/library/agreement.py choose": "whether the last one was kept says what ACP-SGD sends",
 }
 
 _PACKAGE = Path(gcbench.__file__).parent

@@ -25,7 +25,7 @@ from sentence import config_of
 
 from gcbench.core.conf import conf_directory
 from gcbench.core.errors import ConfigError
-from gcbench.core.fields import Checked, Positive, checked_hints, hints_of, refusal
+from gcbench.core.fields import Checked, Positive, checked_hints, format_value, hints_of, refusal
 from gcbench.core.fields import example as typed_like
 from gcbench.core.keys import NO_KNOBS, MethodSettings, sort_keys
 from gcbench.core.method_files import read_method
@@ -35,7 +35,6 @@ from gcbench.core.methods.qsgd import QSGD
 from gcbench.core.wrappers import build as compressors
 from gcbench.runner.config.checks import check_values
 from gcbench.runner.config.help import method_keys
-from gcbench.runner.identity import format_value
 from gcbench.runner.settings.__main__ import json_schema
 from gcbench.runner.settings.config import MODELS, SCHEMAS
 from gcbench.runner.settings.run import BenchSettings, RunSettings

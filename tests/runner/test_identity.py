@@ -9,19 +9,18 @@ import pytest
 from nightly import each
 from sentence import values_of
 
+from gcbench.runner.differences import differences, format_differences
 from gcbench.runner.identity import (
     BOOKKEEPING,
     EXECUTION,
     NEUTRAL,
     clear_folders,
-    differences,
     fingerprint,
     flatten_config,
-    format_differences,
     identify,
     iterate_leaves,
-    tell_apart,
 )
+from gcbench.runner.labels import tell_apart
 
 
 @pytest.fixture(scope="module")

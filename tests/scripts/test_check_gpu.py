@@ -30,7 +30,7 @@ from sentence import config_of
 from torch.utils._triton import has_triton
 
 from gcbench.core.codec import Codec
-from gcbench.core.codecs.kernels import COMPILER_OPTIONS
+from gcbench.core.codecs.tracing import COMPILER_OPTIONS
 from gcbench.core.comm.collectives import Comm
 from gcbench.core.compressor import Aggregated, Compressor, Grads, Properties, State, Step
 from gcbench.core.errors import ConfigError

@@ -29,7 +29,8 @@ from torch._inductor.runtime import triton_helpers
 from torch.utils._pytree import tree_leaves, tree_map
 from triton.runtime.interpreter import TensorHandle
 
-from gcbench.core.codecs.kernels import compile_graph, run_kernels_by, trace_call
+from gcbench.core.codecs.kernels import run_kernels_by
+from gcbench.core.codecs.tracing import compile_graph, trace_call
 
 Array = Callable[[Any], Any]
 LIBDEVICE: dict[str, Array] = {

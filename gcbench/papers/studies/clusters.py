@@ -18,12 +18,13 @@ from gcbench.core.comm.transport import MirrorTransport
 from gcbench.core.compressor import Compressor, Grads
 from gcbench.core.conf import Config
 from gcbench.core.errors import ConfigError
+from gcbench.core.fields import format_value
 from gcbench.core.wrappers.virtual import Stepper
 from gcbench.papers.configs import compose
 from gcbench.papers.studies.study import Row, Study, compressor, model_shapes
 from gcbench.papers.tables import TableRow, read_table
 from gcbench.runner.bench.local import draw_input
-from gcbench.runner.identity import CHOICE_GROUPS, format_value
+from gcbench.runner.labels import CHOICE_GROUPS
 from gcbench.runner.launch.instantiate import make_compressor
 from gcbench.runner.launch.memory import keep_freed_memory
 from gcbench.runner.predict.devices import read_device, read_link

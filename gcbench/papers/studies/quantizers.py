@@ -13,6 +13,7 @@ from torch import Tensor
 from gcbench.core.codecs.packing import shannon_bits
 from gcbench.core.compressor import flatten
 from gcbench.core.errors import ConfigError
+from gcbench.core.fields import format_value
 from gcbench.core.methods.bingrad import BinGradB, BinGradPB
 from gcbench.core.methods.bucketed import Bucketed
 from gcbench.core.methods.entropy_coded import EliasDense, EliasSparse
@@ -25,7 +26,6 @@ from gcbench.core.wrappers.virtual import aggregate
 from gcbench.papers.studies.gradients import OnRealGradients, code, vnmse
 from gcbench.papers.studies.study import Row, Study
 from gcbench.runner.bench.local import DRAWS
-from gcbench.runner.identity import format_value
 from gcbench.runner.records.gradients import Recorded
 
 

@@ -17,11 +17,11 @@ from gcbench.core.backends import choose_codec_backend
 from gcbench.core.codecs.kernels import backend_in_use, use_backend
 from gcbench.core.compressor import Compressor
 from gcbench.core.errors import ConfigError
+from gcbench.core.fields import format_value
 from gcbench.runner.bench.local import InputOf, Shapes, draw_input, measure, one_matrix, read_input
 from gcbench.runner.bench.network import measure_here
 from gcbench.runner.bench.timing import Row
 from gcbench.runner.console import TextTable, console, print_table
-from gcbench.runner.identity import format_value
 from gcbench.runner.launch.instantiate import make_compressor, parameter_shapes
 from gcbench.runner.launch.local import run_processes
 from gcbench.runner.launch.meeting import security_notice

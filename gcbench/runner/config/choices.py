@@ -14,7 +14,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from gcbench.core.conf import Config, conf_directory, read_yaml
 from gcbench.core.errors import ConfigError
-from gcbench.runner.identity import CHOICE_GROUPS, ELSEWHERE, flatten_config, sort_knobs
+from gcbench.runner.identity import ELSEWHERE, flatten_config
+from gcbench.runner.labels import CHOICE_GROUPS, sort_knobs
 
 # Groups whose files have keys.
 GROUPS = (

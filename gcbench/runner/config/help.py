@@ -11,9 +11,15 @@ from textwrap import wrap
 
 from gcbench.core.conf import choices_in, conf_directory, read_yaml
 from gcbench.core.errors import ConfigError, near
-from gcbench.core.fields import Settings, choices_of_kind, hints_of, interval_of, kinds_of
+from gcbench.core.fields import (
+    Settings,
+    choices_of_kind,
+    format_value,
+    hints_of,
+    interval_of,
+    kinds_of,
+)
 from gcbench.core.keys import NO_KNOBS, MethodSettings, sort_keys
-from gcbench.runner.identity import format_value
 from gcbench.runner.settings.config import SCHEMAS
 from gcbench.runner.settings.run import BenchSettings, RunSettings
 from gcbench.runner.settings.trainer import OTHER_NAMES

@@ -10,11 +10,13 @@ from pathlib import Path
 from omegaconf import DictConfig, open_dict, read_write
 
 from gcbench.core.conf import Config
+from gcbench.core.fields import format_value
 from gcbench.runner.config.budget import PAPER
 from gcbench.runner.config.checks import refuse_name
 from gcbench.runner.config.choices import choices_of, typed_knobs
 from gcbench.runner.config.resolve import plain_values, settle
-from gcbench.runner.identity import CHOICE_GROUPS, digest, format_value, relevant_config
+from gcbench.runner.identity import digest, relevant_config
+from gcbench.runner.labels import CHOICE_GROUPS
 from gcbench.runner.settings.config import RunConfig
 
 KNOB = "+"  # precedes each knob in the name of a directory; no choice contains it

@@ -21,7 +21,8 @@ import gcbench
 from gcbench.core.comm.control import Control
 from gcbench.core.errors import ConfigError
 from gcbench.runner.console import name_first
-from gcbench.runner.identity import Flat, iterate_leaves, relevant_config, value_of
+from gcbench.runner.differences import value_of
+from gcbench.runner.identity import Flat, iterate_leaves, relevant_config
 from gcbench.runner.launch.instantiate import import_targets
 from gcbench.runner.records.environment import version_of
 from gcbench.runner.settings.config import RunConfig

@@ -20,12 +20,11 @@ from torch import nn
 from gcbench.core.compressor import Compressor
 from gcbench.core.conf import Config
 from gcbench.core.errors import ConfigError, near
-from gcbench.core.fields import checks_itself, hints_of, refusal
+from gcbench.core.fields import checks_itself, format_value, hints_of, refusal
 from gcbench.core.keys import MethodSettings
 from gcbench.core.methods.matrices import shapes_of_parameters
 from gcbench.core.reasons import in_one_line
 from gcbench.runner.data import Data, as_data
-from gcbench.runner.identity import format_value
 from gcbench.runner.settings.config import RunConfig
 
 NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)

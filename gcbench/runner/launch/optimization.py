@@ -15,9 +15,9 @@ from torch.optim import Optimizer
 from gcbench.core.compressor import Compressor
 from gcbench.core.conf import Config
 from gcbench.core.errors import ConfigError
+from gcbench.core.fields import format_value
 from gcbench.core.methods.onebit_adam import MomentumCoding
 from gcbench.core.wrappers.virtual import dense_steps_of, parts_of
-from gcbench.runner.identity import format_value
 from gcbench.runner.launch.instantiate import fill_open, make, user_code_error
 from gcbench.runner.settings.optimizer import ScheduleSettings
 from gcbench.runner.train.groups import (

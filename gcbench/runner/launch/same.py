@@ -7,7 +7,8 @@ import os
 from functools import cache
 from pathlib import Path
 
-from gcbench.runner.identity import BOOKKEEPING, differences
+from gcbench.runner.differences import differences
+from gcbench.runner.identity import BOOKKEEPING
 from gcbench.runner.records.files import ENDED
 from gcbench.runner.records.schema import Result
 from gcbench.runner.records.store import read_run

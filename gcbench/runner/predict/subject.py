@@ -22,7 +22,7 @@ from gcbench.core.wrappers.virtual import parts_of
 from gcbench.runner.config.compose import compose_overrides, find_method
 from gcbench.runner.config.keys import read_knobs
 from gcbench.runner.config.resolve import resolve
-from gcbench.runner.identity import CHOICE_GROUPS
+from gcbench.runner.labels import CHOICE_GROUPS
 from gcbench.runner.launch.instantiate import make_compressor, make_model, parameter_shapes
 from gcbench.runner.predict.devices import Device, SecondsByBatch
 from gcbench.runner.predict.model import Method

@@ -28,8 +28,9 @@ from gcbench.runner.predict.devices import (
     read_device,
     read_presets,
 )
+from gcbench.runner.predict.measure import measure_device, write_device
 from gcbench.runner.predict.model import FASTEST, SLOWEST, MethodVerdict, RateRange, find_verdicts
-from gcbench.runner.predict.recorded import compare, measure_device, write_device
+from gcbench.runner.predict.recorded import compare
 from gcbench.runner.predict.scenario import (
     ASSUMED_SAMPLES,
     Scenario,

@@ -8,8 +8,8 @@ from statistics import fmean
 from typing import NamedTuple
 
 from gcbench.core.errors import ConfigError
+from gcbench.core.fields import format_value
 from gcbench.runner.console import TextTable
-from gcbench.runner.identity import format_value
 from gcbench.runner.predict.arguments import Pays
 from gcbench.runner.predict.devices import format_seconds
 from gcbench.runner.predict.model import Method, predict

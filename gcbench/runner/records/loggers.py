@@ -7,7 +7,7 @@ from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from gcbench.runner.identity import format_value
+from gcbench.core.fields import format_value
 from gcbench.runner.records.files import RunFiles, append_text, clear_errors, replace_file
 from gcbench.runner.records.metrics import STEP, prefix_event, totals
 from gcbench.runner.records.schema import BITS_PER_MIB, Logged, Result

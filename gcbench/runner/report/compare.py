@@ -8,8 +8,9 @@ from statistics import fmean
 from typing import NamedTuple
 
 from gcbench.core.errors import ConfigError
+from gcbench.core.fields import format_value
 from gcbench.runner.config.budget import PAPER
-from gcbench.runner.identity import flat_differences, format_value
+from gcbench.runner.differences import flat_differences
 from gcbench.runner.records.store import FoundRuns, RecordedRun, find_runs, newest
 from gcbench.runner.report.document import EMPTY, Heading, Summary, format_signed, format_summary
 from gcbench.runner.report.listing import add_overrides, overrides_by_run

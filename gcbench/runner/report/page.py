@@ -17,8 +17,9 @@ import numpy as np
 
 from gcbench.core.comm.network import Link, exchange_seconds
 from gcbench.core.errors import ConfigError
+from gcbench.core.fields import format_value
 from gcbench.runner.drawing import COLORS, style_of_method
-from gcbench.runner.identity import digest, format_value
+from gcbench.runner.identity import digest
 from gcbench.runner.predict.devices import (
     Device,
     device_names,

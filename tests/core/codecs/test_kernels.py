@@ -11,7 +11,8 @@ from nightly import slow_but
 
 from gcbench.core.codec import Codec
 from gcbench.core.codecs import buckets, kernels
-from gcbench.core.codecs.kernels import backend_in_use, compile_call, use_backend
+from gcbench.core.codecs.kernels import backend_in_use, use_backend
+from gcbench.core.codecs.tracing import compile_call
 from gcbench.core.comm.collectives import Comm
 from gcbench.core.compressor import Aggregated, State, Step
 from gcbench.core.methods.bingrad import BinGradB

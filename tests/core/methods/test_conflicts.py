@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from nightly import each
 
+from gcbench.core.fields import format_value
 from gcbench.core.wrappers.conflicts import CONFLICTS, Conflict, refuse_conflicts
-from gcbench.runner.identity import format_value
 
 NEUTRAL: dict[str, Any] = {
     "adapt_every": None,

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import gcbench
-from gcbench.papers import configs
+from gcbench.papers import configs, kept_configs
 from gcbench.papers.command import report
-from gcbench.papers.configs import COMPOSING
+from gcbench.papers.kept_configs import COMPOSING
 from gcbench.papers.rows import group_runs
 from gcbench.papers.tables import overrides_of, read_table, table_names
 from gcbench.runner.config import choices
@@ -31,7 +31,7 @@ FAST = ("qsgd/figure2", "powersgd/table4")
 
 def forget() -> None:
     """Leave the process as one that has just begun, with the user's cache as it is."""
-    for cached in (configs._compose_once, configs._read, configs._folder):
+    for cached in (configs._compose_once, kept_configs._read, kept_configs._folder):
         cached.cache_clear()
 
 
@@ -126,14 +126,14 @@ def test_a_change_of_conf_or_of_the_code_composes_anew(
     """A comment changes nothing, and neither does what a table prints beside what its rows run."""
     file, table = tmp_path / "one.yaml", tmp_path / "table" / "paper" / "table1.yaml"
     table.parent.mkdir(parents=True)
-    for room in (configs, choices):
+    for room in (kept_configs, choices):
         monkeypatch.setattr(room, "conf_directory", lambda: tmp_path)
 
     def hash_of(text: str, row: str) -> str:
         file.write_text(f"# @package _global_\n{text}")
         table.write_text(f"rows:\n  - {{{row}}}\n")
         choices.runs_in.cache_clear()
-        return configs.hash_sources()
+        return kept_configs.hash_sources()
 
     row = "name: a, runs: {bits: 4}"
     before = hash_of("lr: 0.1\n", row)
@@ -142,7 +142,7 @@ def test_a_change_of_conf_or_of_the_code_composes_anew(
     assert hash_of("lr: 0.1\n", f"{row}, title: QSGD, published: {{accuracy: 90}}") == before
     assert hash_of("lr: 0.2\n", row) != before
     assert hash_of("lr: 0.1\n", "name: a, runs: {bits: 2}") != before
-    monkeypatch.setattr(configs, "COMPOSING", COMPOSING[:2])
+    monkeypatch.setattr(kept_configs, "COMPOSING", COMPOSING[:2])
     assert hash_of("lr: 0.1\n", row) != before
 
 
@@ -154,8 +154,9 @@ def test_all_code_that_composes_is_hashed() -> None:
     for file in files:
         for line in file.read_text().splitlines():  # what is imported for types alone is indented
             if line.startswith(("from gcbench.", "import gcbench.")):
-                module = package.parent / line.split()[1].replace(".", "/")
-                assert module.with_suffix(".py") in files, f"{file}: {line}"
+                _, module, *_, name = line.split()
+                places = (f"{one.replace('.', '/')}.py" for one in (module, f"{module}.{name}"))
+                assert {package.parent / place for place in places} & files, f"{file}: {line}"
 
 
 @pytest.mark.parametrize(
@@ -175,7 +176,7 @@ def test_a_damaged_line_is_composed_again(cache: Path, damage: Callable[[bytes],
     forget()
     assert configs.compose(*ROW).config == composed
     forget()
-    assert configs._read("powersgd/table4") == {"powersgd/table4/sgd budget=cpu": composed}
+    assert kept_configs._read("powersgd/table4") == {"powersgd/table4/sgd budget=cpu": composed}
 
 
 def test_a_cache_that_others_can_write_to_is_not_used(
@@ -189,7 +190,7 @@ def test_a_cache_that_others_can_write_to_is_not_used(
 
 
 def test_only_a_few_folders_are_kept(cache: Path) -> None:
-    for number in range(configs.KEPT + 2):
+    for number in range(kept_configs.KEPT + 2):
         (cache / str(number)).mkdir(parents=True)
     configs.compose(*ROW)
-    assert len(list(cache.iterdir())) == configs.KEPT and list(cache.glob("*/*.jsonl"))
+    assert len(list(cache.iterdir())) == kept_configs.KEPT and list(cache.glob("*/*.jsonl"))

@@ -18,7 +18,8 @@ from results import result_of, write
 
 from gcbench.core.errors import ConfigError
 from gcbench.papers.keep import keep_index, keep_runs
-from gcbench.papers.measured import KeptStudy, find_link_table, find_study, find_tests
+from gcbench.papers.kept_tests import find_tests
+from gcbench.papers.measured import KeptStudy, find_link_table, find_study
 from gcbench.papers.rates import Rate, _best
 from gcbench.papers.tables import read_table, tables_of
 from gcbench.runner.records.result import count_bits

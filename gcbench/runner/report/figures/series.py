@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 from gcbench.runner.config.budget import PAPER
 from gcbench.runner.console import name_first
-from gcbench.runner.identity import CHOICE_GROUPS, Flat, digest, tell_apart
+from gcbench.runner.identity import Flat, digest
+from gcbench.runner.labels import CHOICE_GROUPS, tell_apart
 from gcbench.runner.records.store import RecordedRun, newest
 from gcbench.runner.report.measures import MEASURES, SPLIT, TIMES, VALID, measure_by_seed
 
