@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
@@ -25,6 +24,7 @@ from gcbench.config import (
     COMPOSITION_ERRORS,
     ConfigError,
     RunFailed,
+    points_of,
     resolve,
     row_directory,
     run_directory,
@@ -234,15 +234,11 @@ def plan_sentence(rows: Sequence[SweepRow]) -> str:
 
 def _jobs(config: DictConfig) -> Iterator[DictConfig]:
     """Yield the composed configuration of every job, as Hydra's own sweeper makes it."""
-    from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
-
     loader = GlobalHydra.instance().config_loader()
     searched = (config.hydra.sweeper.get("params") or {}).items()
-    overrides = OverridesParser.create(config_loader=loader).parse_overrides(
-        [*(f"{key}={values}" for key, values in searched), *config.hydra.overrides.task]
-    )
-    for job_overrides in BasicSweeper.split_arguments(overrides, None)[0]:
-        yield loader.load_sweep_config(config, list(job_overrides))
+    of_file = [f"{key}={values}" for key, values in searched]
+    for point in points_of([*of_file, *config.hydra.overrides.task]):
+        yield loader.load_sweep_config(config, point)
 
 
 def _make_row(composed: DictConfig, number: int) -> SweepRow:

@@ -13,6 +13,7 @@ from gcbench.config.compose import find_method as find_method
 from gcbench.config.compose import help_of as help_of
 from gcbench.config.compose import method_node as method_node
 from gcbench.config.compose import open_nodes as open_nodes
+from gcbench.config.compose import points_of as points_of
 from gcbench.config.compose import register as register
 from gcbench.config.compose import resolve_overrides as resolve_overrides
 from gcbench.config.compose import split_sweep as split_sweep

@@ -13,6 +13,7 @@ from gcbench.config.checks import check_node, refuse_idle_keys, to_floats
 from gcbench.config.directory import choices_in, conf_directory, read_yaml
 from gcbench.config.errors import Config, ConfigError, as_known, near
 from gcbench.config.help import NO_KNOBS, sort_keys
+from gcbench.config.hydra_versions import register_resolver
 from gcbench.settings.compressor import Bits, MethodSettings
 from gcbench.settings.fields import example, format_value, refusal
 
@@ -66,7 +67,7 @@ def _file_of(choice: str) -> Path:
 
 def read_file(path: Path) -> DictConfig:
     """Return a file of a method, merged into those in its list of defaults."""
-    OmegaConf.register_new_resolver("gcbench.levels", levels_of_bits, replace=True)
+    register_resolver("gcbench.levels", levels_of_bits)
     node = read_yaml(path)
     names = [entry.partition("@")[0] for entry in node.pop("defaults", []) if entry != "_self_"]
     files = [read_file(path.parent / f"{name}.yaml") for name in names]

@@ -28,6 +28,7 @@ from gcbench.config import (
     resolve_overrides,
 )
 from gcbench.config.choices import row_names
+from gcbench.config.hydra_versions import VERSION_BASE
 from gcbench.example import Example
 from gcbench.papers.claims_report import Claims
 from gcbench.papers.command import read_report
@@ -113,7 +114,7 @@ def _report(arguments: Sequence[str]) -> None:
 
 
 def _bench(overrides: Sequence[str]) -> None:
-    with initialize_config_dir(str(conf_directory()), version_base="1.3"):
+    with initialize_config_dir(str(conf_directory()), **VERSION_BASE):
         resolve_benchmark(compose("bench", one_point(overrides), return_hydra_config=True))
 
 
