@@ -9,11 +9,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 
 from gcbench.config.directory import conf_directory, read_yaml
 from gcbench.config.errors import Config, ConfigError
+from gcbench.config.hydra_versions import store
 from gcbench.identity import CHOICE_GROUPS, ELSEWHERE, flatten_config, sort_knobs
 
 # Groups whose files have keys.
@@ -156,9 +156,7 @@ def store_rows(typed: Sequence[str], own_files: bool = False) -> None:
 @cache
 def _store(table: str) -> None:
     for name, runs in runs_in(table_directory() / f"{table}.yaml").items():
-        ConfigStore.instance().store(
-            group=f"experiment/{table}", name=name, node=node_of(runs), package="_global_"
-        )
+        store(group=f"experiment/{table}", name=name, node=node_of(runs), package="_global_")
         if "like" in runs:
             _store(runs["like"].rpartition("/")[0])
 

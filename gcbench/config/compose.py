@@ -14,7 +14,6 @@ from string import Template
 from typing import Any
 
 from hydra import compose, initialize_config_dir
-from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
@@ -25,7 +24,7 @@ from gcbench.config.choices import WITH_TARGETS, row_names, store_rows
 from gcbench.config.directory import choices_in, conf_directory, method_files, refuse_no_folder
 from gcbench.config.errors import COMPOSITION_ERRORS, Config, ConfigError
 from gcbench.config.help import NO_KNOBS, list_choices, list_keys, list_method_knobs, sort_keys
-from gcbench.config.hydra_versions import VERSION_BASE, register_resolver
+from gcbench.config.hydra_versions import VERSION_BASE, register_resolver, store
 from gcbench.config.keys import parse_value, read_knobs
 from gcbench.config.methods import levels_of_bits, read_method, to_plain
 from gcbench.config.naming import bench_name, run_directory, sweep_subdirectory
@@ -205,10 +204,10 @@ def register() -> None:
 @cache
 def _store_schemas() -> None:
     for name, keys in {"run_keys": RunSettings(), "bench_keys": BenchSettings()}.items():
-        ConfigStore.instance().store(name=name, node=keys.model_dump())
+        store(name=name, node=keys.model_dump())
     for group, schema in SCHEMAS.items():
         if group not in WITH_KEYS_BY_CHOICE:
-            ConfigStore.instance().store(group=group, name="schema", node=schema().model_dump())
+            store(group=group, name="schema", node=schema().model_dump())
 
 
 def resolve_overrides(overrides: Sequence[str]) -> tuple[RunConfig, str]:

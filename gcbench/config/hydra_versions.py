@@ -8,6 +8,7 @@ from typing import Any
 
 import hydra
 from hydra import utils
+from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
 
 IS_1_3 = hydra.__version__.startswith("1.3.")
@@ -23,6 +24,15 @@ def register_resolver(name: str, resolver: Callable[..., str | int]) -> None:
     """
     register: Any = OmegaConf.register_new_resolver if IS_1_3 else OmegaConf.register_resolver
     register(name, resolver, replace=True)
+
+
+def store(name: str, node: Any, group: str | None = None, package: str | None = None) -> None:
+    """Let Hydra read `node` as a file of conf/; safe to call twice.
+
+    A process of a launcher has what its parent stored, and Hydra 1.4 warns of storing it again.
+    """
+    replace: dict[str, Any] = {} if IS_1_3 else {"replace": True}
+    ConfigStore.instance().store(name, node, group, package, **replace)
 
 
 def trusting(targets: Sequence[str]) -> AbstractContextManager[Any]:

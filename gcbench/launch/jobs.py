@@ -17,7 +17,6 @@ from functools import cache
 from typing import Any
 
 from hydra.core.config_search_path import ConfigSearchPath
-from hydra.core.config_store import ConfigStore
 from hydra.core.singleton import Singleton
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.plugins.search_path_plugin import SearchPathPlugin
@@ -29,7 +28,7 @@ from hydra_plugins.hydra_submitit_launcher.config import (
 from hydra_plugins.hydra_submitit_launcher.submitit_launcher import LocalLauncher
 
 from gcbench.config import ConfigError, RunFailed, register, resolve
-from gcbench.config.hydra_versions import IS_1_3
+from gcbench.config.hydra_versions import IS_1_3, store
 from gcbench.launch import slurm
 from gcbench.launch.slurm import JobShape
 
@@ -42,7 +41,7 @@ SCHEMAS = {  # the keys of the submitit plugin, and ours
     "slurm": make_dataclass("SlurmKeys", PACKING, bases=(SlurmQueueConf,)),
 }
 for _name, _keys in SCHEMAS.items():  # the files of conf/hydra/launcher begin with them
-    ConfigStore.instance().store(group="hydra/launcher/keys", name=_name, node=_keys)
+    store(group="hydra/launcher/keys", name=_name, node=_keys)
 
 
 class PackingKeys(SearchPathPlugin):
@@ -60,7 +59,7 @@ class PackingKeys(SearchPathPlugin):
 @cache
 def _replace_schemas() -> None:
     for name, keys in SCHEMAS.items():
-        ConfigStore.instance().store(group="hydra/launcher", name=f"submitit_{name}", node=keys)
+        store(group="hydra/launcher", name=f"submitit_{name}", node=keys)
 
 
 class LocalJobs(LocalLauncher):

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Any
 
-from hydra.core.config_store import ConfigStore
 from hydra.core.utils import JobReturn
 from hydra.plugins.launcher import Launcher
+
+from gcbench.config.hydra_versions import store
 
 if find_spec("hydra_plugins.hydra_submitit_launcher"):
     from gcbench.launch import jobs
@@ -28,7 +29,7 @@ if find_spec("hydra_plugins.hydra_submitit_launcher"):
 else:
     # The schemas that the files of conf/hydra/launcher begin with: there are only the files' keys.
     for _name in ("local", "slurm"):
-        ConfigStore.instance().store(group="hydra/launcher/keys", name=_name, node={})
+        store(group="hydra/launcher/keys", name=_name, node={})
 
     class SubmititLocal(Launcher):  # type: ignore[no-redef]
         """A stand-in that says how to install Hydra's plugin for submitit."""
