@@ -221,6 +221,12 @@ def test_libraries_stay_in_their_rooms() -> None:
                 assert inside, f"{path} imports {module}"
 
 
+def test_hydra_is_used_as_it_is_published() -> None:
+    """What its underscore hides changes with any release."""
+    private = [(path, module) for path, _, module in imports() if module.startswith("hydra._")]
+    assert not private
+
+
 def test_what_reads_files_only_imports_no_torch(tmp_path: Path) -> None:
     """Importing torch would delay each of these by seconds, and wandb by one."""
     code = (

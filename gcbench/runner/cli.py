@@ -8,7 +8,7 @@ import re
 import shlex
 import shutil
 import sys
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib.metadata import version
@@ -29,6 +29,7 @@ from gcbench.runner.config.choices import store_rows
 from gcbench.runner.config.compose import compose_overrides, help_of, open_nodes, register
 from gcbench.runner.config.errors import COMPOSITION_ERRORS, RunDiverged, RunFailed
 from gcbench.runner.config.help import fold, help_on, short_help
+from gcbench.runner.config.hydra_versions import VERSION_BASE, register_resolver, trusting
 from gcbench.runner.config.keys import SYNONYMS, Keys
 from gcbench.runner.config.naming import notices_of
 from gcbench.runner.config.resolve import resolve, resolve_benchmark
@@ -49,7 +50,7 @@ _log = logging.getLogger("gcbench")
 _deferred_errors: list[Exception] = []
 
 
-@hydra.main(config_path=str(conf_directory()), config_name="config", version_base="1.3")
+@hydra.main(config_path=str(conf_directory()), config_name="config", **VERSION_BASE)
 def run(composed: DictConfig) -> Any:
     """Start one run: check everything here, then start the workers.
 
@@ -58,7 +59,7 @@ def run(composed: DictConfig) -> Any:
     return _defer_errors(_run, composed)
 
 
-@hydra.main(config_path=str(conf_directory()), config_name="bench", version_base="1.3")
+@hydra.main(config_path=str(conf_directory()), config_name="bench", **VERSION_BASE)
 def benchmark(composed: DictConfig) -> None:
     """Start one benchmark."""
     _defer_errors(_benchmark, composed)
@@ -136,6 +137,27 @@ def _with_hydra(composed: DictConfig) -> DictConfig:
     with open_dict(composed):
         composed.hydra = HydraConfig.get()
     return composed
+
+
+# Hydra's options, of which it has no public list, by what follows them.
+FLAGS = {
+    "--help": "-h",
+    "--hydra-help": None,
+    "--version": None,
+    "--resolve": None,
+    "--run": "-r",
+    "--multirun": "-m",
+    "--shell-completion": "-sc",
+}
+WITH_VALUE = {
+    "--package": "-p",
+    "--config-path": "-cp",
+    "--config-name": "-cn",
+    "--config-dir": "-cd",
+    "--experimental-rerun": None,
+}
+SHOWN = ("job", "hydra", "all")
+INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
 
 
 # What others call a subcommand that starts a run, or a sweep.
@@ -223,7 +245,8 @@ def _start_hydra(command: Callable[[], None], config: str, arguments: Sequence[s
         quiet = [] if _is_first_rank() else ["hydra.output_subdir=null"]
         # Hydra would refuse keys on both sides of an option.
         sys.argv[1:] = [*open_nodes(options.overrides), *quiet, *flags]
-        command()
+        with trusting(["gcbench.*", "hydra.*"]):  # to be callbacks of Hydra
+            command()
 
 
 def _print_help(config: str, topics: Sequence[str]) -> None:
@@ -254,10 +277,7 @@ def _read_options(arguments: Sequence[str], benchmark: bool) -> Namespace:
 
     That is a key typed twice, and a sweep without rows.
     """
-    from hydra._internal.utils import get_args_parser
-
-    parser = get_args_parser()
-    parser.allow_abbrev = False
+    parser = _parser()
 
     def refuse(message: str) -> NoReturn:
         found = re.match(r"argument (--[\w-]+)", message)
@@ -281,6 +301,19 @@ def _read_options(arguments: Sequence[str], benchmark: bool) -> Namespace:
     refuse_twice(options.overrides, sweep=True)
     refuse_empty_sweep(options.overrides, options.config_dir)
     return options
+
+
+def _parser() -> ArgumentParser:
+    """Return a parser of Hydra's options and overrides."""
+    parser = ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("overrides", nargs="*")
+    for name, short in FLAGS.items():
+        parser.add_argument(*filter(None, (name, short)), action="store_true")
+    for name, short in WITH_VALUE.items():
+        parser.add_argument(*filter(None, (name, short)))
+    parser.add_argument("--cfg", "-c", choices=SHOWN)
+    parser.add_argument("--info", "-i", nargs="?", const="all", choices=INFO)
+    return parser
 
 
 def _option_sentence(
@@ -334,7 +367,7 @@ def _command(
     os.environ.setdefault("PYTHONSAFEPATH", "1")
     _log_to_stderr(name)
     register()
-    OmegaConf.register_new_resolver("gcbench.subcommands", _list_subcommands, replace=True)
+    register_resolver("gcbench.subcommands", _list_subcommands)
     try:
         start(arguments)
         sys.stdout.flush()

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
 from gcbench.core.errors import ConfigError
 from gcbench.core.reasons import safe_text
+from gcbench.runner.config.compose import points_of
 from gcbench.runner.config.errors import COMPOSITION_ERRORS, RunFailed
 from gcbench.runner.config.naming import row_directory, run_directory
 from gcbench.runner.config.resolve import resolve
@@ -236,15 +236,11 @@ def plan_sentence(rows: Sequence[SweepRow]) -> str:
 
 def _jobs(config: DictConfig) -> Iterator[DictConfig]:
     """Yield the composed configuration of every job, as Hydra's own sweeper makes it."""
-    from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
-
     loader = GlobalHydra.instance().config_loader()
     searched = (config.hydra.sweeper.get("params") or {}).items()
-    overrides = OverridesParser.create(config_loader=loader).parse_overrides(
-        [*(f"{key}={values}" for key, values in searched), *config.hydra.overrides.task]
-    )
-    for job_overrides in BasicSweeper.split_arguments(overrides, None)[0]:
-        yield loader.load_sweep_config(config, list(job_overrides))
+    of_file = [f"{key}={values}" for key, values in searched]
+    for point in points_of([*of_file, *config.hydra.overrides.task]):
+        yield loader.load_sweep_config(config, point)
 
 
 def _make_row(composed: DictConfig, number: int) -> SweepRow:

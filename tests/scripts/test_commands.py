@@ -33,6 +33,7 @@ from gcbench.runner.commands import SUBCOMMANDS
 from gcbench.runner.config.choices import row_names
 from gcbench.runner.config.compose import resolve_overrides
 from gcbench.runner.config.help import method_keys
+from gcbench.runner.config.hydra_versions import VERSION_BASE
 from gcbench.runner.config.reading import read_arguments
 from gcbench.runner.config.resolve import resolve_benchmark
 from gcbench.runner.example import Example
@@ -112,7 +113,7 @@ def _report(arguments: Sequence[str]) -> None:
 
 
 def _bench(overrides: Sequence[str]) -> None:
-    with initialize_config_dir(str(conf_directory()), version_base="1.3"):
+    with initialize_config_dir(str(conf_directory()), **VERSION_BASE):
         resolve_benchmark(compose("bench", one_point(overrides), return_hydra_config=True))
 
 

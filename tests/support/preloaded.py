@@ -11,6 +11,7 @@ from hydra.types import RunMode
 
 from gcbench.core.conf import conf_directory
 from gcbench.runner.config.compose import register
+from gcbench.runner.config.hydra_versions import VERSION_BASE
 
 for module in (
     "torch._dynamo",
@@ -22,7 +23,7 @@ for module in (
 
 merge_files_once()
 register()
-with initialize_config_dir(str(conf_directory()), version_base="1.3"):
+with initialize_config_dir(str(conf_directory()), **VERSION_BASE):
     for mode in RunMode:  # A command may compose in either.
         GlobalHydra.instance().hydra.compose_config("config", [], mode, from_shell=False)
 

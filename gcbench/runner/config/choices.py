@@ -9,11 +9,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 
 from gcbench.core.conf import Config, conf_directory, read_yaml
 from gcbench.core.errors import ConfigError
+from gcbench.runner.config.hydra_versions import store
 from gcbench.runner.identity import ELSEWHERE, flatten_config
 from gcbench.runner.labels import CHOICE_GROUPS, sort_knobs
 
@@ -157,9 +157,7 @@ def store_rows(typed: Sequence[str], own_files: bool = False) -> None:
 @cache
 def _store(table: str) -> None:
     for name, runs in runs_in(table_directory() / f"{table}.yaml").items():
-        ConfigStore.instance().store(
-            group=f"experiment/{table}", name=name, node=node_of(runs), package="_global_"
-        )
+        store(group=f"experiment/{table}", name=name, node=node_of(runs), package="_global_")
         if "like" in runs:
             _store(runs["like"].rpartition("/")[0])
 

@@ -7,12 +7,12 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
+from itertools import product
 from pathlib import Path
 from string import Template
 from typing import Any
 
 from hydra import compose, initialize_config_dir
-from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
@@ -27,6 +27,7 @@ from gcbench.runner.config.checks import WITH_KEYS_BY_CHOICE
 from gcbench.runner.config.choices import WITH_TARGETS, row_names, store_rows
 from gcbench.runner.config.errors import COMPOSITION_ERRORS
 from gcbench.runner.config.help import list_choices, list_keys, list_method_knobs
+from gcbench.runner.config.hydra_versions import VERSION_BASE, register_resolver, store
 from gcbench.runner.config.keys import parse_value
 from gcbench.runner.config.naming import bench_name, run_directory, sweep_subdirectory
 from gcbench.runner.config.resolve import resolve
@@ -101,7 +102,7 @@ def _open_conf() -> Iterator[None]:
     register()
     outer, GlobalHydra.instance().hydra = GlobalHydra.instance().hydra, None
     try:
-        with initialize_config_dir(str(conf_directory()), version_base="1.3"):
+        with initialize_config_dir(str(conf_directory()), **VERSION_BASE):
             yield
     finally:
         GlobalHydra.instance().hydra = outer
@@ -109,13 +110,31 @@ def _open_conf() -> Iterator[None]:
 
 def split_sweep(overrides: Sequence[str]) -> list[list[str]]:
     """Return the overrides of every point of a sweep, as `gcbench -m` would run them in order."""
-    from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
-
     store_rows(overrides)
     with _open_conf():
-        parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
-        parsed = parser.parse_overrides(readable(overrides))
-        return [list(one) for one in BasicSweeper.split_arguments(parsed, None)[0]]
+        return points_of(readable(overrides))
+
+
+def points_of(overrides: Sequence[str]) -> list[list[str]]:
+    """Return the overrides of every point, in the order of Hydra's own sweeper.
+
+    Hydra must have been started, as glob(*) stands for files that it finds. Raises HydraException
+    for an interval(a,b), of which only a search tries values.
+    """
+    parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
+    values: dict[str, list[str]] = {}
+    for override in parser.parse_overrides(list(overrides)):
+        key = override.get_key_element()
+        if not override.is_sweep_override():
+            values[key] = [override.get_value_element_as_str()]
+        elif override.is_discrete_sweep():
+            values[key] = list(override.sweep_string_iterator())
+        else:
+            raise HydraException(f"BasicSweeper does not support {override.input_line}")
+    return [
+        [f"{key}={value}" for key, value in zip(values, point, strict=True)]
+        for point in product(*values.values())
+    ]
 
 
 def help_of(config: str) -> str:
@@ -149,8 +168,8 @@ def method_node(target: str, settings: Sequence[str]) -> Config:
 
 def register() -> None:
     """Register schemas and resolvers with Hydra; safe to call twice."""
-    # Our files for these launchers replace the plugin's own, and Hydra warns five times that this
-    # is deprecated.
+    # Hydra 1.3 also validates these files by the plugin's schemas of the same names, and warns five
+    # times that this is deprecated.
     warnings.filterwarnings("ignore", message=r"\s*'hydra/launcher/submitit_")
     _store_schemas()
     resolvers: dict[str, Callable[..., str | int]] = {
@@ -163,16 +182,16 @@ def register() -> None:
         "choices": list_choices,
     }
     for name, resolver in resolvers.items():
-        OmegaConf.register_new_resolver(f"gcbench.{name}", resolver, replace=True)
+        register_resolver(f"gcbench.{name}", resolver)
 
 
 @cache
 def _store_schemas() -> None:
     for name, keys in {"run_keys": RunSettings(), "bench_keys": BenchSettings()}.items():
-        ConfigStore.instance().store(name=name, node=keys.model_dump())
+        store(name=name, node=keys.model_dump())
     for group, schema in SCHEMAS.items():
         if group not in WITH_KEYS_BY_CHOICE:
-            ConfigStore.instance().store(group=group, name="schema", node=schema().model_dump())
+            store(group=group, name="schema", node=schema().model_dump())
 
 
 def resolve_overrides(overrides: Sequence[str]) -> tuple[RunConfig, str]:

@@ -126,7 +126,7 @@ def _sentence(error: BaseException, command: str, overrides: Sequence[str]) -> s
 def _unreadable(override: str, why: str) -> str:
     if override.count(" ") and all("=" in part for part in override.split(" ")):
         return f"{override}: these are several keys; leave out the quotes around them"
-    if why.startswith("mismatched input '='"):
+    if re.search("^mismatched input '='", why, re.MULTILINE):
         return (
             f"{override}: this has more than one =; type each key=value by itself, or quote the "
             "value, as in \"name='a=b'\""

@@ -24,6 +24,7 @@ from gcbench.core.fields import checks_itself, format_value, hints_of, refusal
 from gcbench.core.keys import MethodSettings
 from gcbench.core.methods.matrices import shapes_of_parameters
 from gcbench.core.reasons import in_one_line
+from gcbench.runner.config.hydra_versions import trusting
 from gcbench.runner.data import Data, as_data
 from gcbench.runner.settings.config import RunConfig
 
@@ -36,19 +37,29 @@ def make(node: Config, key: str, *arguments: Any) -> Any:
     `arguments` are passed first and are not keys of the node. Raises ConfigError for a key or a
     value that the target does not take.
     """
-    for target in _targets_in(node):
+    targets = list(_targets_in(node))
+    for target in targets:
         _look_here_for(target)
     _check(node, key, len(arguments))
+    typed = f"{key}._target_={node['_target_']}"
     try:
-        return instantiate(node, *arguments, _convert_="all")
-    except InstantiationException as error:
-        if isinstance(error.__cause__, ValueError):
-            raise ConfigError(_name_key(str(error.__cause__), key)) from error.__cause__
-        if error.__cause__ and is_user_code(node):
+        # Hydra would ask whether the class of what a user's function returns is trusted, too.
+        with trusting([*targets, "gcbench.*", "torch.*", "torchvision.*"]):
+            made = instantiate(node, *arguments, _convert_="all", _partial_=True)
+        return made.func(*made.args, **made.keywords)
+    except Exception as raised:
+        by_hydra = isinstance(raised, InstantiationException)
+        error = raised.__cause__ if by_hydra else raised
+        if error is None:
             raise ConfigError(
-                user_code_error(f"{key}._target_={node['_target_']}", error.__cause__)
-            ) from error.__cause__
-        raise error.__cause__ or error from None
+                f"{typed}: Hydra makes nothing of this, as it can run any code; type a class or "
+                "function of your own"
+            ) from raised
+        if isinstance(error, ValueError):
+            raise ConfigError(_name_key(str(error), key)) from error
+        if is_user_code(node):
+            raise ConfigError(user_code_error(typed, error)) from error
+        raise error from None
 
 
 def make_compressor(node: Config, quiet: bool = False) -> Compressor:

@@ -17,7 +17,6 @@ from functools import cache
 from typing import Any
 
 from hydra.core.config_search_path import ConfigSearchPath
-from hydra.core.config_store import ConfigStore
 from hydra.core.singleton import Singleton
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.plugins.search_path_plugin import SearchPathPlugin
@@ -31,6 +30,7 @@ from hydra_plugins.hydra_submitit_launcher.submitit_launcher import LocalLaunche
 from gcbench.core.errors import ConfigError
 from gcbench.runner.config.compose import register
 from gcbench.runner.config.errors import RunFailed
+from gcbench.runner.config.hydra_versions import IS_1_3, store
 from gcbench.runner.config.resolve import resolve
 from gcbench.runner.launch import slurm
 from gcbench.runner.launch.slurm import JobShape
@@ -38,26 +38,31 @@ from gcbench.runner.launch.slurm import JobShape
 log = logging.getLogger("gcbench")
 
 
-class PackingKeys(SearchPathPlugin):
-    """Adds the packing keys to the schemas by which Hydra validates conf/hydra/launcher.
+PACKING = [("points_per_job", int, 1), ("points_at_once", int, 1)]
+SCHEMAS = {  # the keys of the submitit plugin, and ours
+    "local": make_dataclass("LocalKeys", PACKING, bases=(LocalQueueConf,)),
+    "slurm": make_dataclass("SlurmKeys", PACKING, bases=(SlurmQueueConf,)),
+}
+for _name, _keys in SCHEMAS.items():  # the files of conf/hydra/launcher begin with them
+    store(group="hydra/launcher/keys", name=_name, node=_keys)
 
-    The submitit plugin stores these schemas when Hydra imports it. Hydra calls this class once
-    all plugins are imported, and then at every composition.
+
+class PackingKeys(SearchPathPlugin):
+    """Replaces the schemas of the submitit plugin, by which Hydra 1.3 validates our files, too.
+
+    They have the names of our files, and lack our keys. Hydra 1.3 calls this class once all plugins
+    are imported, and then at every composition.
     """
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        _store_packing_keys()
+        if IS_1_3:
+            _replace_schemas()
 
 
 @cache
-def _store_packing_keys() -> None:
-    packing = [("points_per_job", int, 1), ("points_at_once", int, 1)]
-    for name, keys in (
-        ("submitit_local", LocalQueueConf),
-        ("submitit_slurm", SlurmQueueConf),
-    ):
-        node = make_dataclass(keys.__name__, packing, bases=(keys,))
-        ConfigStore.instance().store(group="hydra/launcher", name=name, node=node)
+def _replace_schemas() -> None:
+    for name, keys in SCHEMAS.items():
+        store(group="hydra/launcher", name=f"submitit_{name}", node=keys)
 
 
 class LocalJobs(LocalLauncher):

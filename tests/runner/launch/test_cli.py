@@ -138,9 +138,10 @@ def test_ranks_of_somebody_else_change_nothing(tmp_path: Path) -> None:
 def test_a_launcher_without_its_plugin_says_how_to_install_it(tmp_path: Path) -> None:
     lines = (
         "import sys; sys.modules['hydra_plugins.hydra_submitit_launcher'] = None\n"
+        "sys.modules.pop('hydra_plugins.gcbench_launchers')\n"  # found before the copy
         "from hydra.core.singleton import Singleton\n"
         "from hydra.core.plugins import Plugins\n"
-        "del Singleton._instances[Plugins]\n"  # which found the plugin before this was copied
+        "del Singleton._instances[Plugins]\n"  # and so had this
         "sys.argv = ['gcbench', '-m', 'hydra/launcher=submitit_slurm']\n"
         "from gcbench.runner.cli import main; main()"
     )

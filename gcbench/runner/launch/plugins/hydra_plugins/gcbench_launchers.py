@@ -1,6 +1,6 @@
 """The launchers hydra/launcher=submitit_slurm and submitit_local for gcbench.
 
-Hydra takes launchers from a package of this name only.
+Hydra 1.3 takes launchers from a package of this name only; 1.4 also from pyproject.toml.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ from typing import Any
 from hydra.core.utils import JobReturn
 from hydra.plugins.launcher import Launcher
 
+from gcbench.runner.config.hydra_versions import store
+
 if find_spec("hydra_plugins.hydra_submitit_launcher"):
     from gcbench.runner.launch import jobs
 
     class PackingKeys(jobs.PackingKeys):
-        """Adds the packing keys to the schemas by which Hydra validates conf/hydra/launcher."""
+        """Lets Hydra 1.3 validate conf/hydra/launcher by schemas that have our packing keys."""
 
     class SubmititLocal(jobs.LocalJobs):
         """A launcher that runs jobs as processes on this machine."""
@@ -25,6 +27,9 @@ if find_spec("hydra_plugins.hydra_submitit_launcher"):
         """A launcher that submits jobs to a Slurm cluster."""
 
 else:
+    # The schemas that the files of conf/hydra/launcher begin with: there are only the files' keys.
+    for _name in ("local", "slurm"):
+        store(group="hydra/launcher/keys", name=_name, node={})
 
     class SubmititLocal(Launcher):  # type: ignore[no-redef]
         """A stand-in that says how to install Hydra's plugin for submitit."""
