@@ -61,7 +61,7 @@ def test_entries_that_changed_are_judged_by_their_own_command(checkout: Path) ->
     assert base and not Path(base[1]).exists(), "runs of the commit, which a change cannot forge"
     own = f"--config-dir conf/track outputs=runs results={base[1]}/outputs"
     assert done.stdout.splitlines() == [
-        f"{checkout}/conf/track: track {typed} {own}"
+        f"{checkout}/conf/track: papers track {typed} {own}"
         for typed in ("mine optimizer.lr=0.004", "slow")
     ]
     assert done.returncode == 1, "slow does not stand"

@@ -176,7 +176,7 @@ def test_every_subcommand_is_read_and_mistakes_are_seen() -> None:
         "bits=2,4 rank=3",
         "-m '+experiment/powersgd/table44=glob(*)'",
         "bench sizes=[ten]",
-        "tune tires=6",
+        "papers tune tires=6",
         "predict pays netwrk=1gbit",
     ):
         with pytest.raises((ConfigError, ValueError)):

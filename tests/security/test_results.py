@@ -21,7 +21,7 @@ from sentence import config_of
 
 from gcbench.core.errors import ConfigError
 from gcbench.papers.claims_report import claims
-from gcbench.papers.command import report
+from gcbench.papers.command import report, tables
 from gcbench.runner.console import TextTable, show_table
 from gcbench.runner.launch.same import read_result_or_warn
 from gcbench.runner.predict.command import predict_steps
@@ -127,7 +127,7 @@ def some_bad(here: Path) -> list[str]:
     "arguments",
     [
         ["runs"],
-        ["list"],
+        ["tables"],
         ["table=powersgd/table4"],
         pytest.param(["claims", "paper=powersgd"], marks=pytest.mark.slow),
         ["diff", "outputs", "outputs"],
@@ -140,9 +140,8 @@ def test_bad_results_among_good_ones_are_named_and_skipped(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with caplog.at_level("WARNING", "gcbench"):
-        {"runs": runs, "claims": claims}.get(arguments[0], report)(
-            arguments[arguments[0] in ("runs", "claims") :]
-        )
+        others = {"runs": runs, "tables": tables, "claims": claims}
+        others.get(arguments[0], report)(arguments[arguments[0] in others :])
     assert capsys.readouterr().out
     named = {
         line.split("outputs/")[1].split("/")[0]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gcbench.papers import tables
+from gcbench.papers import command, tables
 from gcbench.papers.claims_report import claims
 from gcbench.papers.command import report
 from gcbench.runner.report.command import runs
@@ -45,6 +45,7 @@ rows:
 """
 
 Report = Callable[..., str]
+OTHERS = {"runs": runs, "tables": command.tables, "claims": claims}
 
 
 @pytest.fixture(autouse=True)
@@ -64,14 +65,12 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def said(capsys: pytest.CaptureFixture[str]) -> Report:
     """Return a function of the arguments of `gcbench report` that returns what it prints.
 
-    A first argument of `runs` or `claims` stands for `gcbench runs` or `gcbench papers claims`.
+    A first argument of `runs` stands for `gcbench runs`, and that of OTHERS for `gcbench papers`.
     """
 
     def run(*arguments: str) -> str:
-        if arguments[:1] in (("runs",), ("claims",)):
-            {"runs": runs, "claims": claims}[arguments[0]](arguments[1:])
-        else:
-            report(arguments)
+        first = next(iter(arguments), "")
+        OTHERS.get(first, report)(arguments[first in OTHERS :])
         return capsys.readouterr().out
 
     return run

@@ -668,7 +668,7 @@ def test_a_report_from_another_directory_says_where_it_looked(
     said, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for arguments in (["table=small/one"], ["list"]):
+    for arguments in (["table=small/one"], ["tables"]):
         caplog.clear()
         said(*arguments)
         assert (
