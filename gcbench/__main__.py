@@ -31,7 +31,7 @@ def main() -> None:
 
         if parent := os.environ.pop(PARENT, None):
             end_with(int(parent))
-        from gcbench.runner.cli import main as command
+        from gcbench.runner.command.main import main as command
 
         with suppress(ModuleNotFoundError):  # a package without them is whole, too
             from gcbench.papers.commands import add_commands

@@ -17,7 +17,6 @@ from record import Recorder
 
 from gcbench.core.codecs.kernels import keep_backend
 from gcbench.papers.commands import add_commands
-from gcbench.runner import cli
 from gcbench.runner.launch import local
 
 # As in the processes that tests start: small tensors gain nothing from more threads, and some sums
@@ -84,7 +83,9 @@ def typed(
         # The command sets this variable; as it is set here, monkeypatch restores it.
         monkeypatch.setitem(os.environ, "HYDRA_FULL_ERROR", "0")
         # Hydra adds handlers to the root logger, which would go on writing to this test's streams.
-        handlers = {log: list(log.handlers) for log in (cli._log, logging.getLogger())}
+        handlers = {
+            log: list(log.handlers) for log in (logging.getLogger("gcbench"), logging.getLogger())
+        }
         try:
             runpy.run_module("gcbench", run_name="__main__", alter_sys=False)
             status = 0
@@ -93,7 +94,7 @@ def typed(
         finally:
             for log, before in handlers.items():
                 log.handlers[:] = before
-            cli._log.propagate = True
+            logging.getLogger("gcbench").propagate = True
         printed = capsys.readouterr()
         return status, printed.out, printed.err
 

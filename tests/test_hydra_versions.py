@@ -40,7 +40,7 @@ def gcbench(folder: Path, *arguments: str) -> str:
     ("command", "printed"),
     [
         ("compressor=qsgd --cfg job", "_target_: gcbench.core.wrappers.build"),
-        ("--cfg hydra", "_target_: gcbench.runner.sweep_progress.SweepProgress"),
+        ("--cfg hydra", "_target_: gcbench.runner.command.sweep.SweepProgress"),
         ("--help", "gcbench"),
         ("bench compressor=qsgd sizes=[1000] outputs=outputs", "qsgd"),
     ],

@@ -44,18 +44,14 @@ ROOMS = {
 }
 ONLY_IN = {
     "hydra": {
-        "runner/cli",
+        "runner/command",
         "runner/config",
         "runner/launch",
-        "runner/search",
-        "runner/sweep_progress",
     },
     "omegaconf": {
-        "runner/cli",
+        "runner/command",
         "runner/config",
         "runner/launch",
-        "runner/search",
-        "runner/sweep_progress",
     },
     "rich": {"runner", "papers"},
     "torch.distributed": {
@@ -231,7 +227,7 @@ def test_what_reads_files_only_imports_no_torch(tmp_path: Path) -> None:
     """Importing torch would delay each of these by seconds, and wandb by one."""
     code = (
         "import sys, gcbench, gcbench.runner.predict.command\n"
-        "from gcbench.runner.cli import main\n"
+        "from gcbench.runner.command.main import main\n"
         "from gcbench.papers.commands import add_commands\n"
         "add_commands()\n"
         "claim = 'papers claims id=qsgd-01-unbiased'\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gcbench.core.errors import ConfigError, near
-from gcbench.runner.commands import RENAMED, SUBCOMMANDS, Subcommand
+from gcbench.runner.command.subcommands import RENAMED, SUBCOMMANDS, Subcommand
 
 OF_PAPERS = {
     "tables": Subcommand(

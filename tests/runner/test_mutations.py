@@ -12,7 +12,7 @@ from nightly import slow_but
 
 from gcbench.core.conf import Config
 from gcbench.core.errors import ConfigError
-from gcbench.runner import cli
+from gcbench.runner.command import main as cli
 from gcbench.runner.config.compose import compose_overrides
 from gcbench.runner.config.errors import COMPOSITION_ERRORS
 from gcbench.runner.config.resolve import resolve

@@ -16,9 +16,9 @@ from nightly import each
 from processes import command
 from results import plain_result
 
+from gcbench.runner.command.search import WORST, explain_sweeper_error, objectives
 from gcbench.runner.records.result import count_bits
 from gcbench.runner.records.schema import BITS_PER_MIB
-from gcbench.runner.search import WORST, explain_sweeper_error, objectives
 
 SHORT = (
     *"logger=none trainer.launcher=virtual trainer.max_steps=2 trainer.threads=1".split(),

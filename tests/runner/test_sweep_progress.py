@@ -24,6 +24,8 @@ from processes import command
 from results import plain_result
 from sentence import compose, config_of, values_of
 
+from gcbench.runner.command.outcome import outcome
+from gcbench.runner.command.sweep import SweepProgress, SweepRow, plan_sentence
 from gcbench.runner.config.errors import RunFailed
 from gcbench.runner.config.naming import run_directory
 from gcbench.runner.launch import estimate
@@ -33,7 +35,6 @@ from gcbench.runner.records import RunFiles
 from gcbench.runner.records.result import Begun, make_result
 from gcbench.runner.records.schema import Result, Status
 from gcbench.runner.settings.config import RunConfig
-from gcbench.runner.sweep_progress import SweepProgress, SweepRow, listed_errors, plan_sentence
 
 OVERRIDES = [
     *"logger.mode=disabled trainer.launcher=virtual trainer.max_steps=2 model.widths=[16]".split(),
@@ -91,7 +92,7 @@ def test_rows_that_failed_for_one_reason_are_listed_under_it(
         failed = JobReturn(status=JobStatus.FAILED, _return_value=RunFailed(reason))
         progress.on_job_end(config, failed)
     progress.on_multirun_end(config)
-    listed_errors.clear()
+    outcome.listed.clear()
     assert caplog.messages[-1].partition("\n")[2] == "  no such rank:\n    a\n    b\n  c: killed"
 
 
@@ -116,10 +117,10 @@ def test_rows_of_other_processes_are_judged_by_their_results(
     failed = JobReturn(status=JobStatus.FAILED, _return_value=RunFailed("out of memory"))
     copy.deepcopy(progress).on_job_end(config, failed)
     assert failed.status is JobStatus.COMPLETED, "or Hydra would end the sweep"
-    assert not listed_errors and not caplog.messages, "the process that waits tells it"
+    assert not outcome.listed and not caplog.messages, "the process that waits tells it"
     progress.on_multirun_end(config)
-    reasons = [str(error) for error in listed_errors]
-    listed_errors.clear()
+    reasons = [str(error) for error in outcome.listed]
+    outcome.listed.clear()
     assert reasons == [
         "the run failed: out of memory",
         "it left no result",

@@ -29,14 +29,14 @@ from gcbench.papers.study_figures import STUDIES
 from gcbench.papers.tables import tables_of
 from gcbench.papers.tune import Tune
 from gcbench.runner.check.command import Check, Methods
-from gcbench.runner.commands import SUBCOMMANDS
+from gcbench.runner.command.example import Example
+from gcbench.runner.command.subcommands import SUBCOMMANDS
 from gcbench.runner.config.choices import row_names
 from gcbench.runner.config.compose import resolve_overrides
 from gcbench.runner.config.help import method_keys
 from gcbench.runner.config.hydra_versions import VERSION_BASE
 from gcbench.runner.config.reading import read_arguments
 from gcbench.runner.config.resolve import resolve_benchmark
-from gcbench.runner.example import Example
 from gcbench.runner.predict.arguments import read_predict
 from gcbench.runner.records.store import find_runs
 from gcbench.runner.report.command import Runs, form_of_report

@@ -40,6 +40,6 @@ def test_a_test_has_passed_if_all_its_parameters_have(
 
 
 def test_changes_that_no_commit_has_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(record, "git", lambda *_: " M gcbench/runner/cli.py")
+    monkeypatch.setattr(record, "git", lambda *_: " M gcbench/runner/command/main.py")
     with pytest.raises(pytest.UsageError, match="uncommitted changes"):
         Recorder(Path("tests.json"))

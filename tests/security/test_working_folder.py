@@ -60,7 +60,7 @@ def others(tmp_path: Path) -> Path:
 # What the installed script does, and then a process that it starts.
 SCRIPT = """
 import multiprocessing, sys
-from gcbench.runner.cli import main
+from gcbench.runner.command.main import main
 
 if __name__ == "__main__":
     sys.argv[1:] = ["--help"]

@@ -143,7 +143,7 @@ def test_a_launcher_without_its_plugin_says_how_to_install_it(tmp_path: Path) ->
         "from hydra.core.plugins import Plugins\n"
         "del Singleton._instances[Plugins]\n"  # and so had this
         "sys.argv = ['gcbench', '-m', 'hydra/launcher=submitit_slurm']\n"
-        "from gcbench.runner.cli import main; main()"
+        "from gcbench.runner.command.main import main; main()"
     )
     with Copy(processes.code, lines, folder=tmp_path, environment=ENVIRONMENT) as copy:
         _, err = copy.communicate(timeout=patience(60))

@@ -14,7 +14,7 @@ from needed import patience
 from processes import command
 from results import result_of, write
 
-from gcbench.runner import cli
+from gcbench.runner.command import main as cli
 
 ENVIRONMENT = {**os.environ, "WANDB_MODE": "offline"}
 TORCHRUN = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "localhost"}

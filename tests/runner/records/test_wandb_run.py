@@ -21,6 +21,7 @@ from wandb_file import WandbRun, read_offline
 
 from gcbench.papers import dashboards
 from gcbench.papers.command import report
+from gcbench.runner.command.search import swept_keys
 from gcbench.runner.identity import SWEPT
 from gcbench.runner.records import RunFiles, start_logger, wandb_logger
 from gcbench.runner.records.result import Begun
@@ -28,7 +29,6 @@ from gcbench.runner.records.summary import where_logged
 from gcbench.runner.records.wandb_logger import WandbLogger
 from gcbench.runner.records.wandb_service import own_settings
 from gcbench.runner.report.wandb_runs import load_wandb
-from gcbench.runner.search import swept_keys
 
 OVERRIDES = (
     *("bits=3", "min_size=0", "optimizer.lr=0.02", "name=tiny", "logger.mode=offline"),

@@ -42,10 +42,12 @@ SUBCOMMANDS = {
         "whether a method of your own keeps what every method promises",
     ),
     "bench": Subcommand(
-        "gcbench.runner.cli", "bench", "times of methods beside copies of the same bytes"
+        "gcbench.runner.command.hydra_run",
+        "bench",
+        "times of methods beside copies of the same bytes",
     ),
     "example": Subcommand(
-        "gcbench.runner.example",
+        "gcbench.runner.command.example",
         "example",
         "copies of a training loop, a notebook, a batch file of Slurm",
     ),

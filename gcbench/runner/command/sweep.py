@@ -22,6 +22,8 @@ from omegaconf import DictConfig
 
 from gcbench.core.errors import ConfigError
 from gcbench.core.reasons import safe_text
+from gcbench.runner.command.outcome import outcome
+from gcbench.runner.command.search import is_search, swept_keys
 from gcbench.runner.config.compose import points_of
 from gcbench.runner.config.errors import COMPOSITION_ERRORS, RunFailed
 from gcbench.runner.config.naming import row_directory, run_directory
@@ -36,16 +38,9 @@ from gcbench.runner.launch.same import (
 )
 from gcbench.runner.records.store import read_run
 from gcbench.runner.records.summary import result_in_short
-from gcbench.runner.search import is_search, swept_keys
 from gcbench.runner.settings.config import RunConfig
 
 log = logging.getLogger("gcbench")
-
-# Errors that the list of failures has reported; because of them the command exits with status 1.
-listed_errors: list[Exception] = []
-
-# The outermost folder that was missing when the command began, and that Hydra makes for its files.
-made_folders: list[Path] = []
 
 
 @dataclass
@@ -88,9 +83,7 @@ class SweepProgress(Callback):
 
     def on_run_start(self, config: DictConfig, **_: Any) -> None:
         with suppress(*COMPOSITION_ERRORS):  # they are told when the run begins
-            outputs = Path(config.directory or config.outputs).absolute()
-            made_folders[:] = [path for path in (outputs, *outputs.parents) if not path.exists()]
-            del made_folders[:-1]
+            outcome.note_missing(Path(config.directory or config.outputs).absolute())
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
         self.on_run_start(config)
@@ -147,7 +140,7 @@ class SweepProgress(Callback):
             row.failed = True
             self.failed.setdefault(safe_text(str(error)), []).append(row.name)
             if listed:
-                listed_errors.append(error)
+                outcome.listed.append(error)
             ending_note = "failed"
         elif row.done:
             ending_note = f"the same run as {row.same}" if row.same else "done before"
@@ -171,7 +164,7 @@ class SweepProgress(Callback):
             self.ended += 1
             if reason := _failure_on_disk(row):
                 self.failed.setdefault(reason, []).append(row.name)
-                listed_errors.append(RunFailed(reason))
+                outcome.listed.append(RunFailed(reason))
         if self.rows:
             _compare([Path(row.same or row.name) for row in self.rows], config)
         if self.failed:

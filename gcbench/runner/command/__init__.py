@@ -1,0 +1,1 @@
+"""The command `gcbench`: runs, sweeps, and the table of subcommands."""
