@@ -120,7 +120,9 @@ def draw_job(random: Random) -> Job:
     if kind == "sweep":
         return Job(kind, ("-m", *typed, "seed=1,2", "outputs=run"))
     if kind == "tune":
-        return Job(kind, ("tune", *typed, "rates=1,2", "seeds=1", "tries=2", "outputs=run"))
+        return Job(
+            kind, ("papers", "tune", *typed, "rates=1,2", "seeds=1", "tries=2", "outputs=run")
+        )
     return Job(kind, (*typed, "directory=run"))
 
 

@@ -61,9 +61,10 @@ def papers(typed: Sequence[str]) -> None:
     """List what `gcbench papers NAME` may be; raise ConfigError for another name."""
     name = next(iter(typed), "--help")
     if name in ("-h", "--help"):
-        print("usage: gcbench papers NAME [key=value ...]\n\nNames (gcbench papers NAME --help)")
-        for known, one in OF_PAPERS.items():
-            print(f"  {known:12}{one.about}")
+        from gcbench.runner.config.help import fold
+
+        names = "\n".join(f"  {known:12}{one.about}" for known, one in OF_PAPERS.items())
+        print(fold(f"usage: gcbench papers NAME [key=value ...]\n\nNames\n{names}"))
     else:
         raise ConfigError(
             f"papers {name}: there is no such subcommand; type gcbench papers "

@@ -78,13 +78,17 @@ def _complete_subcommand(line: str) -> bool:
 
     Hydra completes the keys and choices of runs only.
     """
-    first, *more = line.split()[1:] or [""]
-    ended = bool(first) and line[-1:].isspace()  # the cursor is at the next word
-    if line and not more and not ended:  # there is no line while the completion is installed
-        for name in SUBCOMMANDS:
-            if name.startswith(first):
-                print(name)
-    return first in SUBCOMMANDS
+    words = line.split()[1:]
+    if not line or line[-1:].isspace():  # the cursor is at the next word
+        words.append("")
+    *before, last = words
+    known = SUBCOMMANDS if not before else {}
+    if before[:1] and not before[1:] and before[0] in SUBCOMMANDS:
+        known = dict(SUBCOMMANDS[before[0]].parts)
+    for name in known if line else ():  # there is no line while the completion is installed
+        if name.startswith(last):
+            print(name)
+    return words[0] in SUBCOMMANDS
 
 
 def _list_subcommands() -> str:

@@ -95,7 +95,7 @@ def test_an_output_directory_that_cannot_be_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [(*QUICK, "trainer.launcher=virtual", "trainer.max_steps=2"), ("report", "list")]
+    "arguments", [(*QUICK, "trainer.launcher=virtual", "trainer.max_steps=2"), ("papers", "tables")]
 )
 def test_a_reader_that_has_read_enough_ends_nothing(
     tmp_path: Path, arguments: tuple[str, ...]
@@ -125,7 +125,7 @@ def test_lines_are_whole_where_no_terminal_has_a_width(tmp_path: Path) -> None:
 def test_ranks_of_somebody_else_change_nothing(tmp_path: Path) -> None:
     """RANK is set without torchrun's other variables."""
     environment = {**ENVIRONMENT, "RANK": "1"}
-    listed = command(("report", "list"), tmp_path, environment, timeout=60)
+    listed = command(("papers", "tables"), tmp_path, environment, timeout=60)
     assert listed.returncode == 0 and "powersgd/table4" in listed.stdout, listed.stderr
     overrides = [*QUICK, "trainer.launcher=virtual", "trainer.max_steps=2"]
     assert run_copy(tmp_path, *overrides, RANK="1").returncode == 0

@@ -18,7 +18,7 @@ from gcbench.runner.command import main as cli
 
 ENVIRONMENT = {**os.environ, "WANDB_MODE": "offline"}
 TORCHRUN = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "localhost"}
-KEYS = {"report": "table=", "runs": "results=", "claims": "paper="}
+KEYS = {"report": "table=", "runs": "results=", "papers claims": "paper="}
 KEYS |= {"predict": "network=", "methods": "measure="}
 
 Typed = Callable[..., tuple[int, str, str]]
@@ -33,7 +33,8 @@ def test_help_is_a_screen_and_names_every_subcommand(
     lines = screen.splitlines()
     assert len(lines) < 40 and max(map(len, lines)) <= 80
     for name in {*cli.SUBCOMMANDS} - {"bench"}:  # whose screen is Hydra's keys
-        assert max(map(len, typed(name, "--help")[1].splitlines())) <= 80, name
+        for words in ([name], *([name, part] for part in cli.SUBCOMMANDS[name].parts)):
+            assert max(map(len, typed(*words, "--help")[1].splitlines())) <= 80, words
     monkeypatch.setenv("COLUMNS", "200")
     whole = typed("--help", "all")[1]
     for text in (typed("--help")[1], whole):
@@ -71,7 +72,8 @@ def test_a_shell_completes_subcommands_keys_and_choices(
         "gcbench report ta": set(),  # but file names, which the shell adds
         "gcbench report ": set(),
         "gcbench ": {"report", "check"},
-        "gcbench c": {"claims", "check", "clip_norm=", "compressor"},
+        "gcbench c": {"check", "clip_norm=", "compressor"},
+        "gcbench papers c": {"claims"},
         "gcbench +experiment/powersgd/table7=": {"+experiment/powersgd/table7=signum"},
     }.items():
         monkeypatch.setenv("COMP_LINE", line)
@@ -81,8 +83,10 @@ def test_a_shell_completes_subcommands_keys_and_choices(
 
 
 def test_every_subcommand_has_a_help(typed: Typed, tmp_path: Path) -> None:
-    for name in cli.SUBCOMMANDS:
-        status, stdout, stderr = typed(name, "--help")
+    parts = {f"{name} {part}" for name, one in cli.SUBCOMMANDS.items() for part in one.parts}
+    assert KEYS.keys() <= {*cli.SUBCOMMANDS, *parts}
+    for name in {*cli.SUBCOMMANDS} | parts:
+        status, stdout, stderr = typed(*name.split(), "--help")
         assert status == 0 and f"usage: gcbench {name}" in stdout and not stderr
         assert KEYS.get(name, "") in stdout and not list(tmp_path.iterdir())
 
@@ -132,7 +136,9 @@ def test_notices_have_the_name_of_the_subcommand(typed: Typed, tmp_path: Path) -
 
 
 def test_a_rank_of_torchrun_reads_a_report(tmp_path: Path) -> None:
-    done = command(("report", "list"), tmp_path, {**ENVIRONMENT, **TORCHRUN}, timeout=patience(60))
+    done = command(
+        ("papers", "tables"), tmp_path, {**ENVIRONMENT, **TORCHRUN}, timeout=patience(60)
+    )
     assert done.returncode == 0 and "powersgd/table4" in done.stdout, done.stderr
 
 
