@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
+import durations
 import pytest
 import torch
 from backends import use
@@ -38,12 +39,18 @@ if not torch.cuda.is_available():
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--record", type=Path, help="write what passed, and the commit, to this file")
+    durations.add_options(parser)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     file = config.getoption("--record")
     if file and not hasattr(config, "workerinput"):  # workers of pytest-xdist report to this one
         config.pluginmanager.register(Recorder(file))
+    durations.keep(config)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    durations.leave_out_long(config, items)
 
 
 @pytest.fixture(autouse=True)
