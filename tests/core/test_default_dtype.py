@@ -8,12 +8,16 @@ from pathlib import Path
 import gcbench
 
 PACKAGE = Path(gcbench.__file__).parent
-ROOMS = ("codecs", "comm", "compressors", "library", "train")
+ROOMS = (
+    *(f"core/{room}" for room in "codecs comm exchange library methods wrappers".split()),
+    "runner/train",
+)
 FLOATS = {*"empty zeros ones eye rand randn linspace".split()}  # by default of the default dtype
 
 
 def test_every_new_tensor_has_its_dtype() -> None:
     """Else it has the default dtype, which native code, or another worker, would misread."""
+    assert all((PACKAGE / room).is_dir() for room in ROOMS)
     without = [
         f"{path.relative_to(PACKAGE)}:{node.lineno}"
         for room in ROOMS
@@ -31,4 +35,4 @@ def test_every_new_tensor_has_its_dtype() -> None:
 def test_only_one_module_takes_addresses_of_tensors() -> None:
     """It checks their type and size."""
     takers = [path for path in PACKAGE.rglob("*.py") if "data_ptr(" in path.read_text()]
-    assert takers == [PACKAGE / "codecs" / "native.py"]
+    assert takers == [PACKAGE / "core" / "codecs" / "native.py"]

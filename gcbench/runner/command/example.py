@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from shutil import copy
 
+import gcbench
 from gcbench.core.errors import ConfigError, near
 from gcbench.runner.config.reading import Arguments, read_arguments
 
-PACKAGE = Path(__file__).parent
+PACKAGE = Path(gcbench.__file__).parent
 EXAMPLES = {
     "own_training.py": (
         "your own training loop with gcbench.compress",

@@ -117,6 +117,7 @@ class Keys:
         return key not in self.hints or refusal("", value, self.hints[key][0]) is None
 
     def _advice(self, likely: Sequence[str], value: str) -> str:
+        likely = list(dict.fromkeys(OTHER_NAMES.get(key, key) for key in likely))
         first = likely[0]
         owned = ""
         if not self.is_here(first):

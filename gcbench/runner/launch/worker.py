@@ -242,7 +242,7 @@ def _first_inputs(data: Data, seed: int) -> Tensor:
 
 def _in_short(config: RunConfig) -> dict[str, Any]:
     choices = {k: v for k, v in config.choices.items() if k not in ("trainer", "logger", "resume")}
-    trainer = {"gpus": config.trainer.workers, "batch_size": config.trainer.batch_size}
+    trainer = {"workers": config.trainer.workers, "batch_size": config.trainer.batch_size}
     return {**choices, **trainer, "seed": config.seed}
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 
+import gcbench
 from gcbench.runner.records.schema import Environment, Git, Machine
 
 # Variables that tell git of another checkout than the folder's.
@@ -57,7 +58,7 @@ def checked_out() -> Git:
     A wheel names the commit that it was built from. Where gcbench is in no checkout and names none,
     the commit is that of the working directory, if any.
     """
-    package = Path(__file__).resolve().parents[1]
+    package = Path(gcbench.__file__).resolve().parent
     if (package / BUILT_FROM).exists():
         return Git.model_validate_json((package / BUILT_FROM).read_text())
     for directory in (package, Path.cwd()):

@@ -153,7 +153,7 @@ def test_shared_draws_are_the_same_on_all_workers() -> None:
 
 def test_draws_are_the_same_in_another_process(tmp_path: Path) -> None:
     lines = (
-        "import torch; from gcbench.core.methods import Step;"
+        "import torch; from gcbench.core.compressor import Step;"
         "print(Step(3, 7, range(2), {'w': 0}).noise('codec', {'w': 4}, "
         "torch.device('cpu')).uniform().tolist())"
     )

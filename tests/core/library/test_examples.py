@@ -79,7 +79,7 @@ def test_composing_inside_of_an_application_that_uses_hydra(tmp_path: Path) -> N
     (tmp_path / "app.py").write_text(
         "import hydra\n"
         "from hydra.core.global_hydra import GlobalHydra\n"
-        "from gcbench.runner.config import resolve_overrides\n"
+        "from gcbench.runner.config.compose import resolve_overrides\n"
         "@hydra.main(config_path='.', config_name='conf', version_base='1.3')\n"
         "def main(conf):\n"
         "    before = GlobalHydra.instance().hydra\n"

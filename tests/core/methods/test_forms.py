@@ -60,7 +60,7 @@ def test_a_method_has_the_form_that_its_file_says(choice: str) -> None:
     assert form in ("paper", "code", "ours")
     if choice in ELSEWHERE:
         name, _, test = ELSEWHERE[choice].partition("::")
-        path = ROOT / "tests" / "compressors" / f"test_{name}.py"
+        path = ROOT / "tests" / "core" / "methods" / f"test_{name}.py"
         tree = ast.parse(path.read_text(encoding="utf-8"))
         assert test in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
         return

@@ -14,7 +14,9 @@ from method_cases import CHOICES, aggregate, build_method, flat, gradients
 from nightly import each, loop_over
 from torch import Tensor
 
+import gcbench.core.exchange
 import gcbench.core.methods
+import gcbench.core.wrappers
 from gcbench.core.comm.collectives import Comm
 from gcbench.core.compressor import Aggregated, Compressor, Grads, State, flatten
 from gcbench.core.exchange.gather import GatherExchange
@@ -342,10 +344,11 @@ def error_of(out: Aggregated, grads: Grads) -> float:
 
 
 def wrapper_classes() -> set[type]:
-    """Return all classes of gcbench.core.methods that have a compressor inside."""
+    """Return all classes of methods, exchanges and wrappers that have a compressor inside."""
     modules = [
-        importlib.import_module(f"gcbench.core.methods.{module.name}")
-        for module in pkgutil.iter_modules(gcbench.core.methods.__path__)
+        importlib.import_module(f"{room.__name__}.{module.name}")
+        for room in (gcbench.core.methods, gcbench.core.exchange, gcbench.core.wrappers)
+        for module in pkgutil.iter_modules(room.__path__)
     ]
     return {
         kind

@@ -127,7 +127,7 @@ def test_a_file_system_without_locks_is_told(
 CONTENDER = """
 import sys, time
 from pathlib import Path
-from gcbench.runner.config import ConfigError
+from gcbench.core.errors import ConfigError
 from gcbench.runner.launch.lock import lock_directory
 try:
     with lock_directory(Path(sys.argv[1])):

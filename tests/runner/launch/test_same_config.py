@@ -87,7 +87,7 @@ def test_code_that_differs_is_named_to_all(tmp_path: Path) -> None:
     folders = [tmp_path / name for name in ("one", "other")]
     for folder in folders:
         (folder / "gcbench" / "codecs").mkdir(parents=True)
-        (folder / "gcbench" / "codecs" / "sums.cpp").write_text("// sums")
+        (folder / "gcbench" / "core" / "codecs" / "sums.cpp").write_text("// sums")
         (folder / "ours_of_this_test.py").write_text("import helper_of_this_test\nNet = list")
         (folder / "helper_of_this_test.py").write_text("RATE = 1")
     places = [str(folder) for folder in folders]
@@ -106,7 +106,7 @@ def test_code_that_differs_is_named_to_all(tmp_path: Path) -> None:
         assert error and re.search(
             r"code: the source of helper_of_this_test is \w{8} in process 0 and \w{8} in", error
         )
-    (folders[1] / "gcbench" / "codecs" / "sums.cpp").write_text("// other sums")
+    (folders[1] / "gcbench" / "core" / "codecs" / "sums.cpp").write_text("// other sums")
     for error in errors("2.14", "2.13"):
         assert error and "the source of gcbench/core/codecs/sums.cpp is" in error
 

@@ -276,7 +276,6 @@ def test_csv_has_a_row_for_every_step_with_a_line_and_a_column_for_every_metric(
         "logger": "csv",
         "id": None,
         "url": None,
-        "project": None,
         "path": "metrics.csv",
     }
     rows, lines = read_table(tmp_path), RunFiles(tmp_path).read_metrics()
