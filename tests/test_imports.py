@@ -40,6 +40,7 @@ ROOMS = {
         "check": {"config", "launch", "records"},
         "predict": {"config", "launch", "records"},
         "report": {"config", "records", "predict"},
+        "command": {"config", "launch", "bench", "records", "report"},
     },
 }
 ONLY_IN = {

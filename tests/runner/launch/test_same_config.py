@@ -86,7 +86,7 @@ def test_code_that_differs_is_named_to_all(tmp_path: Path) -> None:
     config = config_of("model._target_=ours_of_this_test.Net")
     folders = [tmp_path / name for name in ("one", "other")]
     for folder in folders:
-        (folder / "gcbench" / "codecs").mkdir(parents=True)
+        (folder / "gcbench" / "core" / "codecs").mkdir(parents=True)
         (folder / "gcbench" / "core" / "codecs" / "sums.cpp").write_text("// sums")
         (folder / "ours_of_this_test.py").write_text("import helper_of_this_test\nNet = list")
         (folder / "helper_of_this_test.py").write_text("RATE = 1")
