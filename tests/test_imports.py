@@ -26,7 +26,7 @@ MAY_IMPORT = {
     "launch": {"config", "train", "compressors", "codecs", "comm", "data", "models", "records"},
     "bench": {"config", "launch", "train", "compressors", "codecs", "comm", "data", "records"},
     "check": {"config", "launch", "library", "compressors", "codecs", "comm", "records"},
-    "predict": {"config", "launch", "compressors", "comm", "records"},
+    "predict": {"config", "launch", "bench", "codecs", "compressors", "comm", "records"},
     "report": {"config", "records", "comm", "predict"},
     # What was done with the instrument: nothing else imports it.
     "papers": {
