@@ -173,7 +173,7 @@ def report(typed: Sequence[str]) -> None:
         case Page() | List() | Deviations() if rest:
             raise ConfigError(f"{first} {rest[0]}: {first} takes keys only, as in results=outputs")
         case Page():
-            html(arguments, tables_by_identity, races)
+            html(arguments, tables_by_identity, races, answers)
         case List():
             print_table(list_tables(_load(arguments), arguments.results))
         case Deviations():
@@ -225,6 +225,13 @@ def races(runs: Sequence[RecordedRun]) -> Iterator[dict[str, Any]]:
     from gcbench.papers.reach_map import races_of  # imports torch
 
     return races_of(runs)
+
+
+def answers(runs: Sequence[RecordedRun]) -> Iterator[dict[str, Any]]:
+    """Yield what a page needs to draw the maps of all ladders with such runs."""
+    from gcbench.papers.ladder_map import answers_of  # imports torch
+
+    return answers_of(runs)
 
 
 def _print(arguments: Tables, asked: str) -> None:

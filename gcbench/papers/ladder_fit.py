@@ -247,10 +247,17 @@ class Hull:
 
     def __init__(self, places: Iterable[Place]) -> None:
         self.logs = np.array(sorted({place.logs for place in places}))
+        self._found: dict[tuple[float, float], tuple[float, float] | None] = {}
 
     def lengths(self, place: Place) -> tuple[float, float] | None:
         """Return log2 of the shortest and the longest length there; None: it is outside."""
-        columns, at = self.logs.T, place.logs
+        at = place.logs[:2]
+        if at not in self._found:
+            self._found[at] = self._ends(at)
+        return self._found[at]
+
+    def _ends(self, at: tuple[float, float]) -> tuple[float, float] | None:
+        columns = self.logs.T
         within = np.array([np.ones(len(self.logs)), columns[0], columns[1]])
         ends = []
         for sign in (1, -1):

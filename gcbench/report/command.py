@@ -165,8 +165,8 @@ def runs(typed: Sequence[str]) -> None:
         )
 
 
-def html(arguments: Page, tables_of: TablesOf, races_of: RacesOf) -> None:
-    """Write the page; its tables and its races, which are of the papers, come from the caller."""
+def html(arguments: Page, tables_of: TablesOf, races_of: RacesOf, answers_of: RacesOf) -> None:
+    """Write the page; its tables and its maps, which are of the papers, come from the caller."""
     runs = arguments.load()
     if not runs:
         raise ConfigError(f"{arguments.place}: no runs there; type where there are some")
@@ -174,7 +174,7 @@ def html(arguments: Page, tables_of: TablesOf, races_of: RacesOf) -> None:
 
     path = Path(arguments.file or WRITTEN / "report.html")
     path.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(path, build_page(runs, tables_of, races_of).encode())
+    replace_file(path, build_page(runs, tables_of, races_of, answers_of).encode())
     print(f"{path}: {len(runs)} run{'s' * (len(runs) != 1)}; open it in a browser")
 
 

@@ -17,7 +17,7 @@ import gcbench
 from gcbench.comm.network import Network
 from gcbench.config import ConfigError
 from gcbench.drawing import COLORS, FAMILIES
-from gcbench.papers.command import races, report
+from gcbench.papers.command import answers, races, report
 from gcbench.papers.configs import tables_by_identity
 from gcbench.predict.devices import read_device, read_link
 from gcbench.records.schema import Result
@@ -224,7 +224,7 @@ def test_scores_of_validation_are_called_so() -> None:
     ]
     labels = {
         s["title"].rpartition(", ")[2]: s["labels"]
-        for s in collect(runs, lambda _: {}, lambda _: [])["settings"]
+        for s in collect(runs, lambda _: {}, lambda _: [], lambda _: [])["settings"]
     }
     assert labels.pop("split=valid")["accuracy"] == "Validation accuracy (%)"
     (tested,) = labels.values()
@@ -249,7 +249,7 @@ def test_the_page_is_one_file_that_names_no_other(frame: DataFrame) -> None:
     assert EVIL not in text and text.count("</script>") == 2
     loads = re.compile(r"\b(?:src|href)=|@import|url\(")
     assert loads.findall(text.replace("src=x", "")) == []
-    assert build_page(find_runs(["outputs"]).runs, tables_by_identity, races) == text
+    assert build_page(find_runs(["outputs"]).runs, tables_by_identity, races, answers) == text
 
 
 @pytest.mark.parametrize(
