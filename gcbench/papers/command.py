@@ -25,7 +25,7 @@ from gcbench.papers.rows import RowsByBudget
 from gcbench.papers.tables import Table, read_table, tables_of
 from gcbench.records.store import RecordedRun
 from gcbench.report.command import NAMED, WRITTEN, Page, Source, diff, html, names_of
-from gcbench.report.document import Document, show_document
+from gcbench.report.document import Document, brief, show_document
 from gcbench.report.listing import compare_points
 from gcbench.settings.marks import OneOf
 
@@ -102,6 +102,9 @@ gcbench report diff A B                        two runs or trees: configuration,
     format: Format = "terminal"
     keep: str | None = None
     """a folder for the tables and the results behind them, as in keep=outputs"""
+    verbose: bool = False
+    """true: on a terminal, too, all that other formats and kept pages have: missing and other runs,
+    learning rates, notes, commands, machines"""
 
 
 class Figures(OfPapers):
@@ -199,7 +202,7 @@ def report(typed: Sequence[str]) -> None:
                 "table=powersgd/table4, gcbench report list, or gcbench report --help"
             )
         case Tables(table=None):
-            for key in {"keep", "beside"} & {*arguments.given}:
+            for key in {"keep", "beside", "verbose"} & {*arguments.given}:
                 raise ConfigError(f"name={arguments.name}: type table=, too, or leave out {key}=")
             asked = {arguments.budget} if "budget" in arguments.given else {*budget_names()}
             for table in compare_points([run for run in arguments.load() if run.budget in asked]):
@@ -306,7 +309,8 @@ def _show(
 
     If several tables were asked for, those without any run at this budget are not kept.
     """
-    show_document(document, arguments.format)
+    short = arguments.format == "terminal" and not arguments.verbose
+    show_document(brief(document) if short else document, arguments.format)
     has_run = any(row.every_run for row in groups.get(arguments.budget, []))
     if not (alone or has_run or (kept and arguments.budget == PAPER)):
         return []
