@@ -2,10 +2,11 @@
 
 The logarithm of dense training's loss is a polynomial in log N and log T (N: parameters, T: tokens
 a parameter, in units of 20): linear, and with the three terms of second order as far as more places
-ran than there are coefficients. A method adds a part that is linear in log N, log T and log K (K:
-workers), fitted to differences between runs of the same seed. Both are least squares on means over
-seeds. Where dense training has no fp32 run, that of bfloat16 stands for it, of the same seed: where
-both ran they differ by less than seeds do.
+ran than there are coefficients. A method adds such a polynomial, which is also linear in log K (K:
+workers), and has terms of second order as far as no fewer places ran; it is fitted to differences
+between runs of the same seed. Both are least squares on means over seeds. Where dense training has
+no fp32 run, that of bfloat16 stands for it, of the same seed: where both ran they differ by less
+than seeds do.
 
 rho(N, T, K) = T' / T, where the method's loss after T' is that of dense training after T. It is
 known only where (N, T', K) lies within the convex hull of the places where the method ran, in
@@ -175,13 +176,13 @@ BENDS: Terms = ((0, 0, 2), (1, 0, 1), (2, 0, 0))
 class Polynomial:
     """Least squares of a polynomial in the logarithms of places, to means over seeds."""
 
-    def __init__(self, means: Means, origin: Place) -> None:
+    def __init__(self, means: Means, origin: Place, spare: int = 0) -> None:
         self.means, self.origin = means, origin
         self.terms: list[Term] = []
         for term in (*LINEAR, *BENDS):
             tried = [*self.terms, term]
-            spare = len(means.places) - len(tried)
-            if self._rank(tried) == len(tried) and (spare > 0 or term in LINEAR):
+            enough = len(means.places) >= len(tried) + spare or term in LINEAR
+            if enough and self._rank(tried) == len(tried):
                 self.terms = tried
         x = self.row(*means.places)
         self.inverse = np.linalg.inv(x.T @ x)
@@ -422,7 +423,7 @@ def fit(
     known = {place: some for place, some in dense.items() if ("", place) not in held}
     if not known:
         return None
-    law = Polynomial(means_of(_logarithms(known), 1.0), origin)
+    law = Polynomial(means_of(_logarithms(known), 1.0), origin, spare=1)
     lines: dict[str, tuple[Losses, Polynomial]] = {}
     for name, of_method in losses.items():
         beside = (paired or {}).get(name, known)

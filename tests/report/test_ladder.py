@@ -172,6 +172,24 @@ def test_what_the_lines_do_not_fit_widens_intervals() -> None:
     assert bent.value and bent.low < smooth.value < bent.high and bent.high / bent.low > 1.3
 
 
+def test_two_sizes_and_two_lengths_tell_whether_the_slope_differs() -> None:
+    """Four places and four coefficients: what they leave is that of other methods, in share."""
+
+    def bent(place: Place) -> float:
+        return more(place) * (1 + 0.5 * log10(place.parameters / 3e4) * log2(place.length))
+
+    dense, of_method = losses(power, 0.002, beyond=bent)
+    few = {p: s for p, s in of_method.items() if p.workers == 4 and p.length < 5}
+    few = {p: s for p, s in few.items() if p.parameters < 2e5}
+    alone = fit(dense, {"few": few}, ORIGIN, HELD_OUT)
+    both = fit(dense, {"few": few, "many": of_method}, ORIGIN, [("many", p) for p in HELD])
+    assert alone and both
+    for made, spare in ((alone, 0), (both, 2)):
+        one = made.methods["few"]
+        assert len(few) == len(one.own.terms) == 4 and one.rest.freedom == spare
+        assert one.own.fitted == pytest.approx([*one.own.means.values])
+
+
 def test_rho_is_known_only_where_the_method_ran() -> None:
     dense, of_method = losses(power, 0.002)
     few = {p: some for p, some in of_method.items() if p not in HELD and p.parameters < 2e5}
