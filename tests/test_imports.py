@@ -38,7 +38,7 @@ ROOMS = {
         "launch": {"config", "train", "data", "models", "records"},
         "bench": {"config", "launch", "train", "data", "records"},
         "check": {"config", "launch", "records"},
-        "predict": {"config", "launch", "records"},
+        "predict": {"config", "launch", "bench", "records"},
         "report": {"config", "records", "predict"},
         "command": {"config", "launch", "bench", "records", "report"},
     },

@@ -38,7 +38,7 @@ from gcbench.runner.report.command import (
     html,
     print_points,
 )
-from gcbench.runner.report.document import Document, show_document
+from gcbench.runner.report.document import Document, brief, show_document
 
 log = logging.getLogger("gcbench")
 
@@ -107,6 +107,9 @@ gcbench report diff A B                        two runs or trees: configuration,
     format: Format = "terminal"
     keep: str | None = None
     """a folder for the tables and the results behind them, as in keep=outputs"""
+    verbose: bool = False
+    """true: on a terminal, too, all that other formats and kept pages have: missing and other runs,
+    learning rates, notes, commands, machines"""
 
 
 class Figures(OfPapers):
@@ -185,7 +188,7 @@ def report(typed: Sequence[str]) -> None:
         case Page() if rest:
             raise ConfigError(f"html {rest[0]}: html takes keys only, as in results=outputs")
         case Page():
-            html(arguments, tables_by_identity, races)
+            html(arguments, tables_by_identity, races, answers)
         case Diff():
             diff(rest)
         case _ if first:
@@ -202,7 +205,7 @@ def report(typed: Sequence[str]) -> None:
                 "papers tables, or gcbench report --help"
             )
         case Tables(table=None):
-            for key in {"keep", "beside"} & {*arguments.given}:
+            for key in {"keep", "beside", "verbose"} & {*arguments.given}:
                 raise ConfigError(f"name={arguments.name}: type table=, too, or leave out {key}=")
             asked = {arguments.budget} if "budget" in arguments.given else {*budget_names()}
             print_points([run for run in arguments.load() if run.budget in asked], arguments.format)
@@ -227,6 +230,13 @@ def races(runs: Sequence[RecordedRun]) -> Iterator[dict[str, Any]]:
     from gcbench.papers.reach_map import races_of  # imports torch
 
     return races_of(runs)
+
+
+def answers(runs: Sequence[RecordedRun]) -> Iterator[dict[str, Any]]:
+    """Yield what a page needs to draw the maps of all ladders with such runs."""
+    from gcbench.papers.ladder_map import answers_of  # imports torch
+
+    return answers_of(runs)
 
 
 def _print(arguments: Tables, asked: str) -> None:
@@ -290,7 +300,8 @@ def _show(
 
     If several tables were asked for, those without any run at this budget are not kept.
     """
-    show_document(document, arguments.format)
+    short = arguments.format == "terminal" and not arguments.verbose
+    show_document(brief(document) if short else document, arguments.format)
     has_run = any(row.every_run for row in groups.get(arguments.budget, []))
     if not (alone or has_run or (kept and arguments.budget == PAPER)):
         return []

@@ -10,6 +10,8 @@ import matplotlib
 
 from gcbench.core.errors import ConfigError, near
 from gcbench.papers.ladder_fit import draw_penalties, fits_of
+from gcbench.papers.ladder_map import answer_of, draw_answer
+from gcbench.papers.ladder_map import as_json as as_json_of_ladder
 from gcbench.papers.measured import StudyResult, find_study
 from gcbench.papers.reach import Race, map_of, race_of
 from gcbench.papers.reach_map import as_json, draw_firsts, measured_links
@@ -132,6 +134,10 @@ def figures_of_table(
         return
     rows = group_runs(table, runs, budget, overrides)
     if table.ladder:
+        answer = answer_of(table, rows)
+        yield f"{table.name}/map", draw_answer(answer) if answer else None
+        if answer:
+            yield f"{table.name}/map", json.dumps(as_json_of_ladder(answer)) + "\n"
         fits = fits_of(table.ladder, rows)
         yield f"{table.name}/penalty", draw_penalties(fits) if fits else None
         return

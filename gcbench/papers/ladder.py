@@ -44,6 +44,27 @@ class HeldOut:
     rows: Texts
 
 
+@dataclass(frozen=True, config=CHECKED)
+class Tick:
+    """A place on the map's axis: workers that compute so fast, each with such a link."""
+
+    title: str
+    workers: int
+    flops: float  # operations a second of a worker
+    of: str  # what has so many
+    link: str  # of conf/links.yaml
+
+
+@dataclass(frozen=True, config=CHECKED)
+class Map:
+    """What the map of a ladder's answer takes for granted, and the ticks of its axis."""
+
+    tokens: int  # of a worker in a step
+    buckets: int  # of the dense gradient
+    device: str  # whose coding counts
+    ticks: tuple[Tick, ...]
+
+
 class Cell(NamedTuple):
     """A place of rows on a ladder: the size, the workers and the length of training."""
 
@@ -70,10 +91,7 @@ class Ladder:
     workers: tuple[int, ...]
     tuned: tuple[str, int]  # the size, and the workers, of the rows as they stand in the file
     held_out: tuple[HeldOut, ...]
-
-    def place(self, size: str, workers: int) -> tuple[int, int]:
-        """Return the parameters and workers of a cell."""
-        return self.sizes[size].parameters, workers
+    map: Map
 
     def rows(self, nodes: Sequence[Config], table: str, path: Path) -> list[Config]:
         """Return the table's rows, the smallest size first; `nodes` are those in its file.

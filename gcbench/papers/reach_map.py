@@ -197,9 +197,9 @@ def races_of(runs: Sequence[RecordedRun]) -> Iterator[dict[str, Any]]:
 def _slopes(table: Table, runs: Sequence[RecordedRun]) -> Iterator[tuple[str, float]]:
     """Yield titles of a ladder, and what a method's loss gains with ten times the parameters."""
     fits = table.ladder and fits_of(table.ladder, group_runs(table, runs, PAPER))
-    for title, one in fits.fits.items() if fits else ():
-        if one.per_decade:
-            yield title, one.per_decade.value
+    for title, one in fits.fits.methods.items() if fits else ():
+        if (more := one.nats_per_decade) is not None:
+            yield title, more
 
 
 def _profile(race: Race, slopes: Mapping[str, float] | None = None) -> dict[str, Any]:

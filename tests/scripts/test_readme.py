@@ -20,16 +20,18 @@ from nightly import each
 import gcbench
 from gcbench.papers.command import report
 from gcbench.papers.configs import compose_row
+from gcbench.papers.ladder_map import answer_of, as_json
 from gcbench.papers.measured import find_link_table
 from gcbench.papers.reach import race_of
 from gcbench.papers.rows import group_runs
 from gcbench.papers.tables import read_table
-from gcbench.runner.config.budget import budget_names
+from gcbench.runner.config.budget import PAPER, budget_names
 from gcbench.runner.config.compose import compose_overrides
 from gcbench.runner.config.resolve import resolve
 from gcbench.runner.console import PAGE_WIDTH
 from gcbench.runner.records.store import find_runs
 
+MAP = "outputs/figures/modern/ladder/map.json"
 ROOT = Path(__file__).parents[2]
 SCRIPT = runpy.run_path(str(ROOT / "scripts/readme"))
 PAGES, METHODS = SCRIPT["PAGES"], SCRIPT["METHODS"]
@@ -83,6 +85,9 @@ def test_pages_have_the_numbers_of_the_kept_tables(tmp_path: Path) -> None:
     assert set(KEPT) > QUICK and check(ROOT).returncode == 0
     (tmp_path / "scripts").mkdir()
     shutil.copytree(ROOT / "outputs" / "tables", tmp_path / "outputs" / "tables")
+    kept_map = tmp_path / MAP
+    kept_map.parent.mkdir(parents=True)
+    shutil.copy(ROOT / MAP, kept_map)
     for page in (*PAGES, "outputs/claims.md"):
         shutil.copy(ROOT / page, tmp_path / page)
     shutil.copy(ROOT / "scripts" / "readme", tmp_path / "scripts")
@@ -99,6 +104,13 @@ def test_pages_have_the_numbers_of_the_kept_tables(tmp_path: Path) -> None:
         (tmp_path / page).write_text(wrong, encoding="utf-8")
         assert f"{page} differs" in check(tmp_path).stderr
         (tmp_path / page).write_text(text, encoding="utf-8")
+
+    content = json.loads(kept_map.read_text(encoding="utf-8"))
+    for tick in content["ticks"]:
+        tick["best"] = {"label": "Some", "value": 2.0, "low": 1.5, "high": 2.5, "why": ""}
+    kept_map.write_text(json.dumps(content), encoding="utf-8")
+    assert "README.md differs from outputs" in check(tmp_path).stderr
+    shutil.copy(ROOT / MAP, kept_map)
 
     new = tmp_path / "conf" / "compressor" / "new.yaml"
     new.write_text("# @package _global_\n# New (Who et al., 2026): a thing.\n", encoding="utf-8")
@@ -217,6 +229,15 @@ def test_steps_within_15_percent_are_counted() -> None:
     assert "4 of 6 steps are" in " ".join(text.split())
     assert "| 1gbit, 2x8 | One    |    1000.0 |   1100.0 |  1.10 |" in text
     assert all(len(line) <= PAGE_WIDTH for line in text.split("\n")[:9])
+
+
+@pytest.mark.slow  # reads all runs
+def test_the_kept_answer_follows_from_the_kept_runs() -> None:
+    table = read_table("modern/ladder")
+    answer = answer_of(table, group_runs(table, find_runs([ROOT / "outputs"]).runs, PAPER))
+    assert answer
+    kept = json.loads((ROOT / MAP).read_text(encoding="utf-8"))
+    assert json.loads(json.dumps(as_json(answer))) == kept
 
 
 @pytest.mark.slow  # composes every row twice

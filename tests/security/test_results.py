@@ -197,7 +197,7 @@ def test_a_terminal_is_given_no_commands(capsys: pytest.CaptureFixture[str]) -> 
     evil = "\x1b]0;title\x07\x1b[2J\x9b31m\r"
     write(Path("outputs/run"), result_of(SGD, status="failed", reason=f"out of{evil}memory"))
     runs([])
-    report(["table=powersgd/table4"])
+    report(["table=powersgd/table4", "verbose=true"])
     output = capsys.readouterr().out
     assert "out of" in output and not set(output) & set(evil) - set("]0;title[2J31m")
     assert printable("line\n\ttab \u00e9") == "line\n\ttab \u00e9"

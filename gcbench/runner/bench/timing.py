@@ -35,10 +35,14 @@ def turns(text: str) -> int:
 
 
 def time_beside_copy(work: Work, x: Tensor, rounds: int) -> Timing:
-    """Return the times of `work` and of a copy of `x`, in turn, so that slow spells affect both."""
+    """Return the times of `work` and of a copy of `x`, in turn, so that slow spells affect both.
+
+    On one thread of a CPU they are seconds of the processor, to which others add little.
+    """
     target = torch.empty_like(x)
+    alone = torch.get_num_threads() == 1
     pairs = [
-        (seconds(lambda: target.copy_(x), x.device), seconds(work, x.device))
+        (seconds(lambda: target.copy_(x), x.device, alone), seconds(work, x.device, alone))
         for _ in range(UNTIMED + rounds)
     ][UNTIMED:]
     copies, works = zip(*pairs, strict=True)
@@ -91,12 +95,16 @@ def mean_seconds(laps: list[list[list[Lap]]]) -> dict[str, float]:
     return {phase: seconds["mean"] for phase, seconds in by_phase.items()}
 
 
-def seconds(work: Work, device: torch.device) -> float:
-    """Return the seconds that `work` takes, on a GPU measured by CUDA events."""
+def seconds(work: Work, device: torch.device, of_processor: bool = False) -> float:
+    """Return the seconds that `work` takes, on a GPU measured by CUDA events.
+
+    `of_processor`: those in which this process had a core, whatever else ran on it.
+    """
     if device.type != "cuda":
-        start = time.perf_counter()
+        now = time.process_time if of_processor else time.perf_counter
+        start = now()
         work()
-        return time.perf_counter() - start
+        return now() - start
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda.synchronize()
     begin.record()

@@ -92,7 +92,7 @@ class Steps(OnClusters):
     Other keys are knobs of the compressors (rank=2, bits=4, exchange=scatter; several values are
     separated by commas, for example rank=1,2,4)."""
 
-    usage = "gcbench predict [pays | measure | compare | links | devices] [key=value ...]"
+    usage = "gcbench predict [pays | profile | measure | compare | links | devices] [key=value ...]"
     examples = """
 gcbench predict model=resnet18 compressor=powersgd rank=2 network=10gbit workers=2,4,8,16
 gcbench predict model=resnet50_imagenet compressor=all network=25gbit workers=64 workers_per_node=8
@@ -101,6 +101,7 @@ gcbench predict pays target=27 model=gpt_tiny seconds=0.07 batch_size=16 network
 gcbench predict model=resnet18 compressor=none,qsgd every=1,8,32 network=1gbit     local steps
 gcbench predict shapes=mine.yaml compressor=powersgd rank=1,2,4     a model without its code
 gcbench predict --config-dir my_conf compressor=mine,qsgd     a method of your own
+gcbench predict profile device=mine.yaml     this machine, measured now: coding and computation
 gcbench predict measure outputs device=mine.yaml     a device, from what ran below a folder
 gcbench predict compare outputs/RUN network=1gbit    a run's times beside the prediction
 """
@@ -110,8 +111,9 @@ gcbench predict compare outputs/RUN network=1gbit    a run's times beside the pr
 
 
 class Pays(OnClusters):
-    """Predicts at which rates of a link each method has shorter steps than none, or which reaches a
-    score first. Other keys are knobs of the compressors."""
+    """Predicts at which rates of a link each method has shorter steps than none, and how many times
+    sooner it is than bf16 with overlap (sigma / rho), or which reaches a score first. Other keys
+    are knobs of the compressors."""
 
     usage = "gcbench predict pays [key=value ...]"
 
@@ -120,15 +122,17 @@ class Pays(OnClusters):
     target: float | None = None
     """a score; who reaches it first, by the kept curves of the nearest model"""
     results: tuple[str, ...] = ("outputs",)
-    """with target=: folders or files of kept runs, separated by commas"""
+    """folders of kept runs, separated by commas: of their curves with target=, else of rho"""
+    length: Annotated[float, Field(gt=0)] = 1.0
+    """T, at which rho is asked: tokens a parameter of dense training, in units of 20"""
 
     def check(self) -> None:
         """Raise ConfigError for keys that a target does not go with, or that need one."""
         super().check()
-        if "results" in self.given and self.target is None:
+        if "length" in self.given and self.target is not None:
             raise ConfigError(
-                f"results={','.join(self.results)}: kept curves are read for a target; type "
-                "target=27 too, or leave it out"
+                f"length={self.length:g} target={self.target:g}: a target has the lengths of the "
+                "kept runs; leave one of them out"
             )
         if self.target is not None and self.picture:
             raise ConfigError(
@@ -146,6 +150,24 @@ class Measure(Predict):
     """the yaml file to write"""
     title: str | None = None
     """of the device; by default the file's name"""
+
+
+class Profile(Predict):
+    """Measures this machine, one thread of it: a device file with the coding of every method, and
+    computation. ATEN_CPU_CAPABILITY=avx2 before it: as a processor without AVX-512 has it."""
+
+    usage = "gcbench predict profile device=FILE.yaml [key=value ...]"
+
+    device: str | None = None
+    """the yaml file to write, or to write anew if this command made it"""
+    compressor: tuple[str, ...] = ("all",)
+    """methods, separated by commas"""
+    sizes: tuple[int, ...] = (100_000, 1_000_000, 4_000_000)
+    """values of the gradients"""
+    rounds: int = 5
+    """repetitions, in each of three turns; the file has the least of the turns' medians"""
+    title: str | None = None
+    """of the device; by default the processor"""
 
 
 class Compare(Predict):
@@ -175,6 +197,7 @@ COMMANDS: dict[str, type[Predict]] = {
     "": Steps,
     "pays": Pays,
     "measure": Measure,
+    "profile": Profile,
     "compare": Compare,
     "links": Links,
     "devices": Devices,

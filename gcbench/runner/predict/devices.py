@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,6 +13,7 @@ import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+import gcbench
 from gcbench.core.comm.network import Link
 from gcbench.core.conf import CHECKED, build_checked, choices_in, conf_directory, read_yaml
 from gcbench.core.errors import ConfigError, near
@@ -145,6 +149,14 @@ class Device:
     backward_share: Annotated[float, Field(ge=0, le=1)]  # part of the seconds of a model
     codecs: dict[str, Codec]
     models: dict[str, ModelSeconds]
+    processor: str | None = None  # for which the codecs were compiled
+    measured: str | None = None  # the day
+    sources: str | None = None  # `sources_of_codecs` when its codecs were timed
+
+    @property
+    def is_old(self) -> bool:
+        """Return whether its codecs were timed before they were changed."""
+        return self.sources not in (None, sources_of_codecs())
 
     def compute(self, model: str, batch_size: int | None, seconds: float | None = None) -> Compute:
         """Return a step's computation, which takes `seconds` or by default the device's own time.
@@ -206,6 +218,32 @@ def interpolate(seconds_by_size: Mapping[float, float], size: float) -> float:
         nearest = sizes[0] if size <= sizes[0] else sizes[-1]
         return seconds_by_size[nearest] * size / nearest
     return float(np.interp(size, sizes, [seconds_by_size[s] for s in sizes]))
+
+
+NO_CODE = {  # comments, imports and docstrings; then spaces go
+    ".py": r'^\s*from [\w.]+ import (\([^)]*\)|.*)$|^\s*import .*$|"""[\s\S]*?"""|^\s*#.*$|  #.*$',
+    ".cpp": r"//.*$|^#include .*$",
+    ".h": r"//.*$|^#include .*$",
+}
+
+
+@cache
+def sources_of_codecs() -> str:
+    """Return a hash of the code of codecs and methods, which comments and imports do not change."""
+    core = Path(gcbench.__file__).parent / "core"
+    files = [
+        (path.name, path.read_text(encoding="utf-8"))
+        for folder in ("codecs", "methods", "exchange", "wrappers")
+        for path in (core / folder).iterdir()
+        if path.suffix in NO_CODE
+    ]
+    code = [(name, code_of(Path(name).suffix, text)) for name, text in sorted(files)]
+    return sha256(repr(code).encode()).hexdigest()[:12]
+
+
+def code_of(suffix: str, text: str) -> str:
+    """Return what a file does, without comments, imports and spaces."""
+    return re.sub(r"\s+", "", re.sub(NO_CODE[suffix], "", text, flags=re.MULTILINE))
 
 
 def device_names() -> list[str]:

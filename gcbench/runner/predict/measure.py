@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -157,11 +157,15 @@ def _computation(result: Result) -> float:
 
 COMMENTS = {
     "title": "what was measured",
-    "copy_bytes_per_second": "copies of fp32 values beside the benchmarks, median",
+    "processor": "for which codecs and kernels were compiled",
+    "measured": "seconds of the processor, on one thread",
+    "sources": "of codecs and methods: a hash without comments and imports",
+    "copy_bytes_per_second": "copies of fp32 values beside the benchmarks",
     "backward_share": "share of the models' seconds",
     "codecs": "seconds by number of values: a worker's own work (aggregate), and each further "
     "message (decode)",
-    "models": "data, forward, backward and update: seconds by samples per worker",
+    "models": "forward, backward and update, with data if runs were measured: seconds by samples "
+    "per worker",
 }
 # Comments on assumed values, by the part of the device whose absence leaves them unmeasured.
 ASSUMED = {
@@ -172,7 +176,10 @@ ASSUMED = {
 }
 
 
-def write_device(node: dict[str, Any], path: Path) -> None:
+MADE = "# Made by gcbench predict "  # and how, at the top of a device file
+
+
+def write_device(node: Mapping[str, Any], path: Path, made: str = "measure") -> None:
     """Write a device file, with comments that explain its numbers."""
     path.parent.mkdir(parents=True, exist_ok=True)
     comments = dict(COMMENTS)
@@ -184,4 +191,4 @@ def write_device(node: dict[str, Any], path: Path) -> None:
         text = yaml.safe_dump({key: value}, sort_keys=False, default_flow_style=flow, width=120)
         first, newline, rest = text.partition("\n")
         parts.append(f"{first}  # {comments[key]}{newline}{rest}")
-    path.write_text("# Made by gcbench predict measure.\n" + "".join(parts), encoding="utf-8")
+    path.write_text(f"{MADE}{made}.\n" + "".join(parts), encoding="utf-8")

@@ -33,6 +33,7 @@ from gcbench.runner.predict.subject import (
     shapes_of_model,
 )
 
+HALF = "bf16"  # the compressor of the baseline of sigma
 ASSUMED_SAMPLES = 50_000  # in an epoch of shapes=FILE, which names no data set
 
 log = logging.getLogger("gcbench")
@@ -44,6 +45,7 @@ class Scenario(NamedTuple):
     title: str
     methods: list[Method]
     dense: Method
+    half: Method | None  # dense in 16 bits, if the device knows its coding
     clusters: dict[str, Cluster]  # by network
     compute: Compute
     samples: int
@@ -51,6 +53,7 @@ class Scenario(NamedTuple):
     left_out: dict[str, str]  # with compressor=all: methods that cannot run there, and why
     untimed: list[str]  # with compressor=all: methods for which the device has no codec seconds
     estimate: str  # what the time of the computation follows from, if the device has none
+    is_old: bool  # whether the device's codecs were timed before they were changed
     guessed: list[str]  # methods with the codec seconds of the device for any other method
 
 
@@ -103,10 +106,14 @@ def build_scenario(arguments: OnClusters) -> Scenario:
             left_out[choice] = str(error)
     every = [method.at_every(h, arguments.delay) for method in single for h in arguments.every]
     dense = next((m for m in every if m.family == "none" and m.every == 1), None)
+    half = next((m for m in every if m.family == HALF and m.every == 1), None)
+    if half is None and device.times(HALF):
+        (half,) = make_methods(HALF, [], model.shapes, device, 1)
     return Scenario(
         title=f"{model.name}, {device.title}, {model.compute.batch_size} per worker",
         methods=every,
         dense=dense or make_methods("none", [], model.shapes, device, 1)[0],
+        half=half,
         clusters=clusters,
         compute=model.compute,
         samples=model.samples,
@@ -114,6 +121,7 @@ def build_scenario(arguments: OnClusters) -> Scenario:
         left_out=left_out,
         untimed=untimed,
         estimate=model.estimate,
+        is_old=device.is_old,
         guessed=sorted({m.family for m in single} - {*device.codecs, "none"}),
     )
 
@@ -208,6 +216,11 @@ def notes_of(arguments: OnClusters, scenario: Scenario) -> list[str]:
     ]
     if scenario.estimate:
         notes.append(scenario.estimate)
+    if scenario.is_old:
+        notes.append(
+            f"Codecs were changed after device={arguments.device} was measured, and its seconds of "
+            "coding are old; gcbench predict profile device=mine.yaml measures yours."
+        )
     if arguments.others:
         notes.append(
             f"Codec seconds are those of device {arguments.device}, which do not depend on the "
@@ -227,12 +240,12 @@ def notes_of(arguments: OnClusters, scenario: Scenario) -> list[str]:
     if scenario.guessed:
         notes.append(
             f"Codec seconds are the device's guess for any method ({OTHER}), and may be far off, "
-            f"of: {', '.join(scenario.guessed)}. Time them: gcbench bench, gcbench predict measure."
+            f"of: {', '.join(scenario.guessed)}. Time them: gcbench predict profile."
         )
     if scenario.untimed:
         notes.append(
             f"Left out, as device={arguments.device} has no codec seconds of them: "
-            f"{', '.join(scenario.untimed)}. Time them: gcbench bench, gcbench predict measure."
+            f"{', '.join(scenario.untimed)}. Time them: gcbench predict profile."
         )
     if scenario.left_out:
         reasons = "; ".join(f"{name} ({why})" for name, why in scenario.left_out.items())

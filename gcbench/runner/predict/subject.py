@@ -79,7 +79,7 @@ def facts_of(model: str, dataset: str | None) -> Facts:
             "shapes=FILE"
         )
     facts = DATASETS[name]
-    return facts._replace(samples=TOKENS[name] // _window(model)) if name in TOKENS else facts
+    return facts._replace(samples=TOKENS[name] // window_of(model)) if name in TOKENS else facts
 
 
 def has_timed_samples(model: str, dataset: str) -> bool:
@@ -88,7 +88,8 @@ def has_timed_samples(model: str, dataset: str) -> bool:
     return dataset in DATASETS and DATASETS[dataset].sample == usual.sample
 
 
-def _window(model: str) -> int:
+def window_of(model: str) -> int:
+    """Return the words, or bytes, of a sample of a model of text."""
     file = conf_directory() / "model" / f"{model}.yaml"
     node = read_yaml(file) if file.is_file() else {}
     window: int = node.get("context", WINDOW)
@@ -105,7 +106,7 @@ def flops_of(model: str) -> int:
     facts = facts_of(model, None)
     node = resolve(compose_overrides([f"model={model}", f"dataset={dataset_of(model)}"])).model
     with torch.device("meta"), FlopCounterMode(display=False) as counter:
-        text = torch.zeros(1, _window(model), dtype=torch.long)
+        text = torch.zeros(1, window_of(model), dtype=torch.long)
         inputs = torch.zeros(1, *facts.sample) if facts.sample else text
         make_model(node, facts.sample, facts.outputs).eval()(inputs)
     return counter.get_total_flops()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from gcbench.runner.predict.arguments import (
     OnClusters,
     Pays,
     Predict,
+    Profile,
     Steps,
 )
 from gcbench.runner.predict.devices import (
@@ -28,8 +30,17 @@ from gcbench.runner.predict.devices import (
     read_device,
     read_presets,
 )
-from gcbench.runner.predict.measure import measure_device, write_device
-from gcbench.runner.predict.model import FASTEST, SLOWEST, MethodVerdict, RateRange, find_verdicts
+from gcbench.runner.predict.measure import MADE, measure_device, write_device
+from gcbench.runner.predict.model import (
+    FASTEST,
+    SLOWEST,
+    Cluster,
+    Method,
+    MethodVerdict,
+    RateRange,
+    find_verdicts,
+    predict,
+)
 from gcbench.runner.predict.recorded import compare
 from gcbench.runner.predict.scenario import (
     ASSUMED_SAMPLES,
@@ -38,6 +49,7 @@ from gcbench.runner.predict.scenario import (
     notes_of,
     predictions,
 )
+from gcbench.runner.predict.sigma import KeptRho, read_rho
 from gcbench.runner.predict.target import rank_by_target
 
 log = logging.getLogger("gcbench")
@@ -52,6 +64,8 @@ def answer(arguments: Predict) -> TextTable:
             return _list_devices()
         case Measure():
             return _measure(arguments)
+        case Profile():
+            return _profile(arguments)
         case Compare():
             return _compare(arguments)
     assert isinstance(arguments, Steps | Pays)
@@ -144,16 +158,24 @@ def _rank_methods(arguments: Pays) -> TextTable:
         steps = bound.predictions[network]
         files = draw(verdicts, steps, network, cluster, Path(arguments.picture), title)
         log.info("drawn: %s", ", ".join(map(str, files)))
+    kept = read_rho(arguments.results)
     headings = ["method"]
     columns = [["none: step", "none: samples/s", *(v.method.title for v in verdicts)]]
     for i, number in enumerate(workers):
-        for network in clusters:
+        for network, cluster in clusters.items():
             step = bound.predictions[network][i]
             headings.append(f"W={number:,} {network}")
             columns.append(
                 [format_seconds(step.step_seconds), f"{step.samples_per_second:,.0f}"]
                 + [f"{v.speedups[network][i]:.2f} x" for v in verdicts]
             )
+            if scenario.half:
+                headings.append(f"W={number:,} {network}: sigma / rho")
+                said = (
+                    _answer(v.method, number, cluster, scenario, kept, arguments.length)
+                    for v in verdicts
+                )
+                columns.append(["", "", *said])
         headings.append(f"W={number:,} pays")
         columns.append(["", "", *(_paying(v.paying[i]) for v in verdicts)])
     return TextTable(
@@ -166,11 +188,59 @@ def _rank_methods(arguments: Pays) -> TextTable:
             "and network; the fastest on average first. It pays at the rates between nodes in the "
             f"last column of each W{_latency_of(scenario)}.",
             *(_fastest([bound, *verdicts], network, workers) for network in clusters),
+            *_about_answer(arguments, scenario, kept),
             "Speed only: how good the model gets is not predicted, neither with fewer bits nor "
             "with every=H. Train the candidates, or see what gcbench report has of them.",
             *notes_of(arguments, scenario),
         ],
     )
+
+
+def _answer(
+    method: Method,
+    workers: int,
+    cluster: Cluster,
+    scenario: Scenario,
+    kept: KeptRho | None,
+    length: float,
+) -> str:
+    """Return sigma, rho and their quotient with its interval; a dash where rho is not covered."""
+    assert scenario.half
+    ours, theirs = (
+        predict(m, workers, cluster, scenario.compute, m.in_buckets and m.every == 1).step_seconds
+        for m in (method, scenario.half)
+    )
+    sigma = theirs / ours
+    rho = kept.of(method, workers, length) if kept else None
+    if rho is None or rho.value is None:
+        return f"{sigma:.2f} / -"
+    low, high = (f"{sigma / one:.2f}" if 0 < one < math.inf else "?" for one in (rho.high, rho.low))
+    return f"{sigma:.2f} / {rho.value:.2f} = {sigma / rho.value:.2f} [{low}, {high}]"
+
+
+def _about_answer(arguments: Pays, scenario: Scenario, kept: KeptRho | None) -> list[str]:
+    if scenario.half is None:
+        return []
+    whole = [
+        f"{step.exchange_seconds / step.compute_seconds:.3g} (W={step.workers:,} {network})"
+        for w in arguments.workers
+        for network, cluster in scenario.clusters.items()
+        for step in [predict(scenario.half, w, cluster, scenario.compute)]
+    ]
+    about = (
+        "sigma: times shorter than a step of bf16 with overlap, where the exchange of whole "
+        f"gradients in bf16 takes c times the computation, c = {', '.join(whole)}. rho: times the "
+        "tokens that a method needs for the loss of dense training"
+    )
+    if kept is None:
+        return [
+            f"{about}; there is no figures/modern/ladder/map.json in {', '.join(arguments.results)}"
+            ": type results=path/to/gcbench/outputs."
+        ]
+    return [
+        f"{about} after T = {arguments.length:g} times 20 a parameter, of the kept method that "
+        f"sends about as many bits; known at most for {kept.covers}, and - where no run covers it."
+    ]
 
 
 def _latency_of(scenario: Scenario) -> str:
@@ -224,13 +294,36 @@ def _measure(arguments: Measure) -> TextTable:
         )
     node = measure_device(arguments.paths, arguments.title or file.stem)
     write_device(node, file)
+    return _list_sizes(node, file)
+
+
+def _profile(arguments: Profile) -> TextTable:
+    file = Path(arguments.device or "")
+    if file.suffix not in DEVICE_FILES:
+        raise ConfigError(
+            f"device={arguments.device}: it is written to a yaml file; type device=mine.yaml"
+        )
+    made = f"{MADE}profile."
+    if file.exists() and not file.read_text(encoding="utf-8").startswith(made):
+        raise ConfigError(
+            f"device={file}: this command has not made the file that is there; type another name, "
+            "or delete it first"
+        )
+    from gcbench.runner.predict.profile import profile_here  # imports benchmarks
+
+    node = profile_here(arguments)
+    write_device(node, file, "profile")
+    return _list_sizes(node, file)
+
+
+def _list_sizes(node: Mapping[str, Any], file: Path) -> TextTable:
     rows = [
         ["codec", name, _sizes(entry["aggregate_seconds"])]
         for name, entry in node["codecs"].items()
     ]
     rows += [["model", name, _sizes(entry["seconds"])] for name, entry in node["models"].items()]
     headings = ["part", "name", "sizes (values or batches)"]
-    title = f"{arguments.device}: {node['title']}"
+    title = f"{file}: {node['title']}"
     return TextTable(headings, rows, left=range(3), title=title)
 
 

@@ -180,7 +180,7 @@ def report(typed: Sequence[str]) -> None:
         case Diff():
             diff(rest)
         case Page() if not rest:
-            html(arguments, lambda budget: {}, lambda runs: [])
+            html(arguments, lambda budget: {}, lambda runs: [], lambda runs: [])
         case _ if first:
             raise ConfigError(f"{' '.join(arguments.plain)}: type name=NAME, html, or diff A B")
         case Figures():
@@ -264,8 +264,8 @@ def runs(typed: Sequence[str]) -> None:
         )
 
 
-def html(arguments: Page, tables_of: TablesOf, races_of: RacesOf) -> None:
-    """Write the page; its tables and its races, which are of the papers, come from the caller."""
+def html(arguments: Page, tables_of: TablesOf, races_of: RacesOf, answers_of: RacesOf) -> None:
+    """Write the page; its tables and its maps, which are of the papers, come from the caller."""
     runs = arguments.load()
     if not runs:
         raise ConfigError(f"{arguments.place}: no runs there; type where there are some")
@@ -273,7 +273,7 @@ def html(arguments: Page, tables_of: TablesOf, races_of: RacesOf) -> None:
 
     path = Path(arguments.file or WRITTEN / "report.html")
     path.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(path, build_page(runs, tables_of, races_of).encode())
+    replace_file(path, build_page(runs, tables_of, races_of, answers_of).encode())
     print(f"{path}: {len(runs)} run{'s' * (len(runs) != 1)}; open it in a browser")
 
 

@@ -278,6 +278,14 @@ def latex(document: Document) -> str:
     return "\n".join([*lines, r"\end{table}"]) + "\n"
 
 
+def brief(document: Document) -> Document:
+    """Return a report whose sections are one line that says what they are, and how to see them."""
+    if not document.sections:
+        return document
+    titles = ", ".join(f"{one.title} ({len(one.lines)})" for one in document.sections)
+    return replace(document, sections=[Section(f"verbose=true shows more: {titles}", [])])
+
+
 def print_document(document: Document) -> None:
     output = console.console()
     output.print(Text(document.title, style="bold"))

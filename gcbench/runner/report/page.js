@@ -660,6 +660,111 @@ function renderMap() {
   byId("map-note").textContent = !madeFor ? `No kept run has a schedule that ends at ${number(target)}. Schedules of dense training end at ${ends}.` : `At the circle${ranked.length > 1 && !isSure(ranked) ? ", where the seeds of the first overlap with others" : ""}; x: times sooner than no compression.${late.length ? ` Never there in every seed: ${late.join(", ")}.` : ""}${unknown.length ? ` Not in the ladder, so as good as here with any size: ${unknown.join(", ")}.` : ""}`;
 }
 
+// ---- The answer: sigma / rho by c and the length of dense training ----------------------------------
+
+const ANSWER_CS = Array.from({ length: 65 }, (_, i) => 10 ** (-2 + i / 16));
+const BELOW = "below 1.05";
+const OVERLAP = "intervals overlap";
+const UNCOVERED = "not covered";
+
+/* The time of a mean step in times of computing, with the fastest exchange. */
+function stepOf(one, answer, c, workers, tokens, anyExchange) {
+  const buckets = one.in_buckets && one.every === 1 ? answer.workload.buckets : 1;
+  return Math.min(...Object.values(one.forms).filter((form) => form.same || anyExchange).map((form) => {
+    const [bits, coding] = form.costs[workers];
+    const exposed = Math.max(c * bits - (1 - 1 / buckets) * answer.workload.backward_share, c * bits / buckets);
+    return 1 + (coding * answer.workload.tokens / tokens + exposed) / one.every;
+  }));
+}
+
+/* Every method's sigma, rho and their quotient, with its limits. */
+function speedups(answer, c, workers, size, length, tokens, anyExchange) {
+  const dense = stepOf(answer.dense, answer, c, workers, tokens, false);
+  return answer.methods.map((method) => {
+    const sigma = dense / stepOf(method, answer, c, workers, tokens, anyExchange);
+    const rho = method.rho[size][answer.workers.indexOf(workers)][length];
+    const [value, low, high] = rho ?? [null, null, null];
+    return {
+      label: method.label, sigma, rho,
+      value: value ? sigma / value : null, low: high ? sigma / high : 0, high: low ? sigma / low : Infinity,
+    };
+  });
+}
+
+function judge(label, others) {
+  const known = others.filter((one) => one.value !== null || one.high < Infinity);
+  const dense = { label, value: 1, low: 1, high: 1 };
+  const uncovered = others.length - known.length;
+  if (!known.length) return { ...dense, why: UNCOVERED, uncovered };
+  const ranked = [dense, ...known].sort((a, b) => (b.value ?? 0) - (a.value ?? 0));
+  const rest = Math.max(...ranked.slice(1).map((one) => one.high));
+  const why = ranked[0].value < data.answers[0].least ? BELOW : ranked[0].low <= rest ? OVERLAP : "";
+  return { ...ranked[0], why, uncovered };
+}
+
+function renderAnswer() {
+  byId("answer").closest("section").hidden = !data.answers.length;
+  if (!data.answers.length) return;
+  const [answer] = data.answers;
+  const within = (id, usual, count) => Math.min(count - 1, Math.max(0, typed(id, usual)));
+  const sliders = {
+    "answer-c": [Math.log10(typed("answer-c", 10)), -2, 2, (value) => number(10 ** value)],
+    "answer-workers": [within("answer-workers", answer.workers.indexOf(4), answer.workers.length), 0, answer.workers.length - 1, (value) => String(answer.workers[value])],
+    "answer-size": [within("answer-size", 0, answer.parameters.length), 0, answer.parameters.length - 1, (value) => number(answer.parameters[value])],
+    "answer-length": [within("answer-length", 0, answer.lengths.length), 0, answer.lengths.length - 1, (value) => number(answer.lengths[value])],
+    "answer-tokens": [Math.log10(typed("answer-tokens", answer.workload.tokens)), 2, 6, (value) => number(Math.round(10 ** value))],
+  };
+  for (const [id, [value, min, max, text]] of Object.entries(sliders)) {
+    Object.assign(byId(id), { min, max });
+    if (document.activeElement !== byId(id)) byId(id).value = value;
+    byId(`${id}-is`).textContent = text(value);
+  }
+  const anyExchange = get("answer-any") === "1";
+  byId("answer-any").checked = anyExchange;
+  const [c, place, size, length, tokens] = Object.values(sliders).map(([value]) => value);
+  const workers = answer.workers[place];
+  const all = (at, long) => speedups(answer, at, workers, size, long, 10 ** tokens, anyExchange);
+  const cells = answer.lengths.flatMap((_, j) => ANSWER_CS.map((at, i) => ({ i, j, ...judge(answer.dense.label, all(at, j)) })));
+  const area = (name) => cells.filter((cell) => cell.label === name && !cell.why).length;
+  const names = [...new Set(cells.filter((cell) => !cell.why).map((cell) => cell.label))].sort((a, b) => area(b) - area(a)).slice(0, COLORS - 1);
+  const { svg, x, y } = frame([ANSWER_CS[0], ANSWER_CS.at(-1)], [-0.5, answer.lengths.length - 0.5], true, false, "c: dense exchange / computing", "T", "What pays, by c and length of training");
+  svg.querySelectorAll(".tick[text-anchor=end]").forEach((tick) => { tick.textContent = answer.lengths[Number(tick.textContent)] ?? ""; });
+  const [width, height] = [x.at(ANSWER_CS[1]) - x.at(ANSWER_CS[0]), y.at(0) - y.at(1)];
+  for (const cell of cells) {
+    const nth = cell.why ? -1 : names.indexOf(cell.label);
+    svg.append(shape("rect", {
+      class: `cell ${nth < 0 ? "other" : `s${nth + 1}`}`, "data-method": cell.why || cell.label, "data-speedup": cell.value,
+      x: x.at(ANSWER_CS[cell.i]) - width / 2, y: y.at(cell.j) - height / 2, width: width + 0.3, height: height + 0.3,
+      "fill-opacity": cell.why === UNCOVERED ? 0.25 : cell.why === BELOW ? 0.6 : nth < 0 ? 1 : cell.uncovered ? 0.35 : 0.75,
+    }));
+  }
+  answer.lengths.forEach((_, j) => {
+    const row = cells.filter((cell) => cell.j === j);
+    const nameOf = (cell) => cell.why || `${cell.label}: ${number(Number(cell.value.toPrecision(2)))}`;
+    for (const kind of new Set(row.map((cell) => cell.why || cell.label))) {
+      const some = row.filter((cell) => (cell.why || cell.label) === kind);
+      if (some.length < 10) continue;
+      const middle = some[Math.floor(some.length / 2)];
+      svg.append(shape("text", { class: "direct", x: x.at(ANSWER_CS[middle.i]), y: y.at(j) + 4, "text-anchor": "middle" }, nameOf(middle)));
+    }
+  });
+  for (const tick of answer.ticks) {
+    if (tick.c < ANSWER_CS[0] || tick.c > ANSWER_CS.at(-1)) continue;
+    svg.append(shape("line", { class: "grid", x1: x.at(tick.c), x2: x.at(tick.c), y1: y.at(answer.lengths.length - 0.5), y2: y.at(-0.5) }, shape("title", {}, tick.is)));
+  }
+  svg.append(shape("circle", { class: "here", cx: x.at(10 ** c), cy: y.at(length), r: 7 }));
+  const ranked = all(10 ** c, length).sort((a, b) => (b.value ?? -1) - (a.value ?? -1));
+  const digits = (value) => (value === null || value === undefined ? "?" : number(Number(value.toPrecision(3))));
+  byId("answer-order").replaceChildren(...ranked.map(({ label, sigma, rho, value, low, high }) => element(
+    "li", { "data-method": label },
+    `${label}: sigma ${digits(sigma)}, rho ${!rho ? "not covered" : rho[0] ? `${digits(rho[0])} [${digits(rho[1])}, ${digits(rho[2])}]` : rho[1] ? `at least ${digits(rho[1])}` : `at most ${digits(rho[2])}`}`
+    + (value ? `: ${digits(value)} times sooner [${digits(low || null)}, ${high < Infinity ? digits(high) : "?"}]` : ""),
+  )));
+  const here = judge(answer.dense.label, all(10 ** c, length));
+  byId("answer").replaceChildren(svg);
+  byId("answer-note").textContent = `At the circle: ${here.why || here.label}. From ${number(answer.runs)} runs of ${answer.table}; coding of device ${answer.device}; links without latency. c of the lines: ${answer.ticks.map((tick) => tick.is).join("; ")}.`;
+}
+
 // ---- The table of runs ---------------------------------------------------------------------------
 
 function valueCell(value, text, spread = "") {
@@ -757,6 +862,7 @@ function render() {
     : setting ? `${title(setting)}: ${methodsOf(setting).length} methods, ${count} runs.` : "No run is left by these filters.";
   renderRuns(shown, everySetting);
   renderMap();
+  renderAnswer();
   if (everySetting || !setting) return;
   const methods = methodsOf(setting);
   const scores = scoresOf(setting);
@@ -796,6 +902,11 @@ for (const [id, value] of Object.entries({
   "map-target": (typedIn) => typedIn, "map-size": (power) => 10 ** power, "map-compute": (power) => 10 ** power, "map-link": (power) => 10 ** power,
   "map-workers": (place) => (racesOf().find((race) => race.id === get("race")) ?? racesOf()[0]).workers[place],
 })) byId(id).oninput = (event) => set({ [id]: value(Number(event.target.value)) });
+for (const [id, value] of Object.entries({
+  "answer-c": (power) => 10 ** power, "answer-tokens": (power) => 10 ** power,
+  "answer-workers": (place) => place, "answer-size": (place) => place, "answer-length": (place) => place,
+})) byId(id).oninput = (event) => set({ [id]: value(Number(event.target.value)) });
+byId("answer-any").onchange = (event) => set({ "answer-any": event.target.checked ? "1" : null });
 byId("link").onchange = (event) => set({ link: event.target.value, rate: null, latency: null });
 for (const form of document.forms) form.onsubmit = (event) => event.preventDefault();
 window.onhashchange = () => {

@@ -55,10 +55,12 @@ LONG_NUMBER = re.compile(r"\d+\.\d{5,}")  # to be shortened in labels
 TablesOf = Callable[[str], Mapping[str, set[str]]]
 """Takes a budget, and returns the tables that have a run in a row, by the run's identity."""
 RacesOf = Callable[[Sequence[RecordedRun]], Iterable[Mapping[str, Any]]]
-"""Takes runs, and returns what maps of who reaches a score first are drawn from."""
+"""Takes runs, and returns what maps are drawn from: of who reaches a score first, or what pays."""
 
 
-def build_page(runs: Sequence[RecordedRun], tables_of: TablesOf, races_of: RacesOf) -> str:
+def build_page(
+    runs: Sequence[RecordedRun], tables_of: TablesOf, races_of: RacesOf, answers_of: RacesOf
+) -> str:
     """Return the page as HTML; the same runs give the same text.
 
     Texts of runs may come from untrusted files. They are in a block of JSON that the script turns
@@ -72,7 +74,7 @@ def build_page(runs: Sequence[RecordedRun], tables_of: TablesOf, races_of: Races
         "policy": f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}",
         "style": style,
         "script": script,
-        "data": _as_json(collect(runs, tables_of, races_of)),
+        "data": _as_json(collect(runs, tables_of, races_of, answers_of)),
     }
     page = folder.joinpath("page.html").read_text(encoding="utf-8")
     return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], page)
@@ -89,7 +91,9 @@ def _as_json(value: Any) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def collect(runs: Sequence[RecordedRun], tables_of: TablesOf, races_of: RacesOf) -> dict[str, Any]:
+def collect(
+    runs: Sequence[RecordedRun], tables_of: TablesOf, races_of: RacesOf, answers_of: RacesOf
+) -> dict[str, Any]:
     """Return what the page shows: settings with their methods, and the links to choose from."""
     devices = [read_device(name) for name in device_names()]
     return {
@@ -109,6 +113,7 @@ def collect(runs: Sequence[RecordedRun], tables_of: TablesOf, races_of: RacesOf)
         ],
         "ethernets": ethernets(),
         "races": list(races_of(runs)),
+        "answers": list(answers_of(runs)),
         "devices": {device.name: device.title for device in devices},
         "settings": list(_settings(runs, tables_of, devices)),
     }

@@ -103,7 +103,20 @@ def test_a_note_that_tables_share_is_listed_by_name(here: Path, said) -> None:
     path = here.parent / "table/small/one.yaml"
     path.write_text(path.read_text().replace("[mind the gap]", "[mind_it, mind the gap]"))
     assert read_table("small/one").notes == ("mind the steps", "mind the gap")
-    assert "mind the steps" in said("table=small/one")
+    assert "mind the steps" in said("table=small/one", "verbose=true")
+
+
+def test_a_report_on_a_terminal_is_the_table_and_a_line_that_says_how_to_see_more(said) -> None:
+    write(OUT / "a", result_of(SGD))
+    short, whole = (said("table=small/one", *more) for more in ((), ("verbose=true",)))
+    assert "Source: somebody" in short and "No compression" in short
+    assert "mind the gap" in whole and "mind the gap" not in short
+    table, _, line = short.rstrip().rpartition("\n")
+    assert line.startswith("verbose=true shows more: ") and "Notes (3)" in line
+    assert "Made by (" in line and "Made by" not in table and "gcbench: " in whole
+    assert "mind the gap" in said("table=small/one", "format=markdown")
+    with pytest.raises(ConfigError, match="name=mine: type table=, too, or leave out verbose="):
+        report(["name=mine", "verbose=true"])
 
 
 def test_list_counts_rows_with_runs(said) -> None:

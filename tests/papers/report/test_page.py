@@ -16,7 +16,7 @@ from results import result_of
 import gcbench
 from gcbench.core.comm.network import Network
 from gcbench.core.errors import ConfigError
-from gcbench.papers.command import races, report
+from gcbench.papers.command import answers, races, report
 from gcbench.papers.configs import tables_by_identity
 from gcbench.runner.drawing import COLORS, FAMILIES
 from gcbench.runner.predict.devices import read_device, read_link
@@ -224,7 +224,7 @@ def test_scores_of_validation_are_called_so() -> None:
     ]
     labels = {
         s["title"].rpartition(", ")[2]: s["labels"]
-        for s in collect(runs, lambda _: {}, lambda _: [])["settings"]
+        for s in collect(runs, lambda _: {}, lambda _: [], lambda _: [])["settings"]
     }
     assert labels.pop("split=valid")["accuracy"] == "Validation accuracy (%)"
     (tested,) = labels.values()
@@ -249,7 +249,7 @@ def test_the_page_is_one_file_that_names_no_other(frame: DataFrame) -> None:
     assert EVIL not in text and text.count("</script>") == 2
     loads = re.compile(r"\b(?:src|href)=|@import|url\(")
     assert loads.findall(text.replace("src=x", "")) == []
-    assert build_page(find_runs(["outputs"]).runs, tables_by_identity, races) == text
+    assert build_page(find_runs(["outputs"]).runs, tables_by_identity, races, answers) == text
 
 
 @pytest.mark.parametrize(

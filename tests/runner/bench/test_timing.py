@@ -24,12 +24,23 @@ def test_a_work_four_times_as_long_as_a_copy_is_a_quarter_as_fast(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     taken = iter([1e-6, 4e-6] * 5)
-    monkeypatch.setattr(timing, "seconds", lambda work, device: next(taken))
+    monkeypatch.setattr(timing, "seconds", lambda work, device, of_processor: next(taken))
     found = time_beside_copy(lambda: None, torch.zeros(1), rounds=3)
     assert found == Timing(4e-6, 1e-6, 0.25)
     row = _row("encode", Input("normal", {"w": torch.zeros(1, 10, 100)}), found)
     rates = [row[key] for key in ("milliseconds", "gb_per_second", "memcpy_gb_per_second")]
     assert rates == pytest.approx([4e-3, 1, 4])
+
+
+def test_on_one_thread_the_time_of_others_does_not_count() -> None:
+    before = torch.get_num_threads()
+    try:
+        for threads, least, most in ((1, 0, 0.01), (2, 0.02, 1)):
+            torch.set_num_threads(threads)
+            found = time_beside_copy(lambda: time.sleep(0.02), torch.zeros(1), rounds=1)
+            assert least <= found.seconds <= most
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_threads_that_wait_use_cpu_time() -> None:

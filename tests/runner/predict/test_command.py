@@ -47,7 +47,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["network=nvlnk2"], "network=nvlnk2: type a rate as in network=10gbit, or one of nvlink2"),
         (["latency=50"], "latency=50: type a time with its unit"),
         (["device=k8"], "device=k8: there is no such device; type one of"),
-        (["pays", "results=outputs"], "results=outputs: kept curves are read for a target"),
+        (["results=outputs"], "results=outputs: gcbench predict does not read it"),
         (
             ["pays", "target=27", "picture=map"],
             "target=27 picture=map: the picture shows steps only",
@@ -198,9 +198,10 @@ def test_forms_and_the_picture(here: Path, capsys: pytest.CaptureFixture[str]) -
     assert "| powersgd | 100mbit |       2 |" in capsys.readouterr().out
     predict_steps(["pays", *typed, "format=csv", "picture=pays"])
     heading, step, rate, row = capsys.readouterr().out.splitlines()
-    assert heading == "method,W=2 100mbit,W=2 pays,W=4 100mbit,W=4 pays"
+    columns = ("W={0} 100mbit", "W={0} 100mbit: sigma / rho", "W={0} pays")
+    assert heading == ",".join(["method", *(c.format(w) for w in (2, 4) for c in columns)])
     assert step.startswith("none: step,") and rate.startswith("none: samples/s,")
-    assert row.startswith("powersgd,") and row.count(" x,< ") == 2
+    assert row.startswith("powersgd,") and len(re.findall(r" x,[\d.]+ / -,< ", row)) == 2
     assert Path("pays.svg").stat().st_size and Path("pays.png").stat().st_size
 
 
