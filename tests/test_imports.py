@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 import subprocess
 import sys
@@ -198,6 +199,15 @@ def _imported(tree: ast.AST, files: Collection[str]) -> set[str]:
         names = {name if name in files else tree.module for name in names}
     inside = (_imported(child, files) for child in ast.iter_child_nodes(tree))
     return {*names & {*files}}.union(*inside)
+
+
+def test_no_text_stands_alone() -> None:
+    """A docstring stands below what it documents; one that was left behind documents nothing."""
+    for path in PACKAGE.rglob("*.py"):
+        _, *body = ast.parse(path.read_text()).body or [None]
+        for before, node in itertools.pairwise(body):
+            is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+            assert not is_text or isinstance(before, (ast.Assign, ast.AnnAssign)), path
 
 
 def test_an_entropy_coder_is_needed_only_by_who_uses_it() -> None:

@@ -214,6 +214,3 @@ class Progress:
             losses=torch.zeros(len(run.comm.local), dtype=torch.float64, device=device),
             first_bad=FirstBad.none(len(run.comm.local), device),
         )
-
-
-"""Called before every step, in all processes."""
