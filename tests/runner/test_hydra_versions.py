@@ -39,7 +39,7 @@ def gcbench(folder: Path, *arguments: str) -> str:
 @pytest.mark.parametrize(
     ("command", "printed"),
     [
-        ("compressor=qsgd --cfg job", "_target_: gcbench.core.wrappers.build"),
+        ("compressor=qsgd --cfg job", "_target_: gcbench.build"),
         ("--cfg hydra", "_target_: gcbench.runner.command.sweep.SweepProgress"),
         ("--help", "gcbench"),
         ("bench compressor=qsgd sizes=[1000] outputs=outputs", "qsgd"),
@@ -74,14 +74,4 @@ def test_jobs_of_submitit_warn_of_nothing(tmp_path: Path) -> None:
 def test_a_search_warns_of_nothing(tmp_path: Path) -> None:
     search = ("hydra/sweeper=optuna", "hydra.sweeper.n_trials=2", "hydra.sweeper.n_jobs=1")
     gcbench(tmp_path, "-m", *search, "optimizer.lr=interval(0.01,0.2)", *SHORT)
-    assert len(list(tmp_path.glob("outputs/*/result.json"))) == 2
-
-
-@pytest.mark.skipif(
-    find_spec("joblib") is None or find_spec("hydra_plugins.hydra_joblib_launcher") is None,
-    reason=lacks("joblib", "its processes run the rows"),
-)
-def test_processes_of_joblib_warn_of_nothing(tmp_path: Path) -> None:
-    launcher = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
-    gcbench(tmp_path, "-m", *launcher, "compressor=qsgd", "bits=2,4", *SHORT)
     assert len(list(tmp_path.glob("outputs/*/result.json"))) == 2

@@ -7,10 +7,8 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +17,7 @@ from typing import Any
 import pytest
 import torch
 from hydra.core.utils import JobReturn, JobStatus
-from needed import lacks, patience
+from needed import patience
 from processes import command
 from results import plain_result
 from sentence import compose, config_of, values_of
@@ -129,30 +127,6 @@ def test_rows_of_other_processes_are_judged_by_their_results(
     ]
     assert caplog.messages[-1].startswith("4 of 5 rows failed; ")
     assert f"it left no result:\n    {tmp_path / 'c'}\n    {tmp_path / 'd'}" in caplog.messages[-1]
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(
-    find_spec("hydra_plugins.hydra_joblib_launcher") is None,
-    reason=lacks("joblib", "hydra-joblib-launcher is not installed"),
-)
-def test_rows_with_worker_processes_run_in_processes_of_joblib(tmp_path: Path) -> None:
-    """In a process that Python started itself: joblib's do not start in a copy of the server."""
-    gcbench = (sys.executable, "-m", "gcbench", "-m", f"outputs={tmp_path}", *OVERRIDES)
-    launcher = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2", "trainer.launcher=local")
-
-    def joblib(rates: str) -> subprocess.CompletedProcess[str]:
-        typed = (*gcbench, *launcher, "trainer.workers=2", f"optimizer.lr={rates}")
-        return subprocess.run(typed, capture_output=True, text=True, timeout=patience(120))
-
-    done = joblib("0.05,1e30,-1")
-    assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
-    statuses = [json.loads(path.read_text())["status"] for path in tmp_path.glob("*/result.json")]
-    assert sorted(statuses) == ["diverged", "done"]
-    listed = done.stderr.partition("2 of 3 rows failed")[2]
-    assert "was not finite at step" in listed and "type a number above 0" in listed
-    again = joblib("0.05")
-    assert again.returncode == 0, again.stderr
 
 
 def test_rows_in_folders_of_hydra_are_found_there(tmp_path: Path) -> None:

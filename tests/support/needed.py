@@ -24,7 +24,6 @@ KINDS = {
     "submitit": "the packages of gcbench[slurm]",
     "integrations": "the packages of gcbench[integrations]",
     "datasets": "the package datasets of Hugging Face, of gcbench[test]",
-    "joblib": "Hydra's launcher for joblib, of gcbench[test]",
     "chromium": "Debian's chromium",
 }
 # The kinds that this machine has, separated by commas. Once it is set, skipping a test that needs
