@@ -473,11 +473,11 @@ def test_a_configuration_has_the_values_that_a_result_keeps() -> None:
     own = values_of("network=emulated", "compressor=powersgd", "rank=3")
     assert own["rank"] == 3 and own["network"] == {"bandwidth": "1gbit", "latency": "50us"}
     assert values_of()["network"] == {}
-    older = {**own, "network": {}, "trainer": {"gpus": 2}, "logger": {"kind": "none"}}
+    older = {**own, "network": {}, "trainer": {"workers": 2}, "logger": {"kind": "none"}}
     for kept in (own, values_of("schedule._target_=torch.optim.lr_scheduler.LinearLR"), older):
         config = RunConfig.of(kept)
         assert config.as_dict() == kept and identify(config.as_dict()) == identify(kept)
-    assert config.trainer.epochs == 20 and config.method["rank"] == 3 and config.network is None
+    assert config.trainer.epochs == 20 and config.method.rank == 3 and config.network is None
 
 
 def test_defaults_are_those_of_the_models() -> None:
