@@ -54,7 +54,8 @@ def _sentence(
         return f"{prefix}{name}: no such key, in a file of the configuration; {advice}"
     hint = hints_of(kind)[name]
     if name not in node:
-        return f"{prefix}{name}: a run needs this key; type {wanted(f'{prefix}{name}', hint)}"
+        example = wanted(f"{prefix}{name}", hint)
+        return f"{prefix}{name}: a file of the configuration lacks this key; write {example}"
     return str(refusal(f"{prefix}{name}", node[name], hint))
 
 
