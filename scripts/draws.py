@@ -168,8 +168,9 @@ def _values_of(schema: type[Settings], name: str, key: str) -> list[str]:
             values += map(str, range(kind["minimum"], kind["maximum"] + 1))
         else:
             values += [format_value(value) for value in kind.get("examples", ())]
-    default = schema.model_fields[name].default if values else None
-    return [value for value in values if value != str(default).lower()]
+    has_default = values and schema.total
+    default = str(schema.model_fields[name].default).lower() if has_default else ""
+    return [value for value in values if value != default]
 
 
 def keep_fitting(typed: Sequence[str], parts: Sequence[str]) -> list[str]:

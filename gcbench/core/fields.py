@@ -19,6 +19,7 @@ from types import NoneType, UnionType
 from typing import (
     Annotated,
     Any,
+    ClassVar,
     Literal,
     ParamSpec,
     TypeVar,
@@ -50,7 +51,13 @@ def example(value: Any) -> Any:
 
 
 class Settings(BaseModel):
-    """The base class of all models of keys: types are strict, and instances cannot be changed."""
+    """The base class of all models of keys: types are strict, and instances cannot be changed.
+
+    With `total = False` any key may be missing, as from the file of a choice that does not take it.
+    A missing key reads as its default, or as None.
+    """
+
+    total: ClassVar[bool] = True
 
     model_config = ConfigDict(
         strict=True,
@@ -63,8 +70,14 @@ class Settings(BaseModel):
     )
 
     @classmethod
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:
+        for field in cls.model_fields.values() if not cls.total else ():
+            if field.is_required():
+                field.default = None
+
+    @classmethod
     def of(cls, node: Mapping[str, Any]) -> Self:
-        """Return a node of a configuration, with which its values have been checked."""
+        """Return a model of values that were checked before, such as those of a kept result."""
         return cls.model_construct(**node)
 
     def as_dict(self) -> dict[str, Any]:

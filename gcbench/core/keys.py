@@ -70,6 +70,8 @@ WITH_FEEDBACK = Needs("error_feedback", (True, "loco", "ef21"))
 class MethodSettings(Settings):
     """All keys of conf/compressor; each file has the subset that its method takes."""
 
+    total = False
+
     bits: Annotated[LevelBits, example(4)]
     """bits of a code, sign included; 1 only for eden"""
     levels: Annotated[Levels, example(7)]

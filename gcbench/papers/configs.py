@@ -24,6 +24,7 @@ from gcbench.runner.identity import (
     flatten_config,
     identify,
 )
+from gcbench.runner.settings.config import RunConfig
 
 
 class Composition(NamedTuple):
@@ -33,6 +34,11 @@ class Composition(NamedTuple):
     choices: dict[str, str]
     flat: Flat
     identity: str
+
+    @property
+    def run(self) -> RunConfig:
+        """Return the configuration as a model, of which keys are read by name."""
+        return RunConfig.of(self.config)
 
 
 def compose(experiment: str, budget: str = PAPER, overrides: tuple[str, ...] = ()) -> Composition:
@@ -87,7 +93,7 @@ def settings_at(row: TableRow, budget: str) -> dict[str, Any]:
     """Return the row's own settings at a budget, with no more workers than the budget has."""
     settings = {**row.settings, **row.at.get(budget, {})}
     if row.workers is not None and budget != PAPER:
-        most = compose(str(row.experiment), budget).config["trainer"]["workers"]
+        most = compose(str(row.experiment), budget).run.trainer.workers
         settings["trainer.workers"] = min(row.workers, most)
     return settings
 

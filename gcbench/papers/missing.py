@@ -55,8 +55,7 @@ def missing_runs(
     for part, budget in parts:
         for run in _lacking(part, budget, evidence, seeds):
             made = compose(run.experiment, run.budget, run.overrides)
-            backend = made.config["trainer"]["backend"]
-            missing.setdefault((made.identity, backend, run.seeds), run)
+            missing.setdefault((made.identity, made.run.trainer.backend, run.seeds), run)
     return list(missing.values())
 
 
@@ -87,7 +86,7 @@ def _lacking(
         experiment = str(row.spec.experiment)
         variants = [(row.all_overrides, row.runs)]
         if part.measure == LEARNING_RATE:
-            rate = compose_row(row.spec, budget).config["optimizer"]["lr"]
+            rate = compose_row(row.spec, budget).run.optimizer.lr
             swept = [f"{RATE}={rate * factor:g}" for factor in RATES]
             runs = [*row.runs, *(row.grid.runs if row.grid else ())]
             variants = [

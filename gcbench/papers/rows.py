@@ -65,7 +65,7 @@ class Row:
         """Return the special hardware and data that the row needs; None if it needs none."""
         if self.spec.experiment is None:
             return None
-        needs = compose(self.spec.experiment).config["needs"], self.spec.needs
+        needs = compose(self.spec.experiment).run.needs, self.spec.needs
         return ", and ".join(filter(None, needs)) or None
 
     @property
@@ -86,7 +86,7 @@ class Row:
             return None
         at_budget = compose_row(self.spec, self.budget, self.typed)
         at_papers = compose_row(self.spec)
-        ours, papers = (one.config["trainer"]["workers"] for one in (at_budget, at_papers))
+        ours, papers = (one.run.trainer.workers for one in (at_budget, at_papers))
         return None if ours == papers else f"{ours} workers in place of {papers}"
 
     def values(self, name: str, **settings: Any) -> list[float]:

@@ -127,7 +127,7 @@ class TunedRow:
 
     def add(self, run: RecordedRun) -> None:
         """Add a run if it has ended, and is a try or a reported run of this row."""
-        own = self.expected.config["experiment"], self.expected.choices["budget"]
+        own = self.expected.run.experiment, self.expected.choices["budget"]
         if (run.experiment, run.budget) == own and run.status in ENDED:
             differs = flat_differences(run.flat, self.expected.flat)
             if not differs or is_swept(differs, self.asked.tuned):
@@ -157,20 +157,20 @@ class TunedRow:
 
 def make_row(asked: Tune, overrides: Sequence[str]) -> TunedRow:
     """Return the row of a run, without its runs. Raises ConfigError if it cannot be tuned."""
-    config = resolve_overrides(overrides)[0].as_dict()
-    own = read_key(config, asked.tuned)
+    config, _ = resolve_overrides(overrides)
+    own = read_key(config.as_dict(), asked.tuned)
     if isinstance(own, bool) or not isinstance(own, (int, float)) or own <= 0:
         raise ConfigError(
             f"key={asked.tuned}: this is no number above 0 in {' '.join(['gcbench', *overrides])}; "
             f"type a key that is one, or {asked.tuned}=NUMBER, too"
         )
-    if "split" not in config["dataset"]:
-        data = config["choices"]["dataset"]
+    if "split" not in config.dataset.model_fields_set:
+        data = config.choices["dataset"]
         raise ConfigError(f"dataset={data}: tries need {SPLIT}={VALID}, a key that this one lacks")
-    if config["trainer"]["eval_every"] is None:
+    if config.trainer.eval_every is None:
         raise ConfigError("trainer.eval_every=null: tries are compared by tests; type a number")
     typed = tuple(one for one in overrides if one.partition("=")[0].lstrip("+") != asked.tuned)
-    row = TunedRow(asked, typed, composition_of(json.loads(json.dumps(config))), own)
+    row = TunedRow(asked, typed, composition_of(json.loads(json.dumps(config.as_dict()))), own)
     if asked.tuned != RATE:  # whose values are all valid, and composing takes time
         for value, seed in row.missing_tries():
             resolve_overrides(row.command(value, VALID, [seed]))
@@ -205,8 +205,8 @@ def find_rows(asked: Tune) -> tuple[list[TunedRow], Estimates]:
     for row, point in zip(rows, points, strict=True):
         own = [one for one in point if not all(one in other for other in points)]
         shown = [one.rpartition("=")[2] if one.startswith("+experiment/") else one for one in own]
-        row.label = " ".join(shown) or str(row.expected.config["experiment"] or "this run")
-    runs = find_runs(sorted({row.expected.config["outputs"] for row in rows})).runs
+        row.label = " ".join(shown) or str(row.expected.run.experiment or "this run")
+    runs = find_runs(sorted({row.expected.run.outputs for row in rows})).runs
     for row, run in product(rows, runs):
         row.add(run)
     return rows, Estimates(run.result for run in runs)

@@ -12,10 +12,10 @@ from gcbench.runner.identity import (
     Config,
     Flat,
     _flatten,
-    _is_ours,
     finite,
     relevant_config,
 )
+from gcbench.runner.settings.open import is_ours
 
 Differences = dict[str, tuple[Any, Any]]  # dotted key to (before, now)
 
@@ -43,5 +43,5 @@ def format_differences(different: Mapping[str, tuple[Any, Any]]) -> str:
 def value_of(flat: Flat, key: str) -> Any:
     """Return the value of a dotted key; if it is missing, that in NEUTRAL, or else ABSENT."""
     node, _, name = key.rpartition(".")
-    ours = _is_ours(flat.get(f"{node}._target_"))
+    ours = is_ours(flat.get(f"{node}._target_"))
     return flat.get(key, NEUTRAL.get(name, ABSENT) if ours else ABSENT)

@@ -11,6 +11,7 @@ from typing import Any
 from gcbench.core import marks
 from gcbench.runner.kept_names import with_first_names
 from gcbench.runner.settings.config import keys_of, neutral_values
+from gcbench.runner.settings.open import is_ours
 
 Config = dict[str, Any]
 Flat = dict[str, Any]  # dotted key to value
@@ -45,12 +46,7 @@ def clear_folders(config: Config) -> Config:
 
 def _places(dataset: Config) -> Collection[str]:
     """Return the keys of a data set that say where its files are, but not what is in them."""
-    return PLACES if _is_ours(dataset.get("_target_")) else ()
-
-
-def _is_ours(target: str | None) -> bool:
-    """Return whether a class is gcbench's; keys of any other mean what only that class knows."""
-    return target is None or target.startswith("gcbench.")
+    return PLACES if is_ours(dataset.get("_target_")) else ()
 
 
 def identify(
@@ -129,7 +125,7 @@ def iterate_leaves(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 def _drop_neutral(node: Any) -> Any:
     if not isinstance(node, dict):
         return node
-    ours = _is_ours(node.get("_target_"))
+    ours = is_ours(node.get("_target_"))
     return {
         key: _drop_neutral(value)
         for key, value in node.items()

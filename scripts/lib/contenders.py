@@ -143,7 +143,7 @@ class TorchSteps:
     forward: nn.Module = field(init=False)
 
     def __post_init__(self) -> None:
-        model = make_model(self.config.model, self.data.shape, self.data.outputs)
+        model = make_model(self.config.model.as_dict(), self.data.shape, self.data.outputs)
         if self.config.trainer.channels_last:
             model = model.to(memory_format=torch.channels_last)
         model = model.to(self.device)

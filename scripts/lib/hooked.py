@@ -46,7 +46,7 @@ def _alone(overrides: str, device: torch.device) -> tuple[RunConfig, Data, Torch
     config, _ = resolve_overrides(
         [*overrides.split(), "trainer.workers=1", "trainer.precision=bf16"]
     )
-    data = _draw_data(config.model, config.trainer.batch_size, device)
+    data = _draw_data(config.model.as_dict(), config.trainer.batch_size, device)
     return config, data, TorchSteps(config, data, device=device, alone=True)
 
 

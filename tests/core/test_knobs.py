@@ -33,11 +33,11 @@ from gcbench.core.methods.dense import Dense
 from gcbench.core.methods.powersgd import PowerSGD
 from gcbench.core.methods.qsgd import QSGD
 from gcbench.core.wrappers import build as compressors
-from gcbench.runner.config.checks import check_values
+from gcbench.runner.config.checks import validate
 from gcbench.runner.config.help import method_keys
 from gcbench.runner.settings.__main__ import json_schema
 from gcbench.runner.settings.config import MODELS, SCHEMAS
-from gcbench.runner.settings.run import BenchSettings, RunSettings
+from gcbench.runner.settings.run import BenchSettings, NetworkSettings, RunSettings
 
 TOP = (MethodSettings, RunSettings, BenchSettings)
 KEYS = [(None, schema, name) for schema in TOP for name in schema.model_fields]
@@ -49,13 +49,14 @@ CHOICES = sorted(method_keys())
 
 @each(("group", "schema", "name"), [*KEYS, *NODE_KEYS])
 def test_the_command_line_is_held_to_the_range(group: str | None, schema: Any, name: str) -> None:
-    hint = hints_of(schema)[name]
+    hint, prefix = hints_of(schema)[name], f"{group}." if group else ""
+    others = {} if schema is not NetworkSettings else {"bandwidth": "1gbit", "latency": "50us"}
     for value in inside(hint):
-        check_values({group: {name: value}} if group else {name: value}, schema)
+        assert getattr(validate(schema, {**others, name: value}, prefix), name) == value
     for value in outside(hint):
-        typed = f"{group}.{name}" if group else name
+        typed = f"{prefix}{name}"
         with pytest.raises(ConfigError) as error:
-            check_values({group: {name: value}} if group else {name: value}, schema)
+            validate(schema, {**others, name: value}, prefix)
         said = f"{typed}={format_value(value)}: type ", f"{typed}={value!r}: type "
         assert str(error.value).startswith(said)
         assert "\n" not in str(error.value)

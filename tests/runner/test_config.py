@@ -17,6 +17,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from sentence import compose, config_of, values_of
 
 from gcbench.core.conf import Config, conf_directory
+from gcbench.core.errors import ConfigError
 from gcbench.core.method_files import read_method
 from gcbench.runner.config.compose import compose_overrides, open_nodes, split_sweep, to_overrides
 from gcbench.runner.config.help import list_choices
@@ -477,7 +478,28 @@ def test_a_configuration_has_the_values_that_a_result_keeps() -> None:
     for kept in (own, values_of("schedule._target_=torch.optim.lr_scheduler.LinearLR"), older):
         config = RunConfig.of(kept)
         assert config.as_dict() == kept and identify(config.as_dict()) == identify(kept)
-    assert config.trainer.epochs == 20 and config.method["rank"] == 3 and config.network is None
+    assert config.trainer.epochs == 20 and config.method.rank == 3 and config.network is None
+
+
+def test_only_what_means_the_same_is_checked_of_a_users_class() -> None:
+    own = ["optimizer._target_=torch.optim.RMSprop", "optimizer.momentum=5"]
+    optimizer = config_of(*own, "optimizer.lr=1", "optimizer.centered=true").optimizer
+    assert (optimizer.target, optimizer.kind) == ("torch.optim.RMSprop", None)
+    assert (optimizer.lr, optimizer.momentum, optimizer.groups) == (1.0, 5, [])
+    assert optimizer.as_dict()["centered"] is True
+    groups = "optimizer.groups=[{match:bias,lr_scale:-1}]"
+    for typed, says in (
+        (["optimizer.lr=-1"], "optimizer.lr=-1: type a number above 0"),
+        (["optimizer.lr=1", groups], "optimizer.groups: lr_scale=-1: type a number of at least 0"),
+    ):
+        with pytest.raises(ConfigError, match=says):
+            config_of(*own, *typed)
+
+
+def test_a_key_that_the_file_of_a_choice_lacks_reads_as_its_default() -> None:
+    adamw = config_of("optimizer=adamw").optimizer
+    assert (adamw.momentum, adamw.nesterov, adamw.freeze_steps) == (0.0, False, None)
+    assert "momentum" not in adamw.as_dict() and adamw.betas == [0.9, 0.999]
 
 
 def test_defaults_are_those_of_the_models() -> None:

@@ -51,7 +51,7 @@ def test_a_method_by_itself_is_that_of_a_run(sentence: str) -> None:
     of_run = resolve(compose_overrides([f"compressor={name}", *knobs]))
     method = read_method(name, read_knobs(knobs))
     assert method.pop("compressor") == of_run.compressor
-    assert method == {**of_run.method, "form": of_run.form}
+    assert method == {**of_run.method.as_dict(), "form": of_run.form}
 
 
 def test_no_run_is_composed_for_a_method() -> None:

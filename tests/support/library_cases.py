@@ -36,7 +36,7 @@ def train_like_runner(
     """Return the parameters after STEPS steps, and the bits that this worker sent."""
     data, seed = make_data(config), config.seed
     torch.manual_seed(mix(seed) >> 1)
-    model = make_model(config.model, data.shape, data.outputs)
+    model = make_model(config.model.as_dict(), data.shape, data.outputs)
     ddp = DistributedDataParallel(model, bucket_cap_mb=bucket_mib)
     compression = gcbench.compress(ddp, config.choices["compressor"], seed=seed, **knobs)
     optimizer = torch.optim.SGD(ddp.parameters(), lr=LR)

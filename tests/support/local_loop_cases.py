@@ -33,7 +33,7 @@ def train_like_runner(
     """Return the shared parameters after STEPS steps, and the bits that this worker sent."""
     data, seed = make_data(config), config.seed
     torch.manual_seed(mix(seed) >> 1)
-    model = make_model(config.model, data.shape, data.outputs)
+    model = make_model(config.model.as_dict(), data.shape, data.outputs)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.1, foreach=True)
     local = gcbench.local_steps(
         model, optimizer, compressor=config.choices["compressor"], seed=seed, **knobs

@@ -16,7 +16,6 @@ from gcbench.core.comm.collectives import Comm
 from gcbench.core.comm.network import Message
 from gcbench.core.comm.transport import MirrorTransport
 from gcbench.core.compressor import Compressor, Grads
-from gcbench.core.conf import Config
 from gcbench.core.errors import ConfigError
 from gcbench.core.fields import format_value
 from gcbench.core.wrappers.virtual import Stepper
@@ -31,6 +30,7 @@ from gcbench.runner.predict.devices import read_device, read_link
 from gcbench.runner.predict.model import Cluster, Method, predict
 from gcbench.runner.predict.subject import facts_of, make_method, shapes_of_model
 from gcbench.runner.records.clock import WARMUP_STEPS, Clock
+from gcbench.runner.settings.config import RunConfig
 
 
 class Model(NamedTuple):
@@ -167,19 +167,20 @@ class DecodeScaling(Study):
 _counted: dict[str, Method] = {}  # for rows that differ only in their workers
 
 
-def config_of(row: TableRow, *overrides: str) -> Config:
+def config_of(row: TableRow, *overrides: str) -> RunConfig:
     """Return the row's configuration, with `overrides` after its own."""
-    return compose(str(row.experiment), overrides=(*row.overrides, *overrides)).config
+    return compose(str(row.experiment), overrides=(*row.overrides, *overrides)).run
 
 
 def method_of(row: TableRow, device: str, *overrides: str) -> Method:
     """Return the method of a row, with its codec seconds on a device."""
     config = config_of(row, *overrides)
-    model, dataset, family = (config["choices"][group] for group in CHOICE_GROUPS)
-    key = json.dumps([config["compressor"], config["model"], model, dataset, family, device])
+    model, dataset, family = (config.choices[group] for group in CHOICE_GROUPS)
+    node = config.model.as_dict()
+    key = json.dumps([config.compressor, node, model, dataset, family, device])
     if key not in _counted:
-        shapes = shapes_of_model(config["model"], facts_of(model, dataset))
-        compressor = make_compressor(config["compressor"], quiet=True)
+        shapes = shapes_of_model(node, facts_of(model, dataset))
+        compressor = make_compressor(config.compressor, quiet=True)
         _counted[key] = make_method("", family, compressor, shapes, read_device(device))
     return replace(_counted[key], title=row.label)
 
@@ -264,12 +265,12 @@ def rows_of(name: str) -> Iterator[Row]:
     full_precision: dict[float, float] = {}  # images per second of the first row, by rate
     for row in table.rows:
         config = config_of(row)
-        overrides = scene.overrides if config["choices"]["compressor"] != "none" else ()
+        overrides = scene.overrides if config.choices["compressor"] != "none" else ()
         method = method_of(row, scene.device, *overrides)
         if scene.servers:
             method = _with_servers(method)
-        batch = scene.batch_size or config["trainer"]["batch_size"]
-        compute = device.compute(config["choices"]["model"], batch)
+        batch = scene.batch_size or config.trainer.batch_size
+        compute = device.compute(config.choices["model"], batch)
         inside = read_link("inside", scene.inside)
         for rate in figure.bandwidth_gbps:
             between = read_link("network", f"{rate}gbit")

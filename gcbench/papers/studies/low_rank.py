@@ -55,7 +55,7 @@ class WarmStart(OnRealGradients):
 
     def rows(self) -> Iterator[Row]:
         if self.recorded is None and self.dataset in DATASETS:
-            model = resolve(compose_overrides(self._overrides())).model
+            model = resolve(compose_overrides(self._overrides())).model.as_dict()
             shapes = shapes_of_model(model, facts_of(self.model, self.dataset))
             self._refuse_whole_rank(torch.empty(1, *s, device="meta") for s in shapes.values())
         windows = [[_mean_matrices(recorded) for recorded in window] for window in self.windows()]

@@ -98,7 +98,7 @@ def compressor(name: str, *overrides: str) -> Compressor:
 def model_shapes(*overrides: str) -> Shapes:
     """Return the shapes of the parameters of a model, by overrides such as model=resnet18."""
     config = resolve(compose_overrides(overrides))
-    return shapes_of_model(config.model, facts_of(config.choices["model"], None))
+    return shapes_of_model(config.model.as_dict(), facts_of(config.choices["model"], None))
 
 
 class StudyArguments(Arguments):

@@ -111,7 +111,7 @@ def _refuse_idle_inputs(config: BenchConfig, together: bool) -> None:
                     "type only one of them"
                 )
     model = known["model"]
-    left_open = _left_open_by(config.model) if config.model else ()
+    left_open = _left_open_by(config.model.as_dict()) if config.model else ()
     for key in ("shape", "classes", "vocabulary"):
         if key not in left_open and known[key] != usual[key]:
             beside = f"with model={model}" if model else "without model=NAME"
@@ -130,8 +130,9 @@ def _shapes(config: BenchConfig) -> list[Shapes]:
     """Return the shapes of a model's tensors, or of a matrix for each of the sizes."""
     if config.model is None:
         return [one_matrix(int(n)) for n in config.sizes]
-    outputs = config.vocabulary if "vocabulary" in config.model else config.classes
-    return [parameter_shapes(config.model, config.shape, outputs)]
+    node = config.model.as_dict()
+    outputs = config.vocabulary if "vocabulary" in node else config.classes
+    return [parameter_shapes(node, config.shape, outputs)]
 
 
 def _left_open_by(model: Node) -> tuple[str, ...]:

@@ -4,96 +4,86 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from omegaconf import DictConfig, OmegaConf
+from pydantic import ValidationError
 
 from gcbench.core.conf import Config, choices_in, conf_directory
 from gcbench.core.errors import ConfigError, IdleKeyError, nearest
-from gcbench.core.fields import (
-    NonNegative,
-    Settings,
-    format_value,
-    hints_of,
-    refusal,
-)
+from gcbench.core.fields import Settings, format_value, hints_of, refusal, wanted
 from gcbench.core.keys import refuse_idle_keys
 from gcbench.runner.config.choices import row_names, table_directory, tables_in
 from gcbench.runner.identity import Flat
-from gcbench.runner.settings.config import NEEDS, SCHEMAS
-from gcbench.runner.settings.optimizer import OptimizerSettings
-from gcbench.runner.settings.run import DatasetSettings
+from gcbench.runner.settings.config import NEEDS, PARTS, SCHEMAS
+from gcbench.runner.settings.optimizer import OptimizerSettings, ParameterGroup
 from gcbench.runner.settings.trainer import OTHER_NAMES, TrainerSettings
 
 # Groups whose files have only the keys that their class takes.
 WITH_KEYS_BY_CHOICE = ("optimizer", "estimator", "network")
 
-# Keys that mean the same for any `_target_`; the class itself checks all others.
-OF_ANY_TARGET = ("lr", "groups", "interval")
+S = TypeVar("S", bound=Settings)
 
 
-def check_values(config: Config, *keys: type[Settings]) -> None:
-    """Refuse values outside their ranges, of top-level `keys` and of nodes with a model."""
-    for schema in keys:
-        check_node(config, schema, "")
-    for group, schema in SCHEMAS.items():
-        node = config.get(group, {})
-        for name in node.keys() - schema.model_fields.keys() if "_target_" not in node else ():
-            known = list(schema.model_fields)
-            near = nearest(name, known, most=1)
-            advice = f"did you mean {group}.{near[0]}?" if near else f"it has {', '.join(known)}"
-            raise ConfigError(
-                f"{group}.{name}: no such key, in a file of the configuration; {advice}"
-            )
-        check_node(node, schema, f"{group}.")
-    check_node(config.get("dataset", {}), DatasetSettings, "dataset.")
-    _check_groups(config.get("optimizer", {}))
+def validate(kind: type[S], node: Config, prefix: str = "") -> S:
+    """Return the model of a node of plain values; `prefix` precedes its keys as they are typed.
+
+    Raises ConfigError for the first value that is outside its range.
+    """
+    try:
+        return kind.model_validate(node)
+    except ValidationError as error:
+        place, *inside = error.errors(include_url=False)[0]["loc"]
+        raise ConfigError(_sentence(kind, node, prefix, str(place), inside)) from None
+
+
+def _sentence(
+    kind: type[Settings], node: Config, prefix: str, name: str, inside: Sequence[int | str]
+) -> str:
+    """Return the error message for a key of a node, or for what is `inside` of it."""
+    if inside and name in PARTS:
+        own = name == "method"
+        below, prefix = (node, prefix) if own else (node[name], f"{prefix}{name}.")
+        return _sentence(PARTS[name], below, prefix, str(inside[0]), inside[1:])
+    if name not in kind.model_fields:
+        known = list(kind.model_fields)
+        close = nearest(name, known, most=1)
+        advice = f"did you mean {prefix}{close[0]}?" if close else f"it has {', '.join(known)}"
+        return f"{prefix}{name}: no such key, in a file of the configuration; {advice}"
+    hint = hints_of(kind)[name]
+    if name not in node:
+        example = wanted(f"{prefix}{name}", hint)
+        return f"{prefix}{name}: a file of the configuration lacks this key; write {example}"
+    return str(refusal(f"{prefix}{name}", node[name], hint))
 
 
 def values_fit(tree: DictConfig, typed: Collection[str]) -> bool:
-    """Return whether the typed values of all nodes with a model are in their ranges."""
-    for group, schema in SCHEMAS.items():
+    """Return whether the typed values of those nodes are in their ranges that a budget changes."""
+    for group in ("trainer", "optimizer", "schedule", "estimator"):
         node = OmegaConf.to_container(tree[group], resolve=True)
         assert isinstance(node, dict)
         named = {str(key): value for key, value in node.items()}
         asked = {k: v for k, v in named.items() if k == "_target_" or f"{group}.{k}" in typed}
         try:
-            check_node(asked, schema, f"{group}.")
-        except ConfigError:
+            SCHEMAS[group].model_validate(asked)
+        except ValidationError:
             return False
     return True
 
 
-def _check_groups(optimizer: Config) -> None:
+def check_groups(optimizer: OptimizerSettings) -> None:
     """Refuse an option of a group that its optimizer could not have."""
-    for group in optimizer.get("groups") or []:
-        own = "kind" in group or "_target_" in group
-        if "kind" in group and group["kind"] == optimizer.get("kind"):
+    for group in optimizer.groups:
+        if "kind" in group and group["kind"] == optimizer.kind:
             raise ConfigError(
                 f"optimizer.groups: kind={group['kind']}: this is the optimizer of all groups; "
                 "leave it out"
             )
-        node = group if own else {**optimizer, **group}
-        check_node(node, OptimizerSettings, "optimizer.groups: ")
-        if sentence := refusal("optimizer.groups: hidden", group.get("hidden", True), bool):
-            raise ConfigError(sentence)
-        if sentence := refusal("optimizer.groups: match", group.get("match", ""), str):
-            raise ConfigError(f"{sentence} in quotes, as in match:'1'")
-        lr_scale = group.get("lr_scale", 1.0)
-        if sentence := refusal("optimizer.groups: lr_scale", lr_scale, NonNegative):
-            raise ConfigError(sentence)
-
-
-def check_node(node: Config, schema: type[Settings], prefix: str) -> None:
-    """Refuse values of a node outside their ranges; `prefix` precedes its keys as typed."""
-    foreign = not str(node.get("_target_", "gcbench.")).startswith("gcbench.")
-    for name, hint in hints_of(schema).items():
-        if name not in node or (foreign and name not in OF_ANY_TARGET):
-            continue
-        if sentence := refusal(f"{prefix}{name}", node[name], hint):
-            raise ConfigError(sentence)
+        own = "kind" in group or "_target_" in group or optimizer.target is None
+        target = {} if own else {"_target_": optimizer.target}
+        validate(ParameterGroup, {**target, **group}, "optimizer.groups: ")
 
 
 def check_division(trainer: TrainerSettings) -> None:
@@ -110,9 +100,9 @@ def check_division(trainer: TrainerSettings) -> None:
         )
 
 
-def check_nesterov(optimizer: Config) -> None:
+def check_nesterov(optimizer: OptimizerSettings) -> None:
     """Refuse Nesterov momentum if the momentum is 0."""
-    if optimizer.get("nesterov") and optimizer.get("momentum") == 0:
+    if optimizer.nesterov and optimizer.momentum == 0:
         raise ConfigError(
             "optimizer.nesterov=true looks ahead along the momentum, and optimizer.momentum=0; "
             "type optimizer.momentum=0.9, or optimizer.nesterov=false"
@@ -179,10 +169,8 @@ def refuse_idle(flat: Flat, typed: Collection[str]) -> None:
         )
 
 
-def check_kinds(config: Config) -> None:
-    """Refuse a model that cannot read the data; remove `reads` and `kind`, which only say so."""
-    reads, kind = config["model"].pop("reads", None), config["dataset"].pop("kind", None)
-    choices = config["choices"]
+def check_kinds(choices: Mapping[str, str], reads: Sequence[str] | None, kind: str | None) -> None:
+    """Refuse a model that cannot read the data: what its file says that it `reads`, and `kind`."""
     if reads is None or kind is None or kind in reads:
         return
     fitting = {

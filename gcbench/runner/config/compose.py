@@ -152,7 +152,7 @@ def find_method(
     """
     if overrides or method_files(config_dir)[name].parent != conf_directory() / "compressor":
         config = resolve(compose_overrides([f"compressor={name}", *overrides], config_dir))
-        node, keys = config.compressor, config.method
+        node, keys = config.compressor, config.method.as_dict()
     else:
         keys = read_method(name)
         node = keys["compressor"]

@@ -95,8 +95,8 @@ def notices_of(config: RunConfig) -> list[str]:
 
 def learning_rate_notice(config: RunConfig) -> str | None:
     """Return a notice if the learning rate is far from the one that the method's paper used."""
-    published = config.method.get("recommended", {}).get("lr")
-    lr = config.optimizer["lr"]
+    published = config.method.recommended.get("lr")
+    lr = config.optimizer.lr
     if published is None or published / 10 <= lr <= published * 10:
         return None
     return (
@@ -118,5 +118,5 @@ def budget_notice(config: RunConfig) -> str | None:
     )
     return (
         f"budget={name}: model={config.choices['model']} trainer.workers={trainer.workers} "
-        f"trainer.batch_size={trainer.batch_size} {length} optimizer.lr={config.optimizer['lr']:g}"
+        f"trainer.batch_size={trainer.batch_size} {length} optimizer.lr={config.optimizer.lr:g}"
     )

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from gcbench.core.conf import Config
 from gcbench.core.errors import ConfigError
-from gcbench.core.fields import Settings, hints_of, refusal, to_floats
-from gcbench.core.keys import MethodSettings
+from gcbench.core.fields import hints_of, refusal, to_floats
 from gcbench.runner.config.budget import apply_budget
 from gcbench.runner.config.checks import (
     check_division,
+    check_groups,
     check_kinds,
     check_nesterov,
-    check_values,
     refuse_idle,
     refuse_name,
+    validate,
 )
 from gcbench.runner.config.choices import (
     GROUPS,
@@ -34,10 +34,11 @@ from gcbench.runner.config.help import keys_by_choice
 from gcbench.runner.config.methods import fill, settle_bits
 from gcbench.runner.config.sentences import unknown_key, value_for_group
 from gcbench.runner.identity import all_knobs
-from gcbench.runner.settings.config import SCHEMAS, BenchConfig, RunConfig
-from gcbench.runner.settings.run import BenchSettings, RunSettings
+from gcbench.runner.settings.config import PARTS, SCHEMAS, BenchConfig, Resolved, RunConfig
+from gcbench.runner.settings.run import RunSettings
 
 UNCOPIED = ("hydra", "budget")
+C = TypeVar("C", bound=Resolved)
 
 
 def resolve(composed: DictConfig, budget: DictConfig | None = None) -> RunConfig:
@@ -46,27 +47,30 @@ def resolve(composed: DictConfig, budget: DictConfig | None = None) -> RunConfig
     `budget` replaces the one that it chose, but for its name among the choices. Raises ConfigError
     for a mistake.
     """
-    values = _check(composed, settle(composed, budget), MethodSettings, RunSettings)
-    check_kinds(values)
-    config = RunConfig.of({**values, "knobs": typed_knobs(composed, values)})
+    values = settle(composed, budget)
+    # What the files of a model and of a data set say only to fit together.
+    reads, kind = values["model"].pop("reads", None), values["dataset"].pop("kind", None)
+    config = _validate(RunConfig, composed, {**values, "knobs": {}})
+    check_groups(config.optimizer)
+    refuse_idle(all_knobs(values), typed_keys(composed))
+    check_kinds(config.choices, reads, kind)
     check_division(config.trainer)
     check_nesterov(config.optimizer)
-    return config
+    return config.model_copy(update={"knobs": typed_knobs(composed, values)})
 
 
 def resolve_benchmark(composed: DictConfig) -> BenchConfig:
     """Return the checked configuration of `gcbench bench`."""
-    checked = _check(composed, settle(composed), MethodSettings, BenchSettings)
-    return BenchConfig.of(checked)
-
-
-def _check(composed: DictConfig, config: Config, *keys: type[Settings]) -> Config:
-    typed = typed_keys(composed)
-    _refuse_added_keys(composed, config)
-    refuse_name(config["name"])
-    check_values(config, *keys)
-    refuse_idle(all_knobs(config), typed)
+    values = settle(composed)
+    config = _validate(BenchConfig, composed, values)
+    refuse_idle(all_knobs(values), typed_keys(composed))
     return config
+
+
+def _validate(kind: type[C], composed: DictConfig, values: Config) -> C:
+    _refuse_added_keys(composed, values)
+    refuse_name(values["name"])
+    return validate(kind, values)
 
 
 def _refuse_sweep_without_m(composed: DictConfig) -> None:
@@ -162,7 +166,8 @@ def _refuse_added_keys(composed: DictConfig, config: Config) -> None:
     groups = {k.split("@")[0] for k in composed.hydra.runtime.choices}
     optimizers, methods = keys_by_choice("optimizer"), keys_by_choice("compressor")
     own = {*methods.get(config["choices"].get("compressor"), ()), *RunSettings.model_fields}
-    known = {group: {*schema.model_fields} for group, schema in SCHEMAS.items()}
+    fixed = {**SCHEMAS, "data": PARTS["data"]}
+    known = {group: {*schema.model_fields} for group, schema in fixed.items()}
     known["optimizer"] = set(optimizers.get(config["choices"].get("optimizer"), ()))
     for override in composed.hydra.overrides.task:
         key, _, value = override.lstrip("+").partition("=")

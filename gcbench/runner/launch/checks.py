@@ -24,7 +24,6 @@ from gcbench.core.wrappers.virtual import compressed_share, parts_of
 from gcbench.runner.config.budget import PAPER
 from gcbench.runner.data import Data
 from gcbench.runner.launch.instantiate import (
-    is_user_code,
     make,
     make_compressor,
     make_model,
@@ -34,6 +33,7 @@ from gcbench.runner.launch.memory import check_memory
 from gcbench.runner.launch.optimization import check_momentum, try_step
 from gcbench.runner.launch.plan import Plan
 from gcbench.runner.settings.config import RunConfig
+from gcbench.runner.settings.open import is_ours
 from gcbench.runner.settings.trainer import TrainerSettings
 from gcbench.runner.train.groups import options_by_group
 from gcbench.runner.train.pipeline import refuse_pipeline
@@ -61,11 +61,11 @@ def check(config: RunConfig, plan: Plan, data: Data, directory: Path) -> None:
     _check_tests(config, data)
     _check_label_smoothing(config, data)
     compressor = make_compressor(config.compressor)
-    estimator = make(config.estimator, "estimator")
-    users_model = is_user_code(config.model)
+    estimator = make(config.estimator.as_dict(), "estimator")
+    users_model = not is_ours(config.model.target)
     # A user's constructor may need real tensors.
     with nullcontext() if users_model else torch.device("meta"):
-        model = make_model(config.model, data.shape, data.outputs)
+        model = make_model(config.model.as_dict(), data.shape, data.outputs)
     if not any(p.requires_grad for p in model.parameters()):
         raise ConfigError(
             f"model={config.choices['model']} has no parameters to train; type another model="
@@ -191,14 +191,14 @@ def _check_label_smoothing(config: RunConfig, data: Data) -> None:
 def _warn_of_long_warmup(config: RunConfig, data: Data) -> None:
     """Warn of a run that ends in its warm-up; the two or three steps of a budget are meant to."""
     trainer = config.trainer
-    warmup_epochs = config.schedule.get("warmup_epochs", 0)
+    warmup_epochs = config.schedule.warmup_epochs
     per_epoch = data.steps_per_epoch(trainer.workers, trainer.batch_size)
     epochs = steps_of_run(trainer, data) / per_epoch
     is_trained = config.choices["budget"] == PAPER or trainer.max_steps is None
     if is_trained and warmup_epochs >= epochs:
         log.warning(
             f"schedule.warmup_epochs={warmup_epochs:g}: the run ends after {epochs:.2g} epochs, "
-            f"before the learning rate reaches optimizer.lr={config.optimizer['lr']:g}; type "
+            f"before the learning rate reaches optimizer.lr={config.optimizer.lr:g}; type "
             "more trainer.epochs, or schedule.warmup_epochs=0"
         )
 

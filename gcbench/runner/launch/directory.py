@@ -86,7 +86,7 @@ def _refuse_other_result(config: RunConfig, files: RunFiles, result: Result) -> 
     if extended and fits_one_length(config.schedule):
         raise ConfigError(
             f"{directory} holds a run that cannot be extended: "
-            f"schedule._target_={config.schedule['_target_']} was made for its {result.steps} "
+            f"schedule._target_={config.schedule.target} was made for its {result.steps} "
             "steps; type another directory=, or rerun=true to start anew there"
         )
     if extended and last_step(files.checkpoints) > (result.steps or 0):

@@ -134,7 +134,7 @@ def _measure(config: RunConfig) -> tuple[float, int]:
 def _time_workers(config: RunConfig, trainer: TrainerSettings, data: Data, workers: int) -> float:
     """Return the seconds that one worker's forward and backward pass take, the least of three."""
     replica = Replica(
-        make_model(config.model, data.shape, data.outputs),
+        make_model(config.model.as_dict(), data.shape, data.outputs),
         data.task,
         range(1),
         torch.device("cpu"),

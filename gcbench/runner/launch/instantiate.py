@@ -26,7 +26,8 @@ from gcbench.core.methods.matrices import shapes_of_parameters
 from gcbench.core.reasons import in_one_line
 from gcbench.runner.config.hydra_versions import trusting
 from gcbench.runner.data import Data, as_data
-from gcbench.runner.settings.config import RunConfig
+from gcbench.runner.settings.config import PARTS, RunConfig
+from gcbench.runner.settings.open import is_ours
 
 NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
@@ -57,7 +58,7 @@ def make(node: Config, key: str, *arguments: Any) -> Any:
             ) from raised
         if isinstance(error, ValueError):
             raise ConfigError(_name_key(str(error), key)) from error
-        if is_user_code(node):
+        if not is_ours(node["_target_"]):
             raise ConfigError(user_code_error(typed, error)) from error
         raise error from None
 
@@ -70,11 +71,6 @@ def make_compressor(node: Config, quiet: bool = False) -> Compressor:
         return make(node, "compressor")
 
 
-def is_user_code(node: Config) -> bool:
-    """Return whether the target of `node` is the user's code."""
-    return not str(node["_target_"]).startswith("gcbench.")
-
-
 def user_code_error(what: str, error: BaseException) -> str:
     """Return the error message for an exception that a user's code has raised."""
     return (
@@ -84,7 +80,7 @@ def user_code_error(what: str, error: BaseException) -> str:
 
 
 def make_data(config: RunConfig) -> Data:
-    return as_data(make(config.dataset, "dataset"), config.choices["dataset"])
+    return as_data(make(config.dataset.as_dict(), "dataset"), config.choices["dataset"])
 
 
 def make_model(node: Config, shape: Sequence[int], outputs: int) -> nn.Module:
@@ -153,6 +149,8 @@ def _check(node: Config, key: str, arguments: int = 0) -> None:
     parameters = dict([*inspect.signature(target).parameters.items()][arguments:])
     hints = _hints(target)
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    part = PARTS.get(key.partition(".")[0])
+    resolved = part.model_fields.keys() if part and is_ours(node["_target_"]) else ()
     for name, value in node.items():
         if name.startswith("_"):
             continue
@@ -165,11 +163,9 @@ def _check(node: Config, key: str, arguments: int = 0) -> None:
         if isinstance(value, dict) and "_target_" in value:
             _check(value, f"{key}.{name}")
             continue
-        is_key = key == "estimator" or (
-            key.startswith("compressor") and name in MethodSettings.model_fields
-        )
-        if is_key and checks_itself(target):
-            continue
+        is_key = key.startswith("compressor") and name in MethodSettings.model_fields
+        if name in resolved or (is_key and checks_itself(target)):
+            continue  # checked when the configuration was resolved, or by the class
         label = name if is_key else f"{key}.{name}"
         if sentence := refusal(label, value, hints.get(name, Any)):
             raise ConfigError(sentence)

@@ -19,9 +19,9 @@ from gcbench.core.fields import format_value
 from gcbench.core.methods.onebit_adam import MomentumCoding
 from gcbench.core.wrappers.virtual import dense_steps_of, parts_of
 from gcbench.runner.launch.instantiate import fill_open, make, user_code_error
-from gcbench.runner.settings.optimizer import ScheduleSettings
+from gcbench.runner.settings.open import OpenSettings
+from gcbench.runner.settings.optimizer import OptimizerSettings, ScheduleSettings
 from gcbench.runner.train.groups import (
-    CLASS,
     SeveralClasses,
     has_class,
     options_by_group,
@@ -45,13 +45,16 @@ OPTIMIZERS: dict[str, Config] = {
 LENGTHS = ("T_max", "total_steps")
 
 
-def make_optimizer(node: Config, model: nn.Module) -> Optimizer:
+def make_optimizer(settings: OptimizerSettings, model: nn.Module) -> Optimizer:
     """Return the optimizer of a model's parameters: one of conf/optimizer, or of any class."""
-    return _make_optimizer(node, _group_parameters(node, model))
+    return _make_optimizer(settings, _group_parameters(settings, model))
 
 
 def try_step(
-    optimizer: Config, schedule: Config, model: nn.Module, fixed_momentum: bool = False
+    optimizer: OptimizerSettings,
+    schedule: ScheduleSettings,
+    model: nn.Module,
+    fixed_momentum: bool = False,
 ) -> None:
     """Raise ConfigError if the optimizer or the schedule cannot be made or cannot take a step.
 
@@ -66,32 +69,32 @@ def try_step(
     before = [dict(group) for group in made.param_groups]
     rates = make_schedule(schedule, made, workers=1, steps_per_epoch=1, steps=2)
     _refuse_lost_rates(schedule, before, made.param_groups)
-    fixed_momentum |= optimizer.get("kind") == "frozen_adam"
+    fixed_momentum |= optimizer.kind == "frozen_adam"
     fixed_momentum |= any(group.get("momentum") == 0 for group in before)
     if fixed_momentum and _changes_momentum(rates, before, made.param_groups):
-        name = optimizer.get("kind", optimizer.get("_target_"))
+        name = optimizer.kind or optimizer.target
         raise ConfigError(
-            f"schedule._target_={schedule['_target_']} changes the momentum of optimizer={name}, "
+            f"schedule._target_={schedule.target} changes the momentum of optimizer={name}, "
             "which is to stay as it is; type schedule.cycle_momentum=false"
         )
     for group in made.param_groups:
         for p in group["params"]:
             p.grad = torch.ones_like(p)
-    steps: list[tuple[str, Config, Callable[[], Any]]] = [
+    steps: list[tuple[str, OpenSettings, Callable[[], Any]]] = [
         ("optimizer", optimizer, made.step),
         ("schedule", schedule, partial(rates.set_rates, made, 1)),
     ]
-    for key, node, step in steps:
+    for key, settings, step in steps:
         try:
             step()
         except Exception as error:
-            if "_target_" not in node:
+            if settings.target is None:
                 raise
-            what = f"{key}._target_={node['_target_']} in a step"
+            what = f"{key}._target_={settings.target} in a step"
             raise ConfigError(user_code_error(what, error)) from error
 
 
-def check_momentum(optimizer: Config, compressor: Compressor, name: str) -> None:
+def check_momentum(optimizer: OptimizerSettings, compressor: Compressor, name: str) -> None:
     """Refuse an optimizer that does not use a coded momentum as the method assumes.
 
     Warns of two momenta, the optimizer's and that of the compressor `name`.
@@ -112,14 +115,16 @@ def check_momentum(optimizer: Config, compressor: Compressor, name: str) -> None
 
 
 def _refuse_lost_rates(
-    schedule: Config, before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]
+    schedule: ScheduleSettings,
+    before: Sequence[Mapping[str, Any]],
+    after: Sequence[Mapping[str, Any]],
 ) -> None:
     """Refuse a torch scheduler that replaces the rates of the optimizer's groups with its own."""
     asked, set_to = ([group["lr"] for group in groups] for groups in (before, after))
     pairs = zip(asked, set_to, strict=True)
     if not all(math.isclose(a * set_to[0], b * asked[0]) for a, b in pairs):
         raise ConfigError(
-            f"schedule._target_={schedule['_target_']} sets the rate of every group by itself; "
+            f"schedule._target_={schedule.target} sets the rate of every group by itself; "
             "type one for each, as in schedule.max_lr=[0.1,0.2], or leave lr and lr_scale out of "
             "optimizer.groups"
         )
@@ -136,11 +141,12 @@ def _changes_momentum(
     return any(old.get(key) != new.get(key) for old, new in pairs for key in keys)
 
 
-def _make_optimizer(node: Config, groups: list[dict[str, Any]]) -> Optimizer:
-    """Return the optimizer of a node, and beside it those of groups that have another class."""
+def _make_optimizer(settings: OptimizerSettings, groups: list[dict[str, Any]]) -> Optimizer:
+    """Return the optimizer, and beside it those of groups that have another class."""
     own = [group for group in groups if not has_class(group)]
-    optimizer = _make_class({k: v for k, v in node.items() if k != "groups"}, "optimizer", own)
-    for group in _groups(node):
+    options = {k: v for k, v in settings.as_dict().items() if k != "groups"}
+    optimizer = _make_class(options, "optimizer", own)
+    for group in _groups(settings):
         for key in group.keys() - {"match", "hidden", "lr_scale", *optimizer.defaults}:
             if not has_class(group):
                 raise ConfigError(
@@ -169,21 +175,21 @@ def _make_class(node: Config, key: str, groups: list[dict[str, Any]]) -> Optimiz
     return optimizer
 
 
-def _group_parameters(node: Config, model: nn.Module) -> list[dict[str, Any]]:
+def _group_parameters(settings: OptimizerSettings, model: nn.Module) -> list[dict[str, Any]]:
     """Return a model's parameters in groups; refuse none for the optimizer, and vectors for Muon.
 
     They are in the form that torch's optimizers take, apart from the class of a group.
     """
-    groups = parameter_groups(model, node["lr"], _groups(node))
+    groups = parameter_groups(model, settings.lr, _groups(settings))
     own = [p for group in groups if not has_class(group) for p in group["params"]]
-    name = next(f"optimizer={node[key]}" for key in CLASS if key in node)
+    name = f"optimizer={settings.kind or settings.target}"
     if not own:
         raise ConfigError(
             f"{name}: its groups give all parameters of this model to other optimizers; type "
             "optimizer=adamw, or optimizer.groups=[]"
         )
     shapes = [list(p.shape) for p in own if p.dim() != 2]
-    if node.get("kind") == "muon" and shapes:
+    if settings.kind == "muon" and shapes:
         raise ConfigError(
             f"{name}: it takes matrices, and no group has a parameter of shape {shapes[0]}; type "
             "optimizer.groups=[{hidden:false,kind:adamw}]"
@@ -191,8 +197,8 @@ def _group_parameters(node: Config, model: nn.Module) -> list[dict[str, Any]]:
     return groups
 
 
-def _groups(node: Config) -> list[Config]:
-    groups: list[Config] = node.get("groups", [])
+def _groups(settings: OptimizerSettings) -> list[Config]:
+    groups = settings.groups
     for group in groups:
         if "match" not in group and "hidden" not in group:
             raise ConfigError(
@@ -203,26 +209,26 @@ def _groups(node: Config) -> list[Config]:
 
 
 def make_schedule(
-    node: Config, optimizer: Optimizer, workers: int, steps_per_epoch: int, steps: int
+    settings: ScheduleSettings, optimizer: Optimizer, workers: int, steps_per_epoch: int, steps: int
 ) -> Schedule:
     """Return one of gcbench's schedules, or a torch scheduler for `optimizer`.
 
-    Arguments in LENGTHS that the node leaves open get the number of rates set in the run.
+    Arguments in LENGTHS that the settings leave open get the number of rates set in the run.
     """
-    if "_target_" not in node:
-        settings = ScheduleSettings.of(node)
+    if settings.target is None:
         return FactorSchedule(settings, workers, steps_per_epoch, steps)
-    every = steps_per_epoch if node.get("interval") == "epoch" else 1
-    settled = _fill_lengths(node, max(1, math.ceil(steps / every)))
+    every = steps_per_epoch if settings.interval == "epoch" else 1
+    settled = _fill_lengths(settings.as_dict(), max(1, math.ceil(steps / every)))
     settled.pop("interval", None)
     return TorchSchedule(make(settled, "schedule", optimizer), every)
 
 
-def fits_one_length(schedule: Config) -> bool:
+def fits_one_length(schedule: ScheduleSettings) -> bool:
     """Return whether `schedule` has open arguments that the length of the run fills."""
-    if "_target_" not in schedule:
+    if schedule.target is None:
         return False
-    return _fill_lengths(schedule, 1) != schedule
+    node = schedule.as_dict()
+    return _fill_lengths(node, 1) != node
 
 
 def _fill_lengths(schedule: Config, rates: int) -> Config:

@@ -123,9 +123,9 @@ def make_plan(config: RunConfig, machine: Machine) -> Plan:
             f"there are {machine.cuda_devices}; type trainer.launcher=virtual, or "
             f"trainer.processes={machine.cuda_devices}"
         )
-    if config.method.get("exchange") == "hierarchical":
+    if config.method.exchange == "hierarchical":
         _check_nodes(
-            config.method["workers_per_node"],
+            config.method.workers_per_node,
             workers,
             workers // processes,
             local if processes > 1 else None,

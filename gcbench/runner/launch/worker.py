@@ -172,7 +172,7 @@ def build_run(
         lengths = plan.workers, steps_per_epoch, steps
         return optimizer, make_schedule(config.schedule, optimizer, *lengths)
 
-    estimator: Estimator = make(config.estimator, "estimator")
+    estimator: Estimator = make(config.estimator.as_dict(), "estimator")
     optimizers = estimator.build_optimizers(replica, make_scheduled)
     clock = Clock(device)
     comm.clock = clock
@@ -226,7 +226,7 @@ def _make_replica(
 ) -> Replica:
     """Return the model of this process, with the initial weights that all workers share."""
     torch.manual_seed(mix(config.seed) >> 1)
-    model = make_model(config.model, data.shape, data.outputs)
+    model = make_model(config.model.as_dict(), data.shape, data.outputs)
     if isinstance(model, InitializedFromData):
         model.initialize_from(_first_inputs(data, config.seed).cpu())
         # Processors that round differently would compute different weights from the same inputs.

@@ -106,7 +106,7 @@ def _step(model: str, batch_size: int, rounds: int) -> tuple[float, float]:
     """Return the median seconds of forward, backward and update, and of the backward pass alone."""
     dataset = dataset_of(model)
     facts = facts_of(model, dataset)
-    node = resolve(compose_overrides([f"model={model}", f"dataset={dataset}"])).model
+    node = resolve(compose_overrides([f"model={model}", f"dataset={dataset}"])).model.as_dict()
     module = make_model(node, facts.sample, facts.outputs)
     optimizer = torch.optim.SGD(module.parameters(), lr=1e-9, momentum=0.9)
     shape = (batch_size, *(facts.sample or [window_of(model)]))

@@ -168,12 +168,12 @@ def find_model(arguments: OnClusters, device: Device) -> ModelOnDevice:
             f"{dataset_of(arguments.model)}, whose samples have another shape; type seconds=0.1 "
             "batch_size=N, those of a batch"
         )
-    node = resolve(compose_overrides([f"model={arguments.model}", f"dataset={dataset}"])).model
+    config = resolve(compose_overrides([f"model={arguments.model}", f"dataset={dataset}"]))
     size, seconds, estimate = arguments.batch_size, arguments.seconds, ""
     if seconds is None and arguments.model not in device.models:
         size, seconds, estimate = _estimate(arguments.model, device, size)
     compute = device.compute(arguments.model, size, seconds)
-    shapes = shapes_of_model(node, facts)
+    shapes = shapes_of_model(config.model.as_dict(), facts)
     return ModelOnDevice(arguments.model, shapes, samples or facts.samples, compute, estimate)
 
 

@@ -104,7 +104,8 @@ def shapes_of_model(node: Config, facts: Facts) -> Shapes:
 def flops_of(model: str) -> int:
     """Return the operations of a forward pass of one sample; 0 if they cannot be counted."""
     facts = facts_of(model, None)
-    node = resolve(compose_overrides([f"model={model}", f"dataset={dataset_of(model)}"])).model
+    config = resolve(compose_overrides([f"model={model}", f"dataset={dataset_of(model)}"]))
+    node = config.model.as_dict()
     with torch.device("meta"), FlopCounterMode(display=False) as counter:
         text = torch.zeros(1, window_of(model), dtype=torch.long)
         inputs = torch.zeros(1, *facts.sample) if facts.sample else text

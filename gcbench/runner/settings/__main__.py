@@ -10,25 +10,36 @@ import json
 import sys
 from typing import Any
 
+from gcbench.core.fields import Settings
 from gcbench.core.keys import MethodSettings
-from gcbench.runner.settings.config import MODELS, SCHEMAS
+from gcbench.runner.settings.config import MODELS, PARTS
 
 REFERENCE = {"type": "string", "pattern": r"^\$\{"}  # ${key}, in place of a value
 
 
 def json_schema(group: str = "") -> dict[str, Any]:
     """Return the schema of the files of a group, or of those that set keys of a whole run."""
-    schema = MODELS[group].model_json_schema()
-    properties = schema["properties"]
+    properties = _properties({**PARTS, **MODELS}[group])
     if not group:
-        properties |= {name: json_schema(name) for name in SCHEMAS}
-        properties |= MethodSettings.model_json_schema()["properties"]
+        del properties["method"]
+        properties |= {name: json_schema(name) for name in PARTS if name != "method"}
+        properties |= _properties(MethodSettings)
     keys = {name: {"anyOf": [key, REFERENCE], **_about(key)} for name, key in properties.items()}
     return {
         "type": "object",
         "properties": {"defaults": {"type": "array", "description": "files to begin with"}, **keys},
         # A class that `_target_` names has other keys.
         "additionalProperties": group not in ("trainer", "logger", "resume"),
+    }
+
+
+def _properties(model: type[Settings]) -> dict[str, Any]:
+    """Return the schemas of a model's keys; those that a file may lack have no default."""
+    properties = model.model_json_schema()["properties"]
+    left_out = () if model.total else ("default",)
+    return {
+        name: {fact: value for fact, value in key.items() if fact not in left_out}
+        for name, key in properties.items()
     }
 
 

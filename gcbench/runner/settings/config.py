@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, TypeVar
 
-from pydantic import ConfigDict
+from pydantic import ConfigDict, model_validator
 from typing_extensions import Self
 
 from gcbench.core.fields import Settings, hints_of, marks_in
@@ -15,7 +15,9 @@ from gcbench.runner.settings.optimizer import EstimatorSettings, OptimizerSettin
 from gcbench.runner.settings.run import (
     BenchSettings,
     DatasetSettings,
+    DataSettings,
     LoggerSettings,
+    ModelSettings,
     NetworkSettings,
     ResumeSettings,
     RunSettings,
@@ -37,36 +39,68 @@ Node = dict[str, Any]
 R = TypeVar("R")
 
 
-class Resolved(Settings):
-    """Checked values; besides the fields they are the keys that the file of the method has."""
+class MethodKeys(MethodSettings):
+    """The keys of a method, and what else its file says."""
 
     model_config = ConfigDict(extra="allow")
+
+    recommended: dict[str, Any] = {}
+    """the rate that the method was published with"""
+
+
+def _gathered(kind: type[Settings], node: Mapping[str, Any]) -> Node:
+    """Return plain values with the keys of the method put together, and no empty network."""
+    own = kind.model_fields.keys() - {"method"}
+    gathered = {key: value for key, value in node.items() if key in own}
+    gathered["method"] = {key: value for key, value in node.items() if key not in own}
+    if "network" in gathered:
+        gathered["network"] = gathered["network"] or None
+    return gathered
+
+
+class Resolved(Settings):
+    """A whole configuration, in which the keys of its method stand beside the groups."""
 
     compressor: Node
     """the method that compresses what a step computes"""
     choices: Annotated[dict[str, str], ELSEWHERE]
     """the choice of each group"""
-    experiment: Annotated[str | None, ELSEWHERE]
+    experiment: Annotated[str | None, ELSEWHERE] = None
     """paper/table/row"""
+    method: MethodKeys
+    """the keys of the method, such as bits, which are typed without their group"""
 
-    @property
-    def method(self) -> Node:
-        """Return the keys of the method, such as bits, and what else its file says."""
-        return self.model_extra or {}
+    @classmethod
+    def of(cls, node: Mapping[str, Any]) -> Self:
+        nested = {
+            key: PARTS[key].of(value) if isinstance(value, dict) and key in PARTS else value
+            for key, value in _gathered(cls, node).items()
+        }
+        return super().of(nested)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _gather(cls, node: Mapping[str, Any]) -> Node:
+        return _gathered(cls, node)
+
+    def as_dict(self) -> Node:
+        plain = super().as_dict()
+        network = {"network": plain["network"] or {}} if "network" in plain else {}
+        return {**plain.pop("method", {}), **plain, **network}
 
 
 class RunConfig(RunSettings, Resolved):
     """The keys of conf/config.yaml, its groups, and what is known of a run besides."""
 
-    model: Node
+    model: ModelSettings
     """what is trained"""
-    dataset: Node
+    dataset: DatasetSettings
     """what it is trained and tested on"""
-    estimator: Node
+    estimator: EstimatorSettings
     """what a step compresses"""
-    optimizer: Node
+    optimizer: OptimizerSettings
     """how an update is applied"""
-    schedule: Node
+    schedule: ScheduleSettings
     """the learning rate from step to step"""
     trainer: TrainerSettings
     """workers, length, and how it is run and monitored"""
@@ -76,38 +110,37 @@ class RunConfig(RunSettings, Resolved):
     """where metrics go besides the run's own files"""
     resume: Annotated[ResumeSettings, ELSEWHERE]
     """whether a run continues from its checkpoint"""
-    data: Annotated[Node, ELSEWHERE]
+    data: Annotated[DataSettings | None, ELSEWHERE] = None
     """where data sets lie"""
-    budget: Annotated[Node | None, ELSEWHERE]
-    """what makes the experiment smaller"""
-    needs: Annotated[str | None, ELSEWHERE]
+    budget: Annotated[None, ELSEWHERE] = None
+    """what makes the experiment smaller; applied, and gone, when a run is resolved"""
+    needs: Annotated[str | None, ELSEWHERE] = None
     """requirements that not everybody can meet, such as ImageNet"""
-    needed_files: Annotated[list[str], ELSEWHERE]
+    needed_files: Annotated[list[str], ELSEWHERE] = []
     """the required files and folders under data.root"""
     form: Annotated[str, ELSEWHERE] = "ours"
     """whose form of its method a file has: the paper's, its authors' code's, or ours"""
     knobs: Annotated[Node, ELSEWHERE]
     """what was typed that changes numbers"""
 
-    @classmethod
-    def of(cls, node: Mapping[str, Any]) -> Self:
-        """Return what was checked when a run was resolved, or what a result has kept of it."""
-        groups = node.keys() & {"trainer", "network", "logger", "resume"}
-        typed = {group: SCHEMAS[group].of(node[group]) if node[group] else None for group in groups}
-        return super().of({**node, **typed})
-
-    def as_dict(self) -> Node:
-        plain = super().as_dict()
-        return {k: {} if (k, v) == ("network", None) else v for k, v in plain.items()}
-
 
 class BenchConfig(BenchSettings, Resolved):
     """The keys of conf/bench.yaml, its groups, and their choices."""
 
-    model: Node | None = None
+    model: ModelSettings | None = None
     """a model whose list of tensors is timed instead of one matrix"""
 
 
+# The models inside of a configuration, by key.
+PARTS: dict[str, type[Settings]] = {
+    "method": MethodKeys,
+    "model": ModelSettings,
+    "dataset": DatasetSettings,
+    "data": DataSettings,
+    **SCHEMAS,
+}
+
+# The models of all keys, by what precedes them: a group, or of a method's keys nothing.
 MODELS: dict[str, type[Settings]] = {
     "": RunConfig,
     "compressor": MethodSettings,

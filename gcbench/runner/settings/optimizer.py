@@ -6,21 +6,24 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from gcbench.core.fields import Count, Natural, NonNegative, Positive, Settings, Share, example
+from gcbench.core.fields import Count, Natural, NonNegative, Positive, Share, example
 from gcbench.core.marks import Needs, Neutral
+from gcbench.runner.settings.open import OpenSettings
 
 
-class OptimizerSettings(Settings):
+class OptimizerSettings(OpenSettings):
     """All keys of conf/optimizer; each file has the subset that its optimizer takes."""
+
+    total = False
 
     kind: Literal["sgd", "powersgd", "adam", "adamw", "frozen_adam", "dion", "muon"]
     """torch.optim.SGD, Adam, AdamW or Muon, PowerSGD's (momentum after aggregation, x <- x - lr (d
     + m)), or that of 1-bit Adam or of Dion"""
     lr: Annotated[Positive, example(0.05)]
     """learning rate before the schedule; of a single worker with schedule.scale_by_workers"""
-    momentum: Annotated[Share, example(0.9)]
+    momentum: Annotated[Share, example(0.9)] = 0.0
     """weight of the old momentum in the new; 0: none"""
-    nesterov: bool
+    nesterov: bool = False
     """true: the step looks ahead, as in torch.optim.SGD"""
     betas: Annotated[list[Share], Field(min_length=2, max_length=2, examples=[[0.9, 0.999]])]
     """decay rates of the running averages of the aggregated gradient and of its square"""
@@ -47,14 +50,27 @@ class OptimizerSettings(Settings):
         list[dict[str, Any]],
         example([{"match": "bias|norm", "weight_decay": 0}]),
         Neutral([]),
-    ]
+    ] = []
     """parameters with options of their own: `match`, a regular expression in their names, `hidden`,
     whether they are matrices other than an embedding and the output layer, lr_scale, and any option
     of the optimizer, or `kind` (or _target_) of another one and its options; the first match
     counts"""
 
 
-class ScheduleSettings(Settings):
+class ParameterGroup(OptimizerSettings):
+    """The keys of an entry of optimizer.groups, beside the options of the group's optimizer."""
+
+    closed = False  # its optimizer refuses an option that it lacks
+
+    match: Annotated[str, Field(title="a text in quotes, as in match:'1'")]
+    """a regular expression in the names of the group's parameters"""
+    hidden: bool
+    """whether they are matrices other than an embedding and the output layer"""
+    lr_scale: NonNegative
+    """factor of the optimizer's rate"""
+
+
+class ScheduleSettings(OpenSettings):
     """The keys of conf/schedule, with their defaults."""
 
     kind: Literal["constant", "steps", "cosine", "linear"] = "constant"
@@ -90,14 +106,16 @@ class ScheduleSettings(Settings):
     epoch"""
 
 
-class EstimatorSettings(Settings):
+class EstimatorSettings(OpenSettings):
     """All keys of conf/estimator; each file has the subset that its estimator takes."""
+
+    total = False
 
     epoch_steps: Annotated[Count | None, example(100)]
     """steps T from one full gradient to the next; null: a pass over the data [QSGD, section 3.3]"""
     penalty: Annotated[NonNegative, example(0.01)]
     """weight of ||x||^2 / 2 in what is minimized; takes the place of optimizer.weight_decay"""
-    every: Annotated[Count, example(8)]
+    every: Annotated[Count, example(8)] = 1
     """steps H that a worker takes by itself from one exchange of a parameter to the next [Douillard
     et al., arXiv:2311.08105]"""
     fragments: Annotated[Count, example(4)]
@@ -106,7 +124,7 @@ class EstimatorSettings(Settings):
     pattern: Annotated[Literal["sequential", "strided"], Neutral("sequential")]
     """fragments of consecutive tensors with about as many values, or layers dealt out in turn
     [Douillard et al., arXiv:2501.18512, section 2.2]"""
-    delay: Annotated[Natural, example(1), Neutral(0)]
+    delay: Annotated[Natural, example(1), Neutral(0)] = 0
     """steps tau that workers take while a fragment is exchanged [same, section 2.3]"""
     mixing: Annotated[Share, example(0.5), Neutral(0.0)]
     """weight alpha of a worker's own parameters where it takes the shared ones; 0: it takes these

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, Field
 
 from gcbench.core.fields import Count, Natural, Seed, Settings, Text, example
 from gcbench.core.marks import ELSEWHERE, Needs, Neutral
+from gcbench.runner.settings.open import OpenSettings
 
 
 class RunSettings(Settings):
@@ -74,6 +75,13 @@ class NetworkSettings(Settings):
     @property
     def latency_seconds(self) -> float:
         return _number(SECONDS, self.latency)
+
+
+class DataSettings(Settings):
+    """The keys of `data` in conf/config.yaml."""
+
+    root: Text
+    """folder with data sets"""
 
 
 class ResumeSettings(Settings):
@@ -151,8 +159,16 @@ Flip = Literal["random", "alternating"]
 AUGMENTED = Needs("dataset.augment", (True,))
 
 
-class DatasetSettings(Settings):
+class ModelSettings(OpenSettings):
+    """Keys of conf/model: all are those of the class that its `_target_` names."""
+
+    closed = False
+
+
+class DatasetSettings(OpenSettings):
     """Keys of conf/dataset; each file has the subset that its data set takes, besides others."""
+
+    total, closed = False, False
 
     root: Annotated[Text, ELSEWHERE]
     """folder with the files of data sets"""

@@ -9,6 +9,8 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
+from gcbench.runner.settings.optimizer import OptimizerSettings
+
 CLASS = ("kind", "_target_")  # the keys that name a class, of conf/optimizer or any
 
 
@@ -39,14 +41,14 @@ class SeveralClasses(Optimizer):
             part.state = self.state
 
 
-def options_by_group(optimizer: Mapping[str, Any]) -> list[dict[str, Any]]:
+def options_by_group(optimizer: OptimizerSettings) -> list[dict[str, Any]]:
     """Return the optimizer's options, followed by those of each group.
 
     Those of a group without a class of its own are merged over the optimizer's.
     """
-    groups = optimizer.get("groups", [])
-    merged = (dict(group) if has_class(group) else {**optimizer, **group} for group in groups)
-    return [dict(optimizer), *merged]
+    options = optimizer.as_dict()
+    merged = (group if has_class(group) else {**options, **group} for group in optimizer.groups)
+    return [options, *merged]
 
 
 def has_class(group: Mapping[str, Any]) -> bool:

@@ -168,7 +168,7 @@ class ByTrial(Pipeline):
 def exchanges_in_background(config: RunConfig) -> bool:
     """Return whether exchanges run in the background, and so need their own `Comm`."""
     trainer = config.trainer
-    return bool(trainer.overlap or trainer.double_buffering or config.estimator.get("delay"))
+    return bool(trainer.overlap or trainer.double_buffering or config.estimator.delay)
 
 
 def make_pipeline(

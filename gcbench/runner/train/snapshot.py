@@ -164,14 +164,15 @@ def other_epochs_reason(config: RunConfig, workers: int, before: int, now: int) 
 
     It may if nothing is counted in epochs. `workers` is the number of workers before.
     """
-    trainer, schedule = config.trainer, config.schedule
+    trainer, schedule, estimator = config.trainer, config.schedule, config.estimator
     if trainer.max_steps is None:
         key, in_steps = f"trainer.epochs={trainer.epochs:g}", "trainer.max_steps"
-    elif config.estimator.get("epoch_steps", 0) is None:
+    elif "epoch_steps" in estimator.model_fields_set and estimator.epoch_steps is None:
         key, in_steps = "estimator.epoch_steps=null", "estimator.epoch_steps"
-    elif warmup_epochs := schedule.get("warmup_epochs", 0):
-        key, in_steps = f"schedule.warmup_epochs={warmup_epochs:g}", "schedule.warmup_epochs=0"
-    elif schedule.get("interval") == "epoch":
+    elif schedule.warmup_epochs:
+        key = f"schedule.warmup_epochs={schedule.warmup_epochs:g}"
+        in_steps = "schedule.warmup_epochs=0"
+    elif schedule.interval == "epoch":
         key, in_steps = "schedule.interval=epoch", "schedule.interval=step"
     else:
         return None

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from gcbench.core.compressor import Compressor
-from gcbench.core.fields import Checked, Count, NonNegative
 from gcbench.runner.data import Data
 from gcbench.runner.settings.config import RunConfig
 from gcbench.runner.train.estimators import EveryStep, batch_of
@@ -22,7 +21,7 @@ F = 32  # bits per unquantized value
 
 
 @dataclass(frozen=True)
-class SVRG(EveryStep, Checked):
+class SVRG(EveryStep):
     """QSVRG: quantized variance-reduced gradients, which lead to the minimum itself.
 
     Alistarh et al., "QSGD: Communication-Efficient SGD via Gradient Quantization and Encoding",
@@ -51,9 +50,9 @@ class SVRG(EveryStep, Checked):
     run that ends inside an epoch ends at x, not at an average.
     """
 
-    epoch_steps: Count | None = None  # T
+    epoch_steps: int | None = None  # T
     # As a part of f, it lets what is quantized go to zero; weight decay would not.
-    penalty: NonNegative = 0.0
+    penalty: float = 0.0
 
     def refuse(
         self, model: nn.Module, data: Data, compressor: Compressor, config: RunConfig

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from gcbench.core.compressor import Compressor, Grads, unflatten
-from gcbench.core.fields import Checked, Count
 from gcbench.core.local_rule import refuse_momentum
 from gcbench.core.wrappers.virtual import parts_of
 from gcbench.core.wrappers.wrappers import NormClipping
@@ -25,7 +24,7 @@ from gcbench.runner.train.schedules import CONSTANT
 
 
 @dataclass(frozen=True)
-class ZeroOneAdam(InnerSteps, Checked):
+class ZeroOneAdam(InnerSteps):
     """0/1 Adam: workers exchange their accumulated steps, scaled by a shared variance.
 
     Lu, Li, Zhang, De Sa and He, "Maximizing Communication Efficiency for Large-scale Training via
@@ -65,8 +64,8 @@ class ZeroOneAdam(InnerSteps, Checked):
     weight decay only.
     """
 
-    max_every: Count
-    double_steps: Count
+    max_every: int
+    double_steps: int
 
     @property
     def period(self) -> int:

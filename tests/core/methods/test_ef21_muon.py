@@ -17,6 +17,7 @@ from gcbench.core.methods.qsgd import QSGD
 from gcbench.core.wrappers.build import build
 from gcbench.runner.config.compose import resolve_overrides
 from gcbench.runner.launch.optimization import make_optimizer
+from gcbench.runner.settings.optimizer import OptimizerSettings
 
 MU, SHARE = 0.9, 0.15
 
@@ -158,7 +159,8 @@ def test_the_rows_optimizer_steps_by_the_papers_oracles() -> None:
     for group in node["groups"]:
         group.pop("match", None)
         group["weight_decay"] = 0
-    optimizer = make_optimizer({**node, "weight_decay": 0, "groups": node["groups"][1:]}, model)
+    changed = {**node, "weight_decay": 0, "groups": node["groups"][1:]}
+    optimizer = make_optimizer(OptimizerSettings.of(changed), model)
     for _ in range(3):
         before = {k: p.detach().clone() for k, p in model.named_parameters()}
         for p in model.parameters():

@@ -22,6 +22,7 @@ from trace_recipes import STEPS, gradients
 from gcbench.core.compressor import State
 from gcbench.core.conf import conf_directory, form_in, read_yaml
 from gcbench.runner.launch.optimization import make_optimizer
+from gcbench.runner.settings.optimizer import OptimizerSettings
 
 ROOT = Path(__file__).parents[3]
 # The tests that hold the other methods to their papers: by their equations in float64, or by the
@@ -91,7 +92,7 @@ def updates_of(choice: str, settings: dict[str, Any]) -> list[list[float]]:
     if choice == "onebit_adam":
         node = read_yaml(conf_directory() / "optimizer" / "frozen_adam.yaml")
         node |= {"lr": 0.1, "freeze_steps": 2, **settings.get("optimizer", {})}
-        optimizer = make_optimizer(node, nn.ParameterDict(p))
+        optimizer = make_optimizer(OptimizerSettings.of(node), nn.ParameterDict(p))
         settings = {**settings, "optimizer": node}
     compressor, state, updates = build_unchecked(choice, settings), State(), []
     for step in range(STEPS):

@@ -7,7 +7,6 @@ format, since only the format matters here.
 
 from __future__ import annotations
 
-from copy import deepcopy
 from pathlib import Path
 
 import pytest
@@ -34,8 +33,7 @@ FOLDERS = {
 
 def config_of(row: str) -> RunConfig:
     overrides = ("trainer.launcher=virtual", "trainer.threads=1", "logger.mode=disabled")
-    # bring_data changes it
-    return RunConfig.of(deepcopy(compose(row, "smoke", overrides).config))
+    return RunConfig.of(compose(row, "smoke", overrides).config)
 
 
 def write_libsvm(folder: Path, dataset: Config) -> None:
@@ -53,14 +51,17 @@ def write_libsvm(folder: Path, dataset: Config) -> None:
         (folder / name).write_text("".join(lines))
 
 
-def bring_data(config: RunConfig, directory: Path) -> None:
-    name, dataset = config.choices["dataset"], config.dataset
+def with_data(config: RunConfig, directory: Path) -> RunConfig:
+    """Return a configuration whose data are there, small files in place of LIBSVM's large ones."""
+    name, dataset = config.choices["dataset"], config.dataset.as_dict()
     root = Path(dataset.get("root", "")).expanduser()
     if name in FOLDERS and not (root / FOLDERS[name]).is_dir():
         skip("data", f"there is no {FOLDERS[name]}/ in {root}")
     if "libsvm" in dataset["_target_"] and not any((root / "libsvm").glob(f"{dataset['name']}*")):
-        dataset["root"] = str(directory)
         write_libsvm(directory / "libsvm", dataset)
+        here = config.dataset.model_copy(update={"root": str(directory)})
+        return config.model_copy(update={"dataset": here})
+    return config
 
 
 @pytest.mark.slow
@@ -68,7 +69,7 @@ def bring_data(config: RunConfig, directory: Path) -> None:
 def test_it_runs(row: str, tmp_path: Path) -> None:
     config = config_of(row)
     assert config.experiment == row
-    bring_data(config, tmp_path / "data")
+    config = with_data(config, tmp_path / "data")
     start(config, str(tmp_path / "run"))
     result = RunFiles(tmp_path / "run").read_result()
     assert result is not None

@@ -257,7 +257,7 @@ def test_rows_have_the_same_tokens_whatever_the_workers_and_the_rate_of_their_si
         for row in table.rows:
             if (cell := Cell.of(str(row.name))).size == name:
                 tokens = row.beside.get("dataset.size", own.config["dataset"]["size"])
-                gpus, batch_size = (row.beside[f"trainer.{k}"] for k in ("gpus", "batch_size"))
+                gpus, batch_size = (row.beside[f"trainer.{k}"] for k in ("workers", "batch_size"))
                 data = TokenData("", 256, torch.empty(tokens, device="meta"), torch.empty(0), 64)
                 assert data.steps_per_epoch(gpus, batch_size) == cell.length * size.steps
                 assert gpus * batch_size == size.windows

@@ -109,7 +109,7 @@ def test_memory_is_what_was_measured_or_more(
         "trainer.device=cpu",
     )
     plan, compressor = make_plan(config, Machine.detect()), make(config.compressor, "compressor")
-    estimator = make(config.estimator, "estimator")
+    estimator = make(config.estimator.as_dict(), "estimator")
     needed = memory.needed_bytes(plan, 1_000_000, compressor, estimator, workers) / 4e6
     assert 0.9 * copies <= needed <= 2 * copies
     monkeypatch.setattr(memory, "free_bytes", lambda: int(4e6 * needed) - 1)

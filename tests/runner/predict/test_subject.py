@@ -32,8 +32,9 @@ REAL = [
 @pytest.mark.parametrize(("name", "overrides"), slow_but([REAL[0], REAL[4], REAL[5]], REAL))
 def test_facts_are_those_of_the_data(name: str, overrides: list[str]) -> None:
     config = config_of(f"dataset={name}", *overrides)
-    if "download" in config.dataset:
-        config.dataset["download"] = False  # tests do not write to the user's data folder
+    if config.dataset.download:  # tests do not write to the user's data folder
+        here = config.dataset.model_copy(update={"download": False})
+        config = config.model_copy(update={"dataset": here})
     try:
         data = make_data(config)
     except ConfigError as error:
@@ -72,5 +73,5 @@ def test_a_model_that_a_device_does_not_know_takes_its_share_of_a_known_ones_flo
 
 
 def shapes_of_mlp() -> list[tuple[int, ...]]:
-    node = resolve(compose_overrides(["model=mlp", "dataset=digits"])).model
+    node = resolve(compose_overrides(["model=mlp", "dataset=digits"])).model.as_dict()
     return [s for s in shapes_of_model(node, facts_of("mlp", None)).values() if len(s) == 2]

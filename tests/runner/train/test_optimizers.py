@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from gcbench.core.conf import Config
 from gcbench.runner.launch.optimization import make_optimizer, make_schedule, try_step
+from gcbench.runner.settings.optimizer import OptimizerSettings, ScheduleSettings
 from gcbench.runner.train.groups import parameter_groups
 
 ADAM = {"kind": "adam", "lr": 0.01, "betas": [0.8, 0.9], "eps": 1e-6, "weight_decay": 0.5}
@@ -21,6 +22,10 @@ ADAM = {"kind": "adam", "lr": 0.01, "betas": [0.8, 0.9], "eps": 1e-6, "weight_de
 
 def with_norm() -> nn.Sequential:
     return nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
+
+
+def optimizer_of(node: Config, model: nn.Module) -> torch.optim.Optimizer:
+    return make_optimizer(OptimizerSettings.of(node), model)
 
 
 @each(
@@ -35,7 +40,7 @@ def with_norm() -> nn.Sequential:
 def test_momentum_steps_are_those_of_the_formulas(options: Config, along: Any) -> None:
     """With d = g + decay x and m = 0.9 m + d, torch's SGD steps along m, PowerSGD's along d + m."""
     model = with_norm()
-    optimizer = make_optimizer({**options, "lr": 0.1, "weight_decay": 0.5}, model)
+    optimizer = optimizer_of({**options, "lr": 0.1, "weight_decay": 0.5}, model)
     x = {k: p.detach().clone() for k, p in model.named_parameters()}
     m = {k: torch.zeros_like(v) for k, v in x.items()}
     for step in range(3):
@@ -60,7 +65,7 @@ def test_frozen_adam_is_adamw_until_its_variance_stands_still() -> None:
     models = {name: with_norm() for name in nodes}
     for model in models.values():
         model.load_state_dict(models["adamw"].state_dict())
-    optimizers = {name: make_optimizer(node, models[name]) for name, node in nodes.items()}
+    optimizers = {name: optimizer_of(node, models[name]) for name, node in nodes.items()}
     factors = {"adamw": 1.0, "none": 0.0, "once": 1.0, "twice": 2.0}
     for step in range(6):
         for i, p in enumerate(models["adamw"].parameters()):
@@ -79,7 +84,7 @@ def test_frozen_adam_is_adamw_until_its_variance_stands_still() -> None:
 @each("kind", ["adam", "adamw"])
 def test_adam_has_moments_of_the_update_and_adamw_decays_beside_them(kind: str) -> None:
     model = with_norm()
-    optimizer = make_optimizer({**ADAM, "kind": kind}, model)
+    optimizer = optimizer_of({**ADAM, "kind": kind}, model)
     x = {k: p.detach().clone() for k, p in model.named_parameters()}
     m = {k: torch.zeros_like(v) for k, v in x.items()}
     v = {k: torch.zeros_like(v) for k, v in x.items()}
@@ -105,7 +110,7 @@ def test_groups_have_rates_and_options_of_their_own() -> None:
         # This also matches a bias of batch normalization, and replaces its default of no decay.
         {"match": "bias", "weight_decay": 0.25, "lr": 0.02, "lr_scale": 2},
     ]
-    groups = make_optimizer({**ADAM, "groups": asked}, model).param_groups
+    groups = optimizer_of({**ADAM, "groups": asked}, model).param_groups
     names = {id(p): name for name, p in model.named_parameters()}
     options = {
         names[id(p)]: (group["lr"], *group["betas"], group["weight_decay"])
@@ -142,7 +147,7 @@ def test_groups_have_rates_and_options_of_their_own() -> None:
 )
 def test_a_group_that_means_nothing_is_refused(group: Config, says: str) -> None:
     with pytest.raises(ValueError, match=says):
-        make_optimizer({**ADAM, "groups": [group]}, with_norm())
+        optimizer_of({**ADAM, "groups": [group]}, with_norm())
 
 
 def test_a_group_is_not_hidden_by_those_before_it() -> None:
@@ -196,7 +201,7 @@ def test_muon_steps_hidden_matrices_and_adamw_all_others(options: Config, factor
     """With m <- mu m + (1 - mu) d, a step is lr factor Orthogonalize(mu m + (1 - mu) d)."""
     model, twin, node = Language(), Language(), {**MUON, **options}
     twin.load_state_dict(model.state_dict())
-    optimizer = make_optimizer(node, model)
+    optimizer = optimizer_of(node, model)
     hidden = {k: p for k, p in model.named_parameters() if k in ("wide.weight", "narrow.weight")}
     others = {k: p for k, p in twin.named_parameters() if k not in hidden}
     reference = torch.optim.AdamW(
@@ -224,7 +229,7 @@ def test_muon_steps_hidden_matrices_and_adamw_all_others(options: Config, factor
 
 def test_optimizers_of_several_classes_are_saved_as_one(tmp_path: Path) -> None:
     """Each goes on from its own state, and a schedule sets the rates of all groups."""
-    rate: Config = {"kind": "linear", "end_factor": 0.1}
+    rate = ScheduleSettings(kind="linear", end_factor=0.1)
 
     def steps(made: torch.optim.Optimizer, model: nn.Module, count: int, seed: int) -> None:
         schedule = make_schedule(rate, made, workers=1, steps_per_epoch=4, steps=8)
@@ -239,13 +244,13 @@ def test_optimizers_of_several_classes_are_saved_as_one(tmp_path: Path) -> None:
     twin.load_state_dict(whole.state_dict())
     norm = {"match": "norm", "_target_": "torch.optim.SGD", "lr_scale": 0.5, "momentum": 0.9}
     node = {**MUON, "groups": [norm, ADAMW]}
-    one = make_optimizer(node, whole)
+    one = optimizer_of(node, whole)
     steps(one, whole, 3, 0)
     torch.save([twin.state_dict(), one.state_dict(), whole.state_dict()], tmp_path / "saved.pt")
     steps(one, whole, 3, 3)
     _, saved, parameters = torch.load(tmp_path / "saved.pt", weights_only=True)
     twin.load_state_dict(parameters)
-    other = make_optimizer(node, twin)
+    other = optimizer_of(node, twin)
     other.load_state_dict(saved)
     steps(other, twin, 3, 3)
     for p, q in zip(whole.parameters(), twin.parameters(), strict=True):
@@ -299,7 +304,11 @@ def test_any_optimizer_and_any_schedule_run(tmp_path: Path) -> None:
     )
     cosine = "schedule._target_=torch.optim.lr_scheduler.CosineAnnealingLR"
     config = config_of(*overrides, cosine)
-    assert config.optimizer == {"_target_": "torch.optim.RMSprop", "alpha": 0.9, "lr": 0.01}
+    assert config.optimizer.as_dict() == {
+        "_target_": "torch.optim.RMSprop",
+        "alpha": 0.9,
+        "lr": 0.01,
+    }
     optimizer = torch.optim.RMSprop([torch.zeros(1)], lr=0.01)
     reference = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=6)
     expected = []
@@ -333,7 +342,6 @@ def test_error_feedback_adds_gradients_and_not_steps(tmp_path: Path) -> None:
 def test_a_step_is_tried_on_a_model_without_values() -> None:
     with torch.device("meta"):
         model = with_norm()
-    constant: dict[str, Any] = {"kind": "constant"}
     for kind in ("adam", "adamw"):
-        try_step({**ADAM, "kind": kind}, constant, model)
+        try_step(OptimizerSettings.of({**ADAM, "kind": kind}), ScheduleSettings(), model)
     assert all(p.is_meta and p.grad is None for p in model.parameters())

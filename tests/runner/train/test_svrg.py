@@ -25,7 +25,7 @@ from gcbench.runner.models.lstm import LSTM
 from gcbench.runner.records.clock import Clock
 from gcbench.runner.records.gradients import GradientFiles, read_gradients
 from gcbench.runner.settings.config import RunConfig
-from gcbench.runner.settings.optimizer import ScheduleSettings
+from gcbench.runner.settings.optimizer import OptimizerSettings, ScheduleSettings
 from gcbench.runner.settings.trainer import TrainerSettings
 from gcbench.runner.train.estimators import SGD
 from gcbench.runner.train.loop import train_step
@@ -71,7 +71,7 @@ def least_squares(
         compressor=build_method(compressor, **knobs),
         comm=comm,
         control=LocalControl(),
-        optimizer=make_optimizer(plain_steps(), replica.model),
+        optimizer=make_optimizer(OptimizerSettings.of(plain_steps()), replica.model),
         inner=[],
         schedule=FactorSchedule(ScheduleSettings(), 3, steps_per_epoch, 1000),
         clock=Clock(device),
