@@ -93,6 +93,7 @@ def imports() -> list[tuple[Path, str]]:
 
 
 def test_houses_import_one_way() -> None:
+    assert HOUSES.keys() == {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
     for path, module in imports():
         house = path.parts[0]
         if house in ("__init__.py", "__main__.py") or not module.startswith("gcbench."):

@@ -35,7 +35,7 @@ def setup(app: Any) -> None:
 
 def list_methods(app: Any, page: str, source: list[str]) -> None:
     """Put the classes of all files of methods where a page says METHODS."""
-    files = sorted(Path(app.srcdir, "gcbench", "compressors").glob("[!_]*.py"))
+    files = sorted(Path(app.srcdir, "gcbench", "core", "methods").glob("[!_]*.py"))
     names = [f".. automodule:: gcbench.core.methods.{file.stem}\n   :members:\n" for file in files]
     source[0] = source[0].replace("METHODS\n", "\n".join(names))
 
