@@ -12,6 +12,7 @@ from nightly import slow_but
 
 from gcbench.core.conf import Config
 from gcbench.core.errors import ConfigError
+from gcbench.runner.command import hydra_run
 from gcbench.runner.command import main as cli
 from gcbench.runner.config.compose import compose_overrides
 from gcbench.runner.config.errors import COMPOSITION_ERRORS
@@ -116,7 +117,7 @@ def compose_typed(words: list[str]) -> Config:
         meanings.append(resolve(compose_overrides(overrides, config_dir)).as_dict())
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cli, "_print_config", keep)
+        patch.setattr(hydra_run, "_print_config", keep)
         cli._run_or_refuse([*words, "--cfg", "job"])
     return meanings[0]
 

@@ -91,6 +91,7 @@ def test_an_error_without_a_text_is_told_by_its_type_and_place() -> None:
     assert explain_sweeper_error(ValueError("why")) == "why"
 
 
+@pytest.mark.capability
 def test_it_may_weigh_the_error_against_the_bits(tmp_path: Path) -> None:
     both = "hydra.sweeper.direction=[minimize,minimize]"
     done = search(tmp_path, "compressor=choice(none,qsgd)", both)

@@ -47,6 +47,7 @@ def sweep(outputs: Path, *overrides: str, timeout: float = 300) -> subprocess.Co
     return command(typed, outputs, os.environ, timeout)
 
 
+@pytest.mark.capability
 def test_a_sweep_goes_on_after_a_failure_lists_it_and_skips_what_is_done(tmp_path: Path) -> None:
     first = sweep(tmp_path, "optimizer.lr=0.05,1e30,-1,0.1")
     assert first.returncode == 1

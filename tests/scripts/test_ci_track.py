@@ -18,7 +18,7 @@ def checkout(tmp_path: Path) -> Path:
     """Return a repository with an entry, and a `gcbench` beside it that writes what is typed."""
     (tmp_path / "bin").mkdir()
     stub = tmp_path / "bin" / "gcbench"
-    stub.write_text('#!/bin/sh\necho "$PYTHONPATH: $*"\n[ "$2" != slow ]\n')
+    stub.write_text('#!/bin/sh\necho "$PYTHONPATH: $*"\n[ "$3" != slow ]\n')
     stub.chmod(0o755)
     root = tmp_path / "checkout"
     (root / ".ci").mkdir(parents=True)

@@ -115,7 +115,7 @@ def test_git_is_asked_about_the_folder_only(
     others: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """A program that git has started, such as a hook, has variables that name its repository."""
-    monkeypatch.setattr(environment, "__file__", str(tmp_path / "site" / "environment.py"))
+    monkeypatch.setattr(environment, "PACKAGE", tmp_path / "site")
     monkeypatch.chdir(others)
     git(tmp_path, "init", "another")
     git(tmp_path / "another", "commit", "--allow-empty", "-m", "first")

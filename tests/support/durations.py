@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 FILE = Path(__file__).parents[1] / "durations.json"  # seconds of each test, on two quiet cores
-SHORT = 0.05  # seconds below which a test is not noted
+SHORT = 0.4  # seconds below which a test is not noted
 
 
 def add_options(parser: pytest.Parser) -> None:

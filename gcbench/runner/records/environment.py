@@ -17,6 +17,7 @@ from gcbench.runner.records.schema import Environment, Git, Machine
 
 # Variables that tell git of another checkout than the folder's.
 GIT_PLACES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR")
+PACKAGE = Path(gcbench.__file__).resolve().parent
 BUILT_FROM = "built_from.json"  # which scripts/hatch_build.py adds to wheels
 PACKAGES = ("torch", "torchvision", "numpy", "hydra-core", "omegaconf", "wandb", "gcbench")
 
@@ -58,10 +59,9 @@ def checked_out() -> Git:
     A wheel names the commit that it was built from. Where gcbench is in no checkout and names none,
     the commit is that of the working directory, if any.
     """
-    package = Path(gcbench.__file__).resolve().parent
-    if (package / BUILT_FROM).exists():
-        return Git.model_validate_json((package / BUILT_FROM).read_text())
-    for directory in (package, Path.cwd()):
+    if (PACKAGE / BUILT_FROM).exists():
+        return Git.model_validate_json((PACKAGE / BUILT_FROM).read_text())
+    for directory in (PACKAGE, Path.cwd()):
         said = _git_says(directory, "rev-list", "--max-count=1", "--format=%cI", "HEAD")
         if said:
             _, commit, date = said.split()  # after the word "commit"

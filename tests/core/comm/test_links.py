@@ -54,6 +54,7 @@ def case_on_hosts(folder: Path, hosts: int, rate: str, job: str) -> list[Any]:
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(hosts)]
 
 
+@pytest.mark.capability
 @needs_netlab
 def test_the_kernel_counts_what_the_meter_says(tmp_path: Path) -> None:
     hosts = case_on_hosts(tmp_path, 3, "100mbit", "counted")

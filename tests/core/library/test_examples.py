@@ -83,7 +83,7 @@ def test_composing_inside_of_an_application_that_uses_hydra(tmp_path: Path) -> N
         "@hydra.main(config_path='.', config_name='conf', version_base='1.3')\n"
         "def main(conf):\n"
         "    before = GlobalHydra.instance().hydra\n"
-        "    print(resolve_overrides(['compressor=powersgd', 'rank=3'])[0].method['rank'])\n"
+        "    print(resolve_overrides(['compressor=powersgd', 'rank=3'])[0].method.rank)\n"
         "    assert GlobalHydra.instance().hydra is before is not None\n"
         "main()\n"
     )

@@ -113,6 +113,7 @@ def test_what_was_sent_and_the_residual_add_up(
                 assert residual.abs().max() > 1e-4
 
 
+@pytest.mark.capability
 @pytest.mark.parametrize(
     "between",
     [False, pytest.param(True, marks=pytest.mark.slow)],

@@ -25,6 +25,7 @@ KNOBS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.capability
 @pytest.mark.parametrize(
     "names",
     [pytest.param(FEW, id="few"), pytest.param(CHOICES, id="all", marks=pytest.mark.slow)],

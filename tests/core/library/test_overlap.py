@@ -43,6 +43,7 @@ def test_a_bucket_is_exchanged_while_others_are_still_computed() -> None:
         assert pool(2).run(exchanged_under_the_backward_pass, overlap) == [overlap] * 2
 
 
+@pytest.mark.capability
 def test_whatever_ddp_does_is_right_with_overlap() -> None:
     choices = {name: {"min_size": 0, "overlap": True} for name in ("top_k", "powersgd", "ef21")}
     del choices["ef21"]["min_size"]

@@ -50,6 +50,7 @@ def results(folder: Path) -> list[dict]:
     return [json.loads(path.read_text()) for path in sorted(folder.glob("outputs/*/result.json"))]
 
 
+@pytest.mark.capability
 @each_start
 def test_two_real_workers(tmp_path: Path, start: Start) -> None:
     done = start(tmp_path, *QUICK, "trainer.epochs=2", "min_size=0")
@@ -104,7 +105,7 @@ def test_a_reader_that_has_read_enough_ends_nothing(
     assert (
         done.returncode == 0 and "Traceback" not in done.stderr and "Broken pipe" not in done.stderr
     ), done.stderr
-    assert arguments[0] == "report" or results(tmp_path)[0]["status"] == "done"
+    assert arguments[0] == "papers" or results(tmp_path)[0]["status"] == "done"
 
 
 def test_lines_are_whole_where_no_terminal_has_a_width(tmp_path: Path) -> None:

@@ -161,6 +161,7 @@ def test_a_second_ctrl_c_kills_workers_that_do_not_stop(tmp_path: Path) -> None:
     assert [*tmp_path.glob("checkpoint-*")] == [checkpoint]
 
 
+@pytest.mark.capability
 def test_ctrl_c_while_workers_start_is_quiet(tmp_path: Path) -> None:
     with start_parent("stop", tmp_path, spawned=True) as parent:
         children = Path(f"/proc/{parent.pid}/task/{parent.pid}/children")

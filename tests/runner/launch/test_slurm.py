@@ -192,6 +192,7 @@ def test_every_daemon_listens_on_this_machine_only(cluster: dict[str, str]) -> N
     assert len(places) >= 4 and [place for place in places if not place.startswith("127.")] == []
 
 
+@pytest.mark.capability
 @pytest.mark.parametrize("tasks", slow_but([1], [1, 2]))
 def test_srun_joins_the_tasks_of_two_nodes(here: Here, tasks: int) -> None:
     job = ("srun", "--nodes=2", f"--ntasks-per-node={tasks}", "gcbench", *QUICK)

@@ -29,9 +29,8 @@ def git(directory: Path, *arguments: str) -> str:
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Change to an empty folder for a checkout, with gcbench itself outside of any checkout."""
-    installed = tmp_path / "site" / "records" / "environment.py"
-    installed.parent.mkdir(parents=True)
-    monkeypatch.setattr(records_environment, "__file__", str(installed))
+    (tmp_path / "site").mkdir()
+    monkeypatch.setattr(records_environment, "PACKAGE", tmp_path / "site")
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
     checkout = tmp_path / "project"
     checkout.mkdir()

@@ -66,6 +66,7 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> Logged:
     return Logged(directory, result, [read_offline(file) for file in files], read_offline(*files))
 
 
+@pytest.mark.capability
 def test_a_run_that_is_continued_is_one_run(logged: Logged) -> None:
     assert [part.id for part in logged.starts] == [logged.result["logged"]["id"]] * 2
     first, second = ([line["_step"] for line in part.history] for part in logged.starts)

@@ -80,6 +80,7 @@ def is_continued(folder: Path, spent: Path) -> bool:
     ).stat().st_mtime_ns < spent.stat().st_mtime_ns
 
 
+@pytest.mark.capability
 @pytest.mark.usefixtures("copied_workers")
 @pytest.mark.parametrize("overlap", ["false", pytest.param("true", marks=pytest.mark.slow)])
 def test_a_killed_worker_ends_the_others_and_the_run_goes_on_to_the_same_bits(

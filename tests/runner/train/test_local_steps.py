@@ -266,6 +266,7 @@ def test_layers_are_dealt_out_in_turn() -> None:
     ]
 
 
+@pytest.mark.capability
 @pytest.mark.usefixtures("copied_workers")
 @pytest.mark.parametrize(
     "overrides",

@@ -154,6 +154,7 @@ def test_phases_are_timed_on_one_link(
     assert RunFiles(tmp_path).read_metrics()[-1]["seconds"] == timed * (5 + 1)
 
 
+@pytest.mark.capability
 @pytest.mark.usefixtures("copied_workers")
 @pytest.mark.parametrize(
     "method", slow_but(["local_steps", "buffers"], ["svrg", "local_steps", "buffers"])
