@@ -283,7 +283,7 @@ def test_an_ending_is_right_or_not(
 # What a night of draws has to have, in what is typed.
 DRAWN = {
     *(f"exchange={one}" for one in "gather scatter scatter_coded ring sum hierarchical".split()),
-    *("adapt_every=10", "rotate=hadamard", "bits=1", "bits=8", "code=ans", "error_feedback=loco"),
+    *("adapt_every=10", "rotate=hadamard", "bits=8", "code=ans", "error_feedback=loco"),
     *("clip_norm=0.4", "clip_sigma=2.5", "dense_steps=5", "bucket_scope=gradient"),
     *("estimator=svrg", "estimator=zero_one_adam", "estimator.pattern=strided"),
     *("estimator.delay=2", "estimator.mixing=0.5"),
