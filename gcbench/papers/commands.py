@@ -67,6 +67,6 @@ def papers(typed: Sequence[str]) -> None:
         print(fold(f"usage: gcbench papers NAME [key=value ...]\n\nNames\n{names}"))
     else:
         raise ConfigError(
-            f"papers {name}: there is no such subcommand; type gcbench papers "
+            f"{name}: there is no such subcommand; type gcbench papers "
             f"{near(name, OF_PAPERS) or ', '.join(OF_PAPERS)}"
         )

@@ -57,7 +57,7 @@ class Tick:
 
 @dataclass(frozen=True, config=CHECKED)
 class Map:
-    """What the map of a ladder's answer takes for granted, and the ticks of its axis."""
+    """The assumptions of the map of a ladder's answer, and the ticks of its axis."""
 
     tokens: int  # of a worker in a step
     buckets: int  # of the dense gradient

@@ -20,13 +20,12 @@ from rich.text import Text
 import gcbench.papers.studies
 from gcbench.core.compressor import Compressor
 from gcbench.core.errors import ConfigError
-from gcbench.core.method_files import read_method
+from gcbench.core.method_files import make_compressor, read_method
 from gcbench.runner.config.compose import compose_overrides
 from gcbench.runner.config.keys import read_knobs
 from gcbench.runner.config.reading import Arguments, read_arguments, read_keys
 from gcbench.runner.config.resolve import resolve
 from gcbench.runner.console import TextTable, console, print_table
-from gcbench.runner.launch.instantiate import make_compressor
 from gcbench.runner.predict.payload import Shapes
 from gcbench.runner.predict.subject import facts_of, shapes_of_model
 from gcbench.runner.records.environment import describe_environment, now

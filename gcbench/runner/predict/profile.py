@@ -17,12 +17,12 @@ from gcbench.core.backends import choose_codec_backend
 from gcbench.core.codecs.kernels import use_backend
 from gcbench.core.conf import method_files
 from gcbench.core.errors import ConfigError, as_known, near
-from gcbench.core.method_files import read_method
+from gcbench.core.method_files import make_compressor, read_method
 from gcbench.runner.bench.local import draw_input, measure, one_matrix
 from gcbench.runner.bench.timing import UNTIMED, seconds
 from gcbench.runner.config.compose import compose_overrides
 from gcbench.runner.config.resolve import resolve
-from gcbench.runner.launch.instantiate import make_compressor, make_model
+from gcbench.runner.launch.instantiate import make_model
 from gcbench.runner.launch.memory import keep_freed_memory
 from gcbench.runner.launch.plan import Machine
 from gcbench.runner.predict.arguments import Profile

@@ -35,7 +35,7 @@ COUNTING = Cluster(Link(1), Link(1))  # on which an exchange takes as many secon
 
 
 class Workload(NamedTuple):
-    """What one worker computes in a step."""
+    """A worker's part of a step: its tokens, its buckets and its computing."""
 
     tokens: int
     buckets: int  # of the dense gradient, exchanged as the backward pass fills them
@@ -44,14 +44,14 @@ class Workload(NamedTuple):
 
 
 class Form(NamedTuple):
-    """What a step with an exchange waits for."""
+    """The bits and the coding of an exchange, for which a step waits."""
 
     bits: float  # over those of the dense exchange
     coding: float  # over the time of computing
 
 
 class Cost(NamedTuple):
-    """What a method waits for, by exchange."""
+    """The cost of a method's step beside computing, for each exchange that it may use."""
 
     forms: Mapping[str, Form]  # the first is its own
     every: int
