@@ -26,8 +26,9 @@ def apply_budget(
 
     `budget` (conf/budget/NAME.yaml) has these keys. `models`: for a chosen model, or
     `default`, the `model` that replaces it and upper bounds for `workers`, `batch_size` (per
-    worker), `epochs` and `max_steps` (raised to the H of local steps). `trainer`: keys for every
-    run. `datasets`: keys for a chosen data set. Learning rates are scaled with the total batch size
+    worker), `epochs` and `max_steps` (raised to the H of local steps); with `keep_steps: true`, the
+    epochs first shrink as the batch over all workers does, so that the row keeps its number of
+    steps. `trainer`: keys for every run. `datasets`: keys for a chosen data set. Learning rates are scaled with the total batch size
     (Goyal et al., 2017), or only with the number of workers if the model has `scale_lr: false`;
     warm-up is scaled with the epochs; milestones are fractions already.
 
@@ -71,6 +72,9 @@ def _shrink(tree: DictConfig, part: Mapping[str, Any], typed: Collection[str]) -
     trainer = tree.trainer
     before = {key: trainer[key] for key in ("workers", "batch_size", "epochs")}
     for key in ("workers", "batch_size", "epochs", "max_steps"):
+        if key == "epochs" and part.get("keep_steps") and "trainer.epochs" not in typed:
+            batches = [sizes["workers"] * sizes["batch_size"] for sizes in (trainer, before)]
+            trainer.epochs *= batches[0] / batches[1]
         if key in part and f"trainer.{key}" not in typed:
             bound = part[key]
             if key == "max_steps" and (every := tree.estimator.get("every")):

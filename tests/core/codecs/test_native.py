@@ -373,8 +373,12 @@ def test_what_prevents_a_library_is_one_sentence(
 
     (cache.parent.parent.parent / "one.cpp").write_text("this is no C++")
     refused("do not compile on this machine: .*error: ")
+    slow = cache.parent.parent.parent / "slow_compiler"
+    slow.write_text("#!/bin/sh\nexec sleep 60\n")
+    slow.chmod(0o700)
     with monkeypatch.context() as patched:
         patched.setattr(native, "COMPILER_SECONDS", 0.01)
+        patched.setenv("CXX", str(slow))
         refused(r"took more than 0.01 s")
     cache.chmod(0o777)
     refused("XDG_CACHE_HOME: .*can be written by others")
