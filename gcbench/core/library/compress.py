@@ -6,6 +6,8 @@ import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import cache
+from importlib import import_module
+from inspect import signature
 from numbers import Integral
 from typing import Any
 
@@ -15,12 +17,13 @@ from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
 from gcbench.core.backends import choose_codec_backend
+from gcbench.core.codec import Codec
 from gcbench.core.codecs.kernels import use_backend
 from gcbench.core.codecs.native import find_compiler, load_native
 from gcbench.core.compressor import Compressor
 from gcbench.core.conf import Config, choices_in
 from gcbench.core.errors import ConfigError
-from gcbench.core.fields import Count, Seed, refusal
+from gcbench.core.fields import Count, Seed, format_value, refusal
 from gcbench.core.library.compression import Compression
 from gcbench.core.library.ddp import DdpCompression
 from gcbench.core.library.ddp_module import (
@@ -40,13 +43,16 @@ from gcbench.core.library.fsdp import (
 from gcbench.core.library.named_shards import NamedCompression, refuse_between_nodes
 from gcbench.core.library.overlap import Overlap
 from gcbench.core.method_files import keys_of_optimizer, make_compressor, read_method
+from gcbench.core.method_keys import LayerKeys
 from gcbench.core.share import advice_on_share, share_in_words
+from gcbench.core.wrappers.build import build
 from gcbench.core.wrappers.virtual import compressed_share
+from gcbench.core.wrappers.wrappers import CheckedGradients
 
 
 def compress(
     module: nn.Module,
-    compressor: str | Compressor,
+    compressor: str | type | Codec | Compressor,
     *,
     seed: int = 1,
     replicas: dist.ProcessGroup | None = None,
@@ -209,7 +215,7 @@ def _exchanging(module: nn.Module) -> nn.Module:
 
 def compress_ddp(
     ddp: DistributedDataParallel,
-    compressor: str | Compressor,
+    compressor: str | type | Codec | Compressor,
     seed: int,
     codec_backend: str,
     error_every: int | None,
@@ -236,11 +242,12 @@ def read_seed(seed: int, error_every: int | None) -> int:
     return seed
 
 
-def name_of(compressor: str | Compressor, knobs: Mapping[str, Any]) -> str:
-    """Return what was typed for a compressor, or the class of a given one."""
+def name_of(compressor: str | type | Codec | Compressor, knobs: Mapping[str, Any]) -> str:
+    """Return what was typed for a compressor, of a given one its class."""
     if not isinstance(compressor, str):
-        return type(compressor).__name__
-    return " ".join([compressor, *(f"{key}={value}" for key, value in knobs.items())])
+        kind = compressor if isinstance(compressor, type) else type(compressor)
+        compressor = kind.__name__
+    return " ".join([compressor, *(f"{key}={format_value(value)}" for key, value in knobs.items())])
 
 
 def use_codecs(asked: str, device: str) -> None:
@@ -258,21 +265,13 @@ def use_codecs(asked: str, device: str) -> None:
 
 
 def make_method(
-    compressor: str | Compressor, knobs: Mapping[str, Any]
+    compressor: str | type | Codec | Compressor, knobs: Mapping[str, Any]
 ) -> tuple[Compressor, Config]:
     """Return the compressor and its configuration, which is empty for a given Compressor."""
+    if isinstance(compressor, str) and "." in compressor:
+        compressor = _import(compressor)
     if not isinstance(compressor, str):
-        if isinstance(compressor, type) or not isinstance(compressor, Compressor):
-            raise ConfigError(
-                f"compressor={compressor!r}: this is not a compressor; type the name of a method, "
-                "as in compress(model, 'qsgd', bits=4), or gcbench.build(method)"
-            )
-        if knobs:
-            raise ConfigError(
-                f"{next(iter(knobs))}: a Compressor has its knobs already; type them where it is "
-                "made"
-            )
-        return compressor, {}
+        return _make_own(compressor, knobs), {}
     if missing := [f"{key}=..." for key in keys_of_optimizer(compressor) if key not in knobs]:
         raise ConfigError(
             f"compressor={compressor} codes your optimizer's momentum, which compress does not see;"
@@ -282,8 +281,61 @@ def make_method(
     return make_compressor(config["compressor"]), config
 
 
+def _import(typed: str) -> type:
+    """Return the class of a method that was typed as `my_package.Mine`."""
+    module, _, name = typed.rpartition(".")
+    try:
+        found = getattr(import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(
+            f"compressor={typed} cannot be imported: {error}; type the module and the class of a "
+            "method of yours, as in my_package.Mine"
+        ) from error
+    if not isinstance(found, type):
+        raise ConfigError(f"compressor={typed}: this is no class; type that of a method of yours")
+    return found
+
+
+def _make_own(given: type | Codec | Compressor, knobs: Mapping[str, Any]) -> Compressor:
+    """Return the compressor of a user's class or object, in the layers that knobs ask for.
+
+    Knobs of a class are its arguments, and those of `gcbench.build`.
+    """
+    method: Any = given
+    around = {key: value for key, value in knobs.items() if key in LayerKeys.__annotations__}
+    own = {key: value for key, value in knobs.items() if key not in around}
+    if isinstance(given, type):
+        taken = signature(given).parameters
+        own |= {key: around.pop(key) for key in [*around] if key in taken}
+        if unknown := [key for key in own if key not in taken]:
+            raise ConfigError(
+                f"{unknown[0]}: {given.__name__} has no such knob; it has "
+                f"{', '.join(taken) or 'none'}, and those of gcbench.build"
+            )
+        try:
+            method = given(**own)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"compressor={given.__name__}: {error}") from error
+    elif own or (knobs and isinstance(method, CheckedGradients)):
+        raise ConfigError(
+            f"{next(iter(own or knobs))}: this object has its knobs already; type them where it is "
+            "made"
+        )
+    if not isinstance(method, Codec | Compressor):
+        raise ConfigError(
+            f"compressor={method!r}: this is not a compressor; type the name of a method, as in "
+            "compress(model, 'qsgd', bits=4), or a Codec or a Compressor of yours"
+        )
+    if isinstance(method, Compressor) and not around:
+        return method
+    try:
+        return build(method, **around)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
 def _name_carried(
-    method: Compressor, compressor: str | Compressor, knobs: Mapping[str, Any]
+    method: Compressor, compressor: str | type | Codec | Compressor, knobs: Mapping[str, Any]
 ) -> str:
     """Return the error message for a method that a reduce-scatter cannot use; it lists others."""
     why = (
