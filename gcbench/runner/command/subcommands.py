@@ -20,6 +20,11 @@ class Subcommand(NamedTuple):
 
 
 SUBCOMMANDS = {
+    "again": Subcommand(
+        "gcbench.runner.command.again",
+        "again",
+        "a run once more, by its hash, with more key=value after it",
+    ),
     "report": Subcommand(
         "gcbench.runner.report.command",
         "report",
