@@ -30,7 +30,15 @@ SUBCOMMANDS = {
         "report",
         "results of any runs: tables by name, figures, html, diff A B",
     ),
-    "runs": Subcommand("gcbench.runner.report.command", "runs", "everything that ran"),
+    "runs": Subcommand(
+        "gcbench.runner.report.command",
+        "runs",
+        "everything that ran, by any key: rm and where by a run's hash",
+        {
+            "rm": Subcommand("gcbench.runner.command.folders", "remove", "removes runs"),
+            "where": Subcommand("gcbench.runner.command.folders", "where", "the folder of a run"),
+        },
+    ),
     "methods": Subcommand(
         "gcbench.runner.check.command",
         "methods",
