@@ -31,8 +31,10 @@ SIGNS = re.compile(r"[+~]*")
 
 def typed_for(composed: DictConfig) -> list[str]:
     """Return the overrides of a run, and the folders in which Hydra looked for its own files."""
-    typed = [*composed.hydra.overrides.task]
-    typed += [one for one in composed.hydra.overrides.hydra if one.startswith("hydra.searchpath=")]
+    # As it was typed: a ${hydra.job.num} in it may have no value yet.
+    overrides: Any = OmegaConf.to_container(composed.hydra.overrides)
+    typed = [*overrides["task"]]
+    typed += [one for one in overrides["hydra"] if one.startswith("hydra.searchpath=")]
     folders = [
         f"file://{Path(source.path).absolute()}"
         for source in composed.hydra.runtime.get("config_sources", ())

@@ -139,7 +139,7 @@ def _finished(config: RunConfig, files: RunFiles, say: bool) -> Result | None:
         tests = [line for line in files.read_metrics() if line["event"] == "test"]
         result = result.model_copy(update={"target": find_target(tests, target)})
     if say:
-        print_summary(result, files.directory, console())
+        print_summary(result, files.directory, console(), config.verbose)
         log.info(
             "this run was finished on %s, shown above; type rerun=true to run it again",
             result.finished,
