@@ -277,13 +277,13 @@ def _compare(directories: Sequence[Path], config: DictConfig) -> None:
     """Print a comparison of the points that ended well, and draw it."""
     from gcbench.runner.report.document import show_document
     from gcbench.runner.report.figures.draw import draw_points
-    from gcbench.runner.report.listing import compare_points
+    from gcbench.runner.report.points import compare_points
 
     distinct = dict.fromkeys(directories)
     runs = [read_run(path) for path in distinct if read_result_or_warn(path / "result.json")]
     if len(runs) < 2:
         return
-    for table in compare_points(runs):
+    for table in compare_points(runs, config.trainer.get("target")):
         show_document(table, "terminal")
     suffix = digest(sorted(config.hydra.overrides.task))
     for files in draw_points(runs, Path(config.outputs) / "figures" / "sweeps", suffix):

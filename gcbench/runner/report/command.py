@@ -30,11 +30,11 @@ from gcbench.runner.records.store import FoundRuns, RecordedRun, find_begun, fin
 from gcbench.runner.report.compare import Comparison, compare, format_measured
 from gcbench.runner.report.document import show_document
 from gcbench.runner.report.listing import (
-    compare_points,
     list_configurations,
     list_runs,
     runs_frame,
 )
+from gcbench.runner.report.points import compare_points
 from gcbench.runner.report.selection import in_order, refuse_unknown, select
 from gcbench.runner.report.wandb_runs import load_wandb
 

@@ -1,14 +1,13 @@
-"""Lists of what ran: every run, the points of a sweep, and where runs come from."""
+"""Lists of what ran: every run, every configuration, and where runs come from."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from gcbench.core.fields import format_value
-from gcbench.core.share import advice_on_share, share_in_words
 from gcbench.runner.config.budget import PAPER
 from gcbench.runner.console import TextTable
 from gcbench.runner.identity import ELSEWHERE, Flat, digest
@@ -21,23 +20,13 @@ from gcbench.runner.report.document import (
     EMPTY,
     STALE,
     STALE_NOTE,
-    Cell,
-    Document,
     Heading,
-    Line,
-    Section,
     Summary,
     format_number,
     format_summary,
     marks_of,
 )
 from gcbench.runner.report.figures.series import (
-    EXECUTED,
-    Drawn,
-    Series,
-    Workload,
-    is_partly_compressed,
-    series_by_workload,
     tell_runs_apart,
 )
 from gcbench.runner.report.measures import MEASURES, main_score, measure
@@ -47,20 +36,6 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 
-COLUMNS = tuple(
-    Heading(key, title, unit, digits=digits, deviation=True, counted=False)
-    for key, title, unit, digits in (
-        ("accuracy", "accuracy", "%", 2),
-        ("perplexity", "perplexity", None, None),
-        ("distance", "distance", None, None),
-        ("loss", "test loss", None, None),
-        ("ratio", "ratio", "x fp32", 1),
-        ("bf16_ratio", "ratio", "x bf16", 1),
-        ("received_ratio", "received", "x fp32 all-reduce", 1),
-        ("data_mib_per_epoch", "sent", "MiB an epoch", None),
-        ("step_milliseconds", "step", "ms", None),
-    )
-)
 MOST = 4  # overrides of a run that are shown; more would make its line hard to read
 
 
@@ -210,53 +185,6 @@ def add_overrides(title: str, overrides: Sequence[str]) -> str:
     """Return a title with at most `MOST` of these overrides."""
     more = ["..."] if len(overrides) > MOST else []
     return " ".join([title, *overrides[:MOST], *more])
-
-
-def compare_points(runs: Sequence[RecordedRun]) -> Iterator[Document]:
-    """Yield one table per workload of the runs, with one row per configuration over its seeds.
-
-    A row is named by its method and the knobs in which it differs from the others.
-    """
-    for workload, drawn in series_by_workload(runs, EXECUTED).items():
-        if drawn.series:
-            yield _document(workload, drawn)
-
-
-def _document(workload: Workload, drawn: Drawn) -> Document:
-    shown = [heading for heading in COLUMNS if any(s.values(heading.key) for s in drawn.series)]
-    if partly := [s for s in drawn.series if is_partly_compressed(s)]:
-        share = Heading("compressed", "compressed", "% of values", digits=1, counted=False)
-        shown.append(share)
-    notes = [*drawn.notes, *_barely_compressed(partly)]
-    return Document(
-        workload.name,
-        workload.title,
-        ["Mean +- standard deviation over seeds."],
-        shown,
-        [
-            Line(
-                s.label,
-                None,
-                None,
-                [Cell(Summary.of(v) if (v := s.values(h.key)) else None) for h in shown],
-                ", ".join(str(run.seed) for run in s.runs),
-            )
-            for s in drawn.series
-        ],
-        [Section("Notes", notes)] if notes else [],
-    )
-
-
-def _barely_compressed(series: Sequence[Series]) -> Iterator[str]:
-    """Yield a note for each reason why points sent most of the gradient as it was."""
-    by_reason: dict[str, list[str]] = {}
-    for one in series:
-        result = one.runs[0].result
-        share = result.compressed_share
-        if share is not None and (advice := advice_on_share(share, result.config)):
-            by_reason.setdefault(f"{share_in_words(share)} {advice}", []).append(one.label)
-    for reason, labels in by_reason.items():
-        yield f"{', '.join(labels)}: compressed {reason}."
 
 
 def runs_frame(runs: Sequence[RecordedRun]) -> DataFrame:
