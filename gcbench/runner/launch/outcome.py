@@ -18,11 +18,11 @@ from gcbench.core.wrappers.virtual import (
 from gcbench.runner.data import Data
 from gcbench.runner.launch.memory import peak_bytes
 from gcbench.runner.launch.plan import Plan
+from gcbench.runner.records.metrics import find_target
 from gcbench.runner.records.result import (
     Begun,
     count_bits,
     count_bits_between_nodes,
-    find_target,
     make_result,
     summarize_tests,
 )

@@ -33,7 +33,8 @@ from gcbench.runner.launch.same import find_same_run
 from gcbench.runner.launch.worker import work
 from gcbench.runner.records import RunFiles, print_summary
 from gcbench.runner.records.files import ENDED, WriteError
-from gcbench.runner.records.result import Begun, find_target, make_result
+from gcbench.runner.records.metrics import find_target
+from gcbench.runner.records.result import Begun, make_result
 from gcbench.runner.records.schema import Result
 from gcbench.runner.settings.config import RunConfig
 from gcbench.runner.train.writing import CheckpointError

@@ -7,8 +7,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from gcbench.core.share import advice_on_share, share_in_words
-from gcbench.runner.records.metrics import MAIN_SCORES
-from gcbench.runner.records.result import find_target
+from gcbench.runner.records.metrics import MAIN_SCORES, find_target
 from gcbench.runner.records.schema import Target
 from gcbench.runner.records.store import RecordedRun
 from gcbench.runner.report.document import Cell, Document, Heading, Line, Section, Summary

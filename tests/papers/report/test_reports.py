@@ -26,7 +26,7 @@ from gcbench.runner.records.result import count_bits
 from gcbench.runner.records.schema import Result
 from gcbench.runner.records.store import RecordedRun, find_runs, read_kept
 from gcbench.runner.report.document import format_number, format_signed
-from gcbench.runner.report.listing import compare_points
+from gcbench.runner.report.points import compare_points
 
 SGD, RANK = "powersgd/table4/sgd", "powersgd/table4/rank_7"
 SCALING = "powersgd/figure3/sgd"  # its rows differ in workers and backend
