@@ -18,6 +18,7 @@ from gcbench.runner.config.checks import (
     check_groups,
     check_kinds,
     check_nesterov,
+    check_target,
     refuse_idle,
     refuse_name,
     validate,
@@ -57,6 +58,7 @@ def resolve(composed: DictConfig, budget: DictConfig | None = None) -> RunConfig
     check_kinds(config.choices, reads, kind)
     check_division(config.trainer)
     check_nesterov(config.optimizer)
+    check_target(config.trainer)
     typed = {"knobs": typed_knobs(composed, values), "typed": typed_for(composed)}
     return config.model_copy(update=typed)
 

@@ -85,7 +85,7 @@ def make_outcome(
         epochs=progress.step / run.steps_per_epoch,
         steps_per_epoch=run.steps_per_epoch,
         test=summarize_tests(progress.tests),
-        target=find_target(progress.tests, run.settings.target),
+        target=find_target(progress.tests, run.settings.goal),
         **counts,
         shannon_bits_per_step=_shannon_bits(run, progress),
         analytic_ratio=analytic_ratio(run.compressor),

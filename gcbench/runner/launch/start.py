@@ -136,7 +136,7 @@ def _finished(config: RunConfig, files: RunFiles, say: bool) -> Result | None:
         )
     if result is None or result.status != "done" or extends(config, result):
         return None
-    if (target := config.trainer.target) is not None:
+    if (target := config.trainer.goal) is not None:
         tests = [line for line in files.read_metrics() if line["event"] == "test"]
         result = result.model_copy(update={"target": find_target(tests, target)})
     if say:

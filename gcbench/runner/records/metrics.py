@@ -107,9 +107,18 @@ def find_target(tests: Sequence[dict[str, Any]], target: float | None) -> Target
     """Return when the main score of these tests first reached `target`; None without a target."""
     if target is None or not tests:
         return None
-    score = next(name for name in MAIN_SCORES if name in tests[-1])
+    score = _main_score(tests[-1])
     spent = where_reached(tests, score, target, SPENT) or dict.fromkeys(SPENT)
     step, epoch, bits, seconds = spent.values()
     return Target(
         score=score, value=target, step=step, epoch=epoch, received_bits=bits, seconds=seconds
     )
+
+
+def reaches(test: Mapping[str, Any], target: float) -> bool:
+    """Return whether the main score of a test is the target, or better."""
+    return where_reached([test], _main_score(test), target, ()) is not None
+
+
+def _main_score(test: Mapping[str, Any]) -> str:
+    return next(name for name in MAIN_SCORES if name in test)

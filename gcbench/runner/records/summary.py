@@ -20,7 +20,6 @@ from gcbench.runner.records.schema import (
     Logged,
     Phase,
     Result,
-    Target,
 )
 
 # What the line of a step puts together.
@@ -117,7 +116,7 @@ def _facts_in_short(result: Result) -> list[tuple[str, str]]:
     facts = [("status", _status(result))] if result.status != "done" else []
     test, data = result.test or {}, f"on {_split(result)} data"
     facts += [(name, f"{_score(name, test)} {data}") for name in SHOWN_SCORES if name in test]
-    facts += _target(result.target)
+    facts += _target(result)
     if sent := result.bits_sent:
         fp32, bf16 = _fewer(sent.ratio, "fp32"), _fewer(sent.bf16_ratio, "bf16")
         bf16 = bf16.replace("fewer ", "") if "fewer" in fp32 else bf16
@@ -154,7 +153,7 @@ def _facts(result: Result) -> list[tuple[str, str]]:
         ("run", _title(result)),
         ("status", _status(result)),
         *_scores(result),
-        *_target(result.target),
+        *_target(result),
     ]
     for extended in result.extended:
         where = f"from step {extended.from_step} (epoch {extended.from_epoch:.4g})"
@@ -268,8 +267,8 @@ def _split(result: Result) -> str:
     return "validation" if result.config["dataset"].get("split") == "valid" else "test"
 
 
-def _target(target: Target | None) -> list[tuple[str, str]]:
-    if target is None:
+def _target(result: Result) -> list[tuple[str, str]]:
+    if (target := result.target) is None:
         return []
     what = f"{target.score} {target.value:g}"
     if target.epoch is None:
@@ -278,7 +277,8 @@ def _target(target: Target | None) -> list[tuple[str, str]]:
     if target.received_bits is not None:
         spent.append(f"{target.received_bits / BITS_PER_MIB:,.4g} MiB received")
     spent += [f"{target.seconds:,.4g} s"] if target.seconds is not None else []
-    return [("target", f"{what} first reached at {', '.join(spent)}")]
+    ended = "; the run ended there" if result.config["trainer"].get("stop_at") is not None else ""
+    return [("target", f"{what} first reached at {', '.join(spent)}{ended}")]
 
 
 def _score(name: str, test: dict[str, float | None]) -> str:
