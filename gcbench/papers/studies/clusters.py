@@ -23,12 +23,13 @@ from gcbench.papers.configs import compose
 from gcbench.papers.studies.study import Row, Study, compressor, model_shapes
 from gcbench.papers.tables import TableRow, read_table
 from gcbench.runner.bench.local import draw_input
+from gcbench.runner.data_facts import facts_of
 from gcbench.runner.labels import CHOICE_GROUPS
 from gcbench.runner.launch.instantiate import make_compressor
 from gcbench.runner.launch.memory import keep_freed_memory
 from gcbench.runner.predict.devices import read_device, read_link
 from gcbench.runner.predict.model import Cluster, Method, predict
-from gcbench.runner.predict.subject import facts_of, make_method, shapes_of_model
+from gcbench.runner.predict.subject import make_method, shapes_of_model
 from gcbench.runner.records.clock import WARMUP_STEPS, Clock
 from gcbench.runner.settings.config import RunConfig
 
