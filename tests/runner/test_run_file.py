@@ -38,6 +38,12 @@ def test_what_was_typed_survives_its_file(tmp_path: Path) -> None:
         )
 
 
+def test_a_file_continues_a_run_that_began_anew() -> None:
+    typed = ["rerun=true", "resume=never", "resume.mode=never", "resume.workers=merge", "bits=4"]
+    command, _, *content = write_run_file(typed).splitlines()
+    assert content == ["resume.workers: merge", "bits: 4"] and "rerun=true" in command
+
+
 def test_the_folder_of_a_users_own_files_is_in_the_file(tmp_path: Path) -> None:
     own = tmp_path / "own"
     (own / "compressor").mkdir(parents=True)

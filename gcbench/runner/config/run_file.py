@@ -26,6 +26,7 @@ from gcbench.runner.settings.run import RunSettings
 from gcbench.runner.settings.trainer import OTHER_NAMES
 
 NAME = "config.yaml"
+BEGINNINGS = (("rerun", True), ("resume", "never"), ("resume.mode", "never"))
 SIGNS = re.compile(r"[+~]*")
 
 
@@ -44,13 +45,17 @@ def typed_for(composed: DictConfig) -> list[str]:
 
 
 def write_run_file(typed: Sequence[str]) -> str:
-    """Return the content of a run's config.yaml: its command, and what was typed by key."""
+    """Return the content of a run's config.yaml: its command, and what was typed by key.
+
+    How the run began is only in its command, as the file also continues it.
+    """
     command = shlex.join(["gcbench", *typed])
     content = dict(_as_in_a_file(key, value) for key, value in parse_overrides(typed).items())
+    content = {key: value for key, value in content.items() if (key, value) not in BEGINNINGS}
     text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True) if content else ""
     return (
         f"# {' '.join(command.split())}\n"
-        f"# gcbench --config {NAME} runs it, with more key=value after it; see --cfg job, too\n"
+        f"# To run it again: gcbench --config {NAME}, with more key=value after it.\n"
         f"{text}"
     )
 

@@ -264,8 +264,8 @@ def runs(typed: Sequence[str]) -> None:
         refuse_unknown("sort=", arguments.sort, "", found)
     if begun := find_begun(arguments.results) if arguments.source == "files" else []:
         log.warning(
-            "not listed, as they are running or were killed: %s; the command that began a run "
-            "continues it",
+            "not listed, as they are running or were killed: %s; gcbench again FOLDER continues a "
+            "killed one",
             name_first(sorted(begun), 3),
         )
     if arguments.format == "csv":

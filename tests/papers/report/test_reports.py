@@ -661,7 +661,10 @@ def test_a_run_that_was_killed_is_named(said, caplog: pytest.LogCaptureFixture) 
     (OUT / "killed").mkdir()
     (OUT / "killed/start.json").write_text("{}")
     assert "killed" not in said("runs", "all")
-    assert "not listed, as they are running or were killed: outputs/killed; the" in caplog.text
+    assert (
+        "not listed, as they are running or were killed: outputs/killed; gcbench again"
+        in caplog.text
+    )
 
 
 def test_a_report_from_another_directory_says_where_it_looked(
