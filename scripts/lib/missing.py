@@ -6,12 +6,18 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from gcbench.papers.answers import AnsweredClaim, waiting
-from gcbench.papers.claims import BUDGETS, Claim
-from gcbench.papers.configs import compose, data_folder, experiment_override
-from gcbench.papers.evidence import EXACT, Evidence, budget_of
-from gcbench.papers.missing import SEEDS, MissingRuns, lacking_seeds, missing_runs, planned_seeds
-from gcbench.papers.tables import Table, TableRow
+from gcbench.papers.claims.answers import AnsweredClaim, waiting
+from gcbench.papers.claims.claim import BUDGETS, Claim
+from gcbench.papers.claims.evidence import EXACT, Evidence, budget_of
+from gcbench.papers.claims.missing import (
+    SEEDS,
+    MissingRuns,
+    lacking_seeds,
+    missing_runs,
+    planned_seeds,
+)
+from gcbench.papers.tables.configs import compose, data_folder, experiment_override
+from gcbench.papers.tables.tables import Table, TableRow
 from gcbench.runner.config.budget import PAPER
 from gcbench.runner.identity import Config
 from gcbench.runner.report.measures import TIMES

@@ -19,9 +19,9 @@ from gcbench.core.compressor import Compressor, Grads
 from gcbench.core.errors import ConfigError
 from gcbench.core.fields import format_value
 from gcbench.core.wrappers.virtual import Stepper
-from gcbench.papers.configs import compose
 from gcbench.papers.studies.study import Row, Study, compressor, model_shapes
-from gcbench.papers.tables import TableRow, read_table
+from gcbench.papers.tables.configs import compose
+from gcbench.papers.tables.tables import TableRow, read_table
 from gcbench.runner.bench.local import draw_input
 from gcbench.runner.labels import CHOICE_GROUPS
 from gcbench.runner.launch.instantiate import make_compressor

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from gcbench.core.errors import ConfigError
-from gcbench.papers.measured import find_study
 from gcbench.papers.studies import study as study_module
 from gcbench.papers.studies.study import class_of, studies, study_names
+from gcbench.papers.tables.measured import find_study
 
 STUDIES = Path(study_module.__file__).parent
 

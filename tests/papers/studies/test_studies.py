@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from gcbench.core.errors import ConfigError
-from gcbench.papers.error_figure import draw_error_by_bits
+from gcbench.papers.figures.error_figure import draw_error_by_bits
 from gcbench.papers.studies.clusters import CommunicationTimes, DecodeScaling
 from gcbench.papers.studies.ecq_stability import EcqStability
 from gcbench.papers.studies.errors import ErrorByBits, Turboquant

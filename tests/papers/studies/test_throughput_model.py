@@ -6,7 +6,7 @@ import pytest
 
 from gcbench.core.comm.network import Message
 from gcbench.papers.studies.clusters import config_of, method_of, rows_of, through_servers
-from gcbench.papers.tables import read_table
+from gcbench.papers.tables.tables import read_table
 from gcbench.runner.predict.devices import read_device, read_link
 from gcbench.runner.predict.model import Cluster, predict
 

@@ -9,8 +9,8 @@ from statistics import fmean
 import pytest
 from scipy import stats
 
-from gcbench.papers.claims import read_relations
-from gcbench.papers.verdicts import Judged, Value, Verdict, find_margins, judge
+from gcbench.papers.claims.claim import read_relations
+from gcbench.papers.claims.verdicts import Judged, Value, Verdict, find_margins, judge
 from gcbench.runner.report.significance import Noise, holm
 
 
