@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from gcbench.papers.claims.claim import BUDGETS, STEPS, Claim, Related, RowRelations, StudyRelations
+from gcbench.papers.claims.claim import Claim
 from gcbench.papers.claims.evidence import (
     Evidence,
     Measured,
@@ -15,6 +15,7 @@ from gcbench.papers.claims.evidence import (
     measure_row,
     measure_study,
 )
+from gcbench.papers.claims.relations import BUDGETS, STEPS, Related, RowRelations, StudyRelations
 from gcbench.papers.claims.verdicts import (
     DECIDED,
     Judged,
@@ -106,16 +107,14 @@ def answer_claim(claim: Claim, evidence: Evidence) -> AnsweredClaim:
     fixed = list(_parts_at_any_budget(claim, evidence))
     answers = []
     for budget in filter(evidence.by_budget.__contains__, BUDGETS):
-        measured = [
-            _compare_rows(p, budget, evidence) for p in claim.check.rows if budget in p.budgets
-        ]
+        measured = [_compare_rows(p, budget, evidence) for p in claim.rows if budget in p.budgets]
         if any(part.basis for part in measured):
             answers.append(_answer(claim, [*fixed, *measured], budget))
     answers.sort(key=lambda a: (a.verdict is Verdict.NOT_YET, not a.complete))
     if not answers and claim.machine and any(part.basis for part in fixed):
         answers.append(_answer(claim, fixed, None))
         answers[0].evidence.append(f"its runs need a machine that is not at hand: {claim.machine}")
-    unanswered = [_compare_rows(part, part.budgets[0], evidence) for part in claim.check.rows]
+    unanswered = [_compare_rows(part, part.budgets[0], evidence) for part in claim.rows]
     return AnsweredClaim(claim, answers or [_answer(claim, [*fixed, *unanswered], None)])
 
 
@@ -140,7 +139,7 @@ def _answer(claim: Claim, parts: list[Part], budget: str | None) -> Answer:
         bases["test losses disagree"] = None
     not_asked = dict.fromkeys(
         f"{part.measure.replace('_', ' ')} is not asked at budget {budget}"
-        for part in claim.check.rows
+        for part in claim.rows
         if budget and budget not in part.budgets
     )
     evidence = [*texts, *not_asked]
@@ -164,8 +163,8 @@ def _answer(claim: Claim, parts: list[Part], budget: str | None) -> Answer:
 
 
 def _parts_at_any_budget(claim: Claim, evidence: Evidence) -> Iterator[Part]:
-    """Yield the parts that rest on tests and studies, and what nothing can decide yet."""
-    tests = claim.check.tests
+    """Yield the parts that rest on tests and studies."""
+    tests = claim.tests
     if tests and evidence.tests and evidence.passed(tests):
         commit = evidence.tests.record.commit[:7]
         text = f"passed at {commit}: {', '.join(tests)}"
@@ -173,10 +172,8 @@ def _parts_at_any_budget(claim: Claim, evidence: Evidence) -> Iterator[Part]:
     elif tests:
         wanting = ", ".join(test for test in tests if not evidence.passed([test]))
         yield _without_margins(Verdict.NOT_YET, "", f"not recorded as passed: {wanting}")
-    for part in claim.check.study:
+    for part in claim.studies:
         yield _compare_study(part, evidence)
-    if claim.check.open:
-        yield _without_margins(Verdict.NOT_YET, "", claim.check.open)
 
 
 def _without_margins(verdict: Verdict, basis: str, text: str) -> Part:

@@ -13,8 +13,9 @@ from rich.text import Text
 
 from gcbench.core.errors import ConfigError
 from gcbench.core.marks import OneOf
+from gcbench.papers import PAPERS
 from gcbench.papers.claims.answers import AnsweredClaim, answer_claim
-from gcbench.papers.claims.claim import PAPERS, read_claims
+from gcbench.papers.claims.claim import read_claims
 from gcbench.papers.claims.evidence import Evidence
 from gcbench.papers.claims.missing import steps_of
 from gcbench.papers.claims.verdicts import DECIDED, Verdict
@@ -223,7 +224,7 @@ def claims(typed: Sequence[str]) -> None:
         )
     asked = read_claims(arguments.paper, arguments.id)
     evidence = Evidence(arguments.load(), arguments.results, arguments.beside)
-    paths = dict.fromkeys(p for claim in asked for part in claim.check.rows for p in part.paths)
+    paths = dict.fromkeys(p for claim in asked for part in claim.rows for p in part.paths)
     experiments = [str(evidence.spec(path).experiment) for path in paths]
     refuse_unknown_keys(arguments.beside, experiments, PAPER, "these claims")
     answered = [answer_claim(claim, evidence) for claim in with_bar(asked, "claims")]

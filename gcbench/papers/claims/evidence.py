@@ -10,8 +10,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from gcbench.papers.claims.claim import BUDGETS, EARLY_LOSS, LEARNING_RATE, STEPS, RowRelations
 from gcbench.papers.claims.kept_tests import find_tests
+from gcbench.papers.claims.relations import BUDGETS, EARLY_LOSS, LEARNING_RATE, STEPS, RowRelations
 from gcbench.papers.claims.verdicts import Judged, Value, Verdict
 from gcbench.papers.tables.configs import compose_row
 from gcbench.papers.tables.measured import KeptStudy, StudyResult, find_link_table, find_study

@@ -7,8 +7,9 @@ from statistics import fmean
 from typing import NamedTuple
 
 from gcbench.papers.claims.answers import AnsweredClaim, NextCommands, waiting
-from gcbench.papers.claims.claim import BUDGETS, LEARNING_RATE, STEPS, Claim, RowRelations
+from gcbench.papers.claims.claim import Claim
 from gcbench.papers.claims.evidence import RATES, Evidence
+from gcbench.papers.claims.relations import BUDGETS, LEARNING_RATE, STEPS, RowRelations
 from gcbench.papers.tables.command_lines import command_lines
 from gcbench.papers.tables.configs import compose, compose_row
 from gcbench.papers.tables.rates import RATE
@@ -65,7 +66,7 @@ def _missing_of(answered: AnsweredClaim, evidence: Evidence) -> list[MissingRuns
     A claim that needs a special machine is completed at the paper's budget, any other claim at the
     budget that already has runs, or else at the smallest one, unless it waits for more steps.
     """
-    parts = [(part, _budget(answered, part, evidence)) for part in answered.claim.check.rows]
+    parts = [(part, _budget(answered, part, evidence)) for part in answered.claim.rows]
     return missing_runs(parts, evidence)
 
 
@@ -73,7 +74,7 @@ def _budget(answered: AnsweredClaim, part: RowRelations, evidence: Evidence) -> 
     if answered.claim.machine:
         return PAPER
     budget = answered.answer.budget or BUDGETS[-1]
-    if any(waiting(part, budget, evidence) for part in answered.claim.check.rows):
+    if any(waiting(part, budget, evidence) for part in answered.claim.rows):
         budget = STEPS
     return budget if budget in part.budgets else part.budgets[0]
 
@@ -122,10 +123,10 @@ def steps_of(answered: AnsweredClaim, evidence: Evidence) -> list[NextCommands]:
         steps.append(NextCommands(command_lines(rows, budget, seeds), cost))
     steps += [
         NextCommands([_command_of(name)], "minutes of one core")
-        for name in dict.fromkeys(part.name for part in answered.claim.check.study)
+        for name in dict.fromkeys(part.name for part in answered.claim.studies)
         if evidence.study(name) is None
     ]
-    if answered.claim.check.tests and not evidence.passed(answered.claim.check.tests):
+    if answered.claim.tests and not evidence.passed(answered.claim.tests):
         steps.append(NextCommands(["scripts/claims_tests"], "minutes of one core"))
     return steps
 

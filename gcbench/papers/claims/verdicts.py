@@ -16,7 +16,7 @@ from enum import Enum
 from statistics import fmean
 from typing import NamedTuple
 
-from gcbench.papers.claims.claim import Relation
+from gcbench.papers.claims.relations import Relation
 from gcbench.runner.report.significance import LEVEL, Error, Noise, holm
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from gcbench.core.errors import ConfigError
-from gcbench.papers.claims.claim import PAPERS
+from gcbench.papers import PAPERS
 from gcbench.runner.config.budget import PAPER, budget_names
 from gcbench.runner.records.store import SUFFIX, RecordedRun, find_runs, write_kept
 from gcbench.runner.report.document import Document, markdown

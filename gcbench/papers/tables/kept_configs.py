@@ -23,7 +23,7 @@ from gcbench.runner.identity import (
 
 log = logging.getLogger("gcbench")
 # Files and folders of conf/ from which no configuration of a row comes.
-NO_PART = {"bench.yaml", "changes.yaml", "claims.yaml", "deviations.yaml", "devices", "hydra"}
+NO_PART = {"bench.yaml", "changes.yaml", "deviations.yaml", "devices", "hydra"}
 NO_PART |= {"links.yaml", "table"}  # of a table, what its rows run is hashed
 # Rooms and modules of gcbench that decide what a row resolves to.
 COMPOSING = (

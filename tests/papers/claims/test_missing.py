@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 from lib.missing import Missing, MissingRun, budget_of, find_missing
 from results import result_of, write
+from written import written
 
-from gcbench.papers.claims import claim as claims
 from gcbench.papers.claims.answers import answer_claim
-from gcbench.papers.claims.claim import read_claims
+from gcbench.papers.claims.claim import Claim
 from gcbench.papers.claims.evidence import Evidence
+from gcbench.papers.claims.relations import rows
 from gcbench.papers.tables.tables import TableRow, read_table
 from gcbench.runner.records.store import find_runs
 
@@ -27,15 +28,10 @@ columns:
   accuracy: {title: Test accuracy, unit: "%", measure: accuracy, better: higher}
 rows:
 """
-CLAIM = """
-- {id: powersgd-0%d-near, paper: powersgd, where: table 4, text: "%s", expect: it does,
-   caution: null, needs: short, %s,
-   check: {rows: [{measure: %s, of: powersgd/table4, hold: ["%s"]}]}}
-"""
 
 
 @pytest.fixture
-def lacking(here: Path, monkeypatch: pytest.MonkeyPatch):
+def lacking():
     """Return a function that finds what tables and claims lack besides the results in OUT."""
 
     def find(
@@ -43,15 +39,25 @@ def lacking(here: Path, monkeypatch: pytest.MonkeyPatch):
         relations: tuple[str, ...] = (),
         budget: str = "cpu",
         measure: str = "accuracy",
-        beside: str = "gpu_hours: null",
+        machine: str | None = None,
         seeds: tuple[int, ...] = (1, 2, 3),
     ) -> Missing:
-        asked = enumerate(relations, start=1)
-        text = "".join(CLAIM % (i, said, beside, measure, said) for i, said in asked)
-        (here / "claims.yaml").write_text(text or "[]")
-        monkeypatch.setattr(claims, "claims_file", lambda: here / "claims.yaml")
+        of = rows("powersgd/table4", measure=measure)
+        asked = [
+            Claim(
+                f"powersgd-0{i}-near",
+                paper="powersgd",
+                where="table 4",
+                text=said,
+                expect="it does",
+                needs="short",
+                machine=machine,
+                holds=[written(said, of)],
+            )
+            for i, said in enumerate(relations, start=1)
+        ]
         evidence = Evidence(find_runs([OUT]).runs, [OUT])
-        answered = [answer_claim(claim, evidence) for claim in read_claims()]
+        answered = [answer_claim(claim, evidence) for claim in asked]
         read = [read_table(name) for name in tables]
 
         def seconds(config: dict) -> float | None:
@@ -117,8 +123,7 @@ def test_a_row_like_none_so_far_is_taken_to_cost_what_the_others_do(lacking) -> 
 
 
 def test_what_needs_a_machine_for_its_times_is_asked_for_its_scores(lacking) -> None:
-    machine = "machine: 16 GPUs, gpu_hours: 1"
-    assert len(lacking(relations=("rank_7 > sgd",), beside=machine).runs) == 6
+    assert len(lacking(relations=("rank_7 > sgd",), machine="16 GPUs").runs) == 6
 
 
 def test_a_claim_whose_seeds_have_run_lacks_nothing(lacking) -> None:

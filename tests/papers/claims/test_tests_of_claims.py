@@ -1,4 +1,4 @@
-"""Claims about algebra or bits: conf/claims.yaml lists the tests that check them."""
+"""Claims about algebra or bits list the tests that check them."""
 
 from __future__ import annotations
 
@@ -16,11 +16,7 @@ PAPERS = sorted(
 )
 
 # Each claim, such as qsgd-01, with its tests; those in this folder are marked with it.
-CLAIMS = {
-    "-".join(claim.id.split("-")[:2]): claim.check.tests
-    for claim in read_claims()
-    if claim.check.tests
-}
+CLAIMS = {"-".join(claim.id.split("-")[:2]): claim.tests for claim in read_claims() if claim.tests}
 
 
 def functions(path: Path) -> dict[str, ast.FunctionDef]:
@@ -53,7 +49,7 @@ def test_the_tests_listed_for_a_claim_are_those_marked_with_it(claim: str) -> No
 
 def test_every_exact_claim_is_held_by_a_test() -> None:
     """Claims about algebra and metered bytes need no training run."""
-    assert all(claim.check.tests for claim in read_claims() if claim.needs == "exact")
+    assert all(claim.tests for claim in read_claims() if claim.needs == "exact")
 
 
 @pytest.mark.parametrize("node", MARKED)

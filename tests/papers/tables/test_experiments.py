@@ -168,7 +168,7 @@ def test_a_budget_bounds_what_rows_type(budget: str) -> None:
 
 def test_rows_of_claims_stand_in_tables() -> None:
     """Only runs of tables are kept."""
-    asked = {path for claim in read_claims() for part in claim.check.rows for path in part.paths}
+    asked = {path for claim in read_claims() for part in claim.rows for path in part.paths}
     assert asked - set(ROWS) == set()
 
 
