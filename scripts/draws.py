@@ -15,7 +15,7 @@ from gcbench.core.compressor import MethodError
 from gcbench.core.conf import choices_in
 from gcbench.core.errors import ConfigError
 from gcbench.core.fields import Settings, choices_of_kind, format_value, hints_of, kinds_of
-from gcbench.core.keys import MethodSettings
+from gcbench.core.method_keys import MethodSettings
 from gcbench.runner.config.checks import refuse_twice
 from gcbench.runner.config.compose import resolve_overrides
 from gcbench.runner.config.help import keys_by_choice, method_keys

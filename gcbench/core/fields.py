@@ -1,10 +1,11 @@
 """What is told at a key, and nowhere else: type and range, meaning, an example, what it is for.
 
-    class MethodSettings(Settings):
+    @dataclass(frozen=True)
+    class PowerSGD(Checked):
         rank: Annotated[Count, example(2)]
-        \"\"\"columns of the factors\"\"\"
+        \"\"\"columns r of the factors\"\"\"
 
-Checks, sentences, `--help`, hashes and the tests of ranges are derived from it. A range of
+Keys of methods stand at their classes, from which scripts/keys makes one model of all. Checks, sentences, `--help`, hashes and the tests of ranges are derived from it. A range of
 pydantic's, `Annotated[float, Field(gt=0)]`, may stand at a field of any dataclass that is
 `Checked`, and at an argument of any function.
 """
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import is_dataclass
+from dataclasses import fields, is_dataclass
 from functools import cache, partial, wraps
 from types import NoneType, UnionType
 from typing import (
@@ -29,12 +30,13 @@ from typing import (
     get_type_hints,
 )
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 from typing_extensions import Self
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
 Count = Annotated[int, Field(ge=1)]
 Natural = Annotated[int, Field(ge=0)]
@@ -42,7 +44,24 @@ Positive = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 Share = Annotated[float, Field(ge=0, lt=1)]
+Weight = Annotated[float, Field(ge=0, le=1)]
+Fraction = Annotated[float, Field(gt=0, le=1)]
+Bits = Annotated[int, Field(ge=1, le=8)]
+Period = Annotated[int, Field(ge=10)]  # in steps, of what costs more than a step
 Text = Annotated[str, Field(min_length=1)]
+
+
+def _all_differ(values: Sequence[int]) -> Sequence[int]:
+    if len(set(values)) < len(values):
+        raise ValueError
+    return values
+
+
+Distinct = Annotated[
+    Sequence[T],
+    Field(min_length=1, json_schema_extra={"uniqueItems": True}),
+    AfterValidator(_all_differ),
+]
 
 
 def example(value: Any) -> Any:
@@ -143,6 +162,44 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
 
     call.__checked__ = True  # type: ignore[attr-defined]
     return call
+
+
+def own_fields(kind: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of the values that are fields of a dataclass."""
+    return {field.name: values[field.name] for field in fields(kind) if field.name in values}
+
+
+def fields_as_arguments(*kinds: Any) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Give a function, in place of its `**keys`, the fields of these dataclasses as arguments.
+
+    Signature and annotations are those of the fields, whose classes check the values.
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        first = [
+            parameter
+            for parameter in inspect.signature(function).parameters.values()
+            if parameter.kind is not inspect.Parameter.VAR_KEYWORD
+        ]
+        keys = [
+            inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default)
+            for kind in kinds
+            for field in fields(kind)
+        ]
+        signature = inspect.Signature([*first, *keys])
+
+        @wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            signature.bind(*args, **kwargs)  # raises TypeError for any other key
+            return function(*args, **kwargs)
+
+        own = {parameter.name: function.__annotations__[parameter.name] for parameter in first}
+        call.__annotations__ = own | {k: v for kind in kinds for k, v in hints_of(kind).items()}
+        call.__signature__ = signature  # type: ignore[attr-defined]
+        call.__checked__ = True  # type: ignore[attr-defined]
+        return call
+
+    return decorate
 
 
 def checks_itself(target: Any) -> bool:

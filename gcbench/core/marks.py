@@ -53,3 +53,6 @@ class Needs:
 
     def met_by(self, value: Any) -> bool:
         return any(value == v or (type(v) is int and bool(value)) for v in self.values)
+
+
+WITH_FEEDBACK = Needs("error_feedback", (True, "loco", "ef21"))

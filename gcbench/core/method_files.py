@@ -12,25 +12,30 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import yaml
+from pydantic import Field
 
 from gcbench.core.conf import Config, choices_in, conf_directory, read_yaml
 from gcbench.core.errors import ConfigError, as_known, near
-from gcbench.core.fields import example, format_value, hints_of, refusal, to_floats
-from gcbench.core.keys import NO_KNOBS, Bits, MethodSettings, refuse_idle_keys, sort_keys
+from gcbench.core.fields import Bits, example, format_value, hints_of, refusal, to_floats
+from gcbench.core.keys import NO_KNOBS, refuse_idle_keys, sort_keys
+from gcbench.core.method_keys import OF_LAYERS, MethodSettings
 
 if TYPE_CHECKING:
     from gcbench.core.compressor import Compressor
 
 BUILD = "gcbench.build"
-# Keys of methods that BUILD takes; its method takes all others.
-OF_BUILD = (
-    "adapt_every",
-    *("align", "alpha", "beta", "bucket_scope", "clip_norm", "clip_sigma", "code", "dense_steps"),
-    *("error_feedback", "exchange", "min_ratio", "min_size", "momentum_start", "reset_steps"),
-    "rotate",
-    "workers_per_node",
-)
-SET_LEVELS = ("bits", "convolution_bits")  # keys that no compressor takes, only `levels`
+
+
+class LevelKeys:
+    """Keys of files that set `levels`, and that no compressor takes."""
+
+    bits: Annotated[Bits, example(4)]
+    """bits of a code, sign included; 1 only for eden"""
+    convolution_bits: Annotated[int, Field(ge=2, le=8), example(4)]
+    """bits of a code of a convolution; `bits` is that of other layers"""
+
+
+SET_LEVELS = tuple(LevelKeys.__annotations__)
 # What files of methods read: levels that follow from bits, and what the optimizer of a run has.
 LEVELS = re.compile(r"\$\{gcbench\.levels:\$\{(\w+)\}\}")
 OF_OPTIMIZER = re.compile(r"\$\{oc\.select:optimizer\.[\w.]+,(.+)\}")
@@ -118,7 +123,7 @@ def bits_of(config: Mapping[str, Any], typed: Collection[str]) -> int | None:
     """
     bits, levels = config.get("bits"), config.get("levels")
     if type(bits) is int and bits == 1 and "bits" not in config["compressor"]["method"]:
-        raise ConfigError(str(refusal("bits", bits, Annotated[Bits, example(4)])))
+        raise ConfigError(str(refusal("bits", bits, Annotated[int, Field(ge=2, le=8), example(4)])))
     if not isinstance(levels, int):
         return None
     needed = (2 * levels).bit_length()
@@ -150,7 +155,7 @@ def fill_compressor(config: Config) -> None:
                 raise ConfigError(f"{path}.{typed}: type {typed}")
             place[key] = config[key]
         if not places and key not in SET_LEVELS:
-            taker = node if key in OF_BUILD else node["method"]
+            taker = node if key in OF_LAYERS else node["method"]
             if str(taker.get("_target_")).startswith("gcbench."):
                 taker[key] = config[key]
 

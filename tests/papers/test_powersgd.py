@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Literal
 
 import pytest
 import torch
@@ -11,7 +12,6 @@ from paper_cases import sent_bits, shapes_of, sizes
 from torch import Tensor
 
 from gcbench.core.compressor import State
-from gcbench.core.keys import SubtractedUpdate
 from gcbench.core.methods.powersgd import PowerSGD
 from gcbench.core.wrappers.wrappers import ErrorFeedback
 
@@ -65,7 +65,7 @@ def test_data_of_an_epoch_is_that_of_the_tables(
 @pytest.mark.claim("powersgd-02", where="section 3")
 @pytest.mark.parametrize("residual", ["own", "aggregated"])
 def test_w_workers_with_batch_b_do_what_one_does_with_all_their_samples(
-    residual: SubtractedUpdate,
+    residual: Literal["own", "aggregated"],
 ) -> None:
     """Both have the same float64 weights after each of a few steps of least squares.
 

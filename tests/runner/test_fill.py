@@ -14,8 +14,9 @@ from nightly import each, slow_but
 import gcbench
 from gcbench.core.conf import conf_directory
 from gcbench.core.errors import ConfigError
-from gcbench.core.keys import MethodSettings
-from gcbench.core.method_files import BUILD, OF_BUILD, SET_LEVELS, fill_compressor, read_method
+from gcbench.core.method_files import BUILD, SET_LEVELS, fill_compressor, read_method
+from gcbench.core.method_keys import OF_LAYERS
+from gcbench.core.methods.qsgd import QSGD
 from gcbench.core.wrappers.build import build
 from gcbench.runner.config.compose import compose_overrides
 from gcbench.runner.config.help import method_keys
@@ -24,9 +25,10 @@ from gcbench.runner.config.resolve import resolve
 from gcbench.runner.identity import iterate_leaves
 
 
-def test_build_takes_what_its_keys_fill_and_no_other_key_of_methods() -> None:
-    taken = set(signature(build).parameters) & set(MethodSettings.model_fields)
-    assert set(OF_BUILD) == taken - {"momentum"}  # of an optimizer, which a file reads from there
+def test_build_takes_every_key_that_no_method_takes() -> None:
+    assert set(OF_LAYERS) < set(signature(build).parameters)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'aplha'"):
+        build(QSGD(7), aplha=0.5)
 
 
 def test_every_key_of_a_method_reaches_an_argument() -> None:

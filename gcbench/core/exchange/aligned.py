@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor
 
@@ -19,7 +19,6 @@ from gcbench.core.compressor import (
 from gcbench.core.exchange.gather import (
     GatherExchange,
 )
-from gcbench.core.keys import Code
 from gcbench.core.methods.bucketed import Bucketed
 from gcbench.core.methods.entropy_coded import apply_code
 from gcbench.core.methods.matrices import is_convolution
@@ -41,7 +40,7 @@ class Aligned:
     """
 
     codec: Bucketed
-    code: Code = "fixed"
+    code: Literal["fixed", "elias_dense", "elias_sparse", "ans"] = "fixed"
 
     @property
     def properties(self) -> Properties:

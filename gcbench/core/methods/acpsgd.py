@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
@@ -37,7 +37,7 @@ from gcbench.core.compressor import (
     sizes_of,
     unflatten,
 )
-from gcbench.core.fields import Checked, Count
+from gcbench.core.fields import Checked, Count, example
 from gcbench.core.methods.matrices import sides_of
 from gcbench.core.methods.powersgd import by_shape, matrices_of, shapes_of, tensors_of
 
@@ -68,7 +68,8 @@ class ACPSGD(Checked):
     them to that of the factors.
     """
 
-    rank: Count
+    rank: Annotated[Count, example(2)]
+    """columns r of the factors [PowerSGD, algorithm 1]"""
     properties: ClassVar[Properties] = Properties(contractive=True, mean_linear=True, turns=2)
 
     def values_sent(self, shape: Sequence[int]) -> float:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import prod
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
@@ -14,8 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 from gcbench.core.codecs.low_rank import conditional_bernoulli, svd
 from gcbench.core.comm.collectives import Comm
 from gcbench.core.compressor import Aggregated, Grads, Properties, State, Step
-from gcbench.core.fields import Checked, Count
-from gcbench.core.keys import AtomoVariant
+from gcbench.core.fields import Checked, Count, example
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,10 @@ class Atomo(Checked):
     the code, as here, do not.
     """
 
-    rank: Count
-    variant: AtomoVariant = "published"
+    rank: Annotated[Count, example(2)]
+    """singular values kept"""
+    variant: Literal["published", "unbiased"] = "published"
+    """drawn again until `rank` values are kept, or drawn once [PowerSGD, table 6; ATOMO]"""
 
     @property
     def properties(self) -> Properties:

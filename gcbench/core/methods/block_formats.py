@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from ctypes import c_int64
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -32,7 +32,7 @@ from gcbench.core.codecs.noise import Noise
 from gcbench.core.codecs.packing import pack, unpack
 from gcbench.core.compressor import Properties
 from gcbench.core.fields import Checked, Count
-from gcbench.core.keys import Format4, Format6, Format8, Rounding
+from gcbench.core.marks import Neutral
 
 Scale = Literal["float32", "power_up", "power_down", "of_tensor"]  # as in blocks.cpp
 
@@ -49,7 +49,9 @@ class BlockFormat(Checked, Codec, ABC):
     """
 
     format: str  # of an element
-    rounding: Rounding = "nearest"
+    rounding: Annotated[Literal["nearest", "stochastic"], Neutral("nearest")] = "nearest"
+    """how values are rounded to a float format: to the nearest value, or up or down by chance, so
+    that the mean is right"""
 
     @property
     def element(self) -> FloatFormat:
@@ -187,7 +189,8 @@ class FP8(BlockFormat):
     Differences from torchft's: a bucket lies in one tensor, whatever its shape.
     """
 
-    format: Format8 = "e4m3"
+    format: Literal["e4m3", "e5m2"] = "e4m3"
+    """bits of exponent and mantissa of a float of 8 bits [OCP MX, section 5.3]"""
     bucket_size: Count = 4096
     scale: ClassVar[Scale] = "float32"
 
@@ -245,7 +248,7 @@ class MXFP8(Microscaling):
     Sends 8 bits per value, and 8 per 32 values.
     """
 
-    format: Format8 = "e4m3"
+    format: Literal["e4m3", "e5m2"] = "e4m3"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -255,7 +258,8 @@ class MXFP6(Microscaling):
     Sends 6 bits per value, and 8 per 32 values.
     """
 
-    format: Format6 = "e2m3"
+    format: Literal["e2m3", "e3m2"] = "e2m3"
+    """bits of exponent and mantissa of a float of 6 bits"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -265,7 +269,7 @@ class MXFP4(Microscaling):
     Sends 4 bits per value, and 8 per 32 values.
     """
 
-    format: Format4 = "e2m1"
+    format: Literal["e2m1"] = "e2m1"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -285,7 +289,7 @@ class NVFP4(BlockFormat):
     weights have blocks of 16 x 16 there, and gradients of weights a Hadamard transform before.
     """
 
-    format: Format4 = "e2m1"
+    format: Literal["e2m1"] = "e2m1"
     block_size: ClassVar[int] = 16
     scale: ClassVar[Scale] = "of_tensor"
 

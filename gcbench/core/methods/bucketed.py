@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
@@ -19,7 +19,8 @@ from gcbench.core.codecs.noise import Noise
 from gcbench.core.codecs.one_pass import Kinds, OnePass, Parameters, Residual, kernels_of
 from gcbench.core.codecs.radix import pack_digits, rows_of, unpack_digits, words_of
 from gcbench.core.compressor import Sizes, Step
-from gcbench.core.fields import Checked, Count
+from gcbench.core.fields import Checked, Count, example
+from gcbench.core.marks import Needs
 
 CPU = torch.device("cpu")
 # With at most this many parameters, the codes of all rows of a group are computed at once in the
@@ -42,8 +43,10 @@ class Bucketed(Checked, Codec, ABC):
     are rows that do not fill a group and the tails of tensors, is packed as digits.
     """
 
-    bucket_size: Count = 2048  # D, the number of values that share parameters
-    per_layer: bool = False  # whether each tensor is one bucket, however large
+    bucket_size: Annotated[Count, example(512), Needs("per_layer", (False,))] = 2048
+    """values that share a scale, and for eden are rotated together [QSGD, section 4]"""
+    per_layer: bool = False
+    """true: every tensor is one bucket, whatever its size"""
     random: ClassVar[bool] = True
 
     @property

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
-from typing import ClassVar, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -18,8 +18,8 @@ from gcbench.core.codecs.indices import Groups, largest_of_each, pack_indices, u
 from gcbench.core.codecs.kernels import CACHED_VALUES
 from gcbench.core.comm.collectives import Comm
 from gcbench.core.compressor import Aggregated, Grads, Properties, State, Step, flatten_each
-from gcbench.core.fields import Checked, Count, Share
-from gcbench.core.keys import Combine
+from gcbench.core.fields import Checked, Count, Share, example
+from gcbench.core.marks import Neutral
 from gcbench.core.methods.matrices import matrix_shape
 
 
@@ -55,10 +55,13 @@ class DeMo(Checked):
     dimensions are matrices with their first dimension as rows.
     """
 
-    coefficients: Count  # K
-    momentum: Share  # beta
-    chunk_side: Count = 64  # s
-    combine: Combine = "mean"
+    coefficients: Annotated[Count, example(32)]
+    """frequencies K of a block that are sent, those of largest magnitude [DeMo, section 3]"""
+    momentum: Annotated[Share, example(0.9)]
+    """weight beta of the old momentum, from which what is sent is taken [DeMo, section 3]"""
+    chunk_side: Annotated[Count, example(64)] = 64
+    """largest side s of a block of a matrix, whose frequencies are sent [DeMo, section 3]"""
+    combine: Annotated[Literal["mean", "senders"], Neutral("mean")] = "mean"
     properties: ClassVar[Properties] = Properties(direction=True)
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:

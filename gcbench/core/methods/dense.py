@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from gcbench.core.compressor import Aggregated, Grads, Properties, State, Step, 
 from gcbench.core.exchange.gather import ScatterExchange
 from gcbench.core.exchange.ring import RingExchange
 from gcbench.core.fields import Checked
-from gcbench.core.keys import Accumulate, Rounding
+from gcbench.core.marks import Neutral
 
 Dtype = Literal["float32", "float16", "bfloat16"]
 
@@ -54,8 +54,10 @@ class Dense(Checked):
     """
 
     dtype: Dtype = "float32"
-    accumulate: Accumulate = "wire"
-    rounding: Rounding = "nearest"
+    accumulate: Annotated[Literal["wire", "fp32"], Neutral("wire")] = "wire"
+    """where half-precision gradients are added: in the type on the wire, as all-reduces do, or in
+    fp32 by the owners of shards, with one more rounding for the way back"""
+    rounding: Annotated[Literal["nearest", "stochastic"], Neutral("nearest")] = "nearest"
 
     properties: ClassVar[Properties] = MEAN
 
@@ -91,7 +93,7 @@ class Cast(Codec):
     """
 
     dtype: Dtype
-    rounding: Rounding = "nearest"
+    rounding: Literal["nearest", "stochastic"] = "nearest"
 
     @property
     def properties(self) -> Properties:

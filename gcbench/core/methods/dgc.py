@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import torch
 
@@ -19,8 +19,8 @@ from gcbench.core.compressor import (
     zeros_of,
 )
 from gcbench.core.exchange.gather import GatherExchange
-from gcbench.core.fields import Checked, Natural, Share
-from gcbench.core.keys import Fraction, IndexCode
+from gcbench.core.fields import Checked, Fraction, Natural, Share, example
+from gcbench.core.marks import Neutral
 from gcbench.core.methods.top_k import TopK
 
 _STAGES = 4  # of the warm-up, in which a quarter, a 16th, ... is sent
@@ -50,10 +50,12 @@ class DGC(Checked):
     0.004, and 0.001 after it. What is accumulated is g, without the learning rate.
     """
 
-    momentum: Share  # m
-    fraction: Fraction
-    warmup_steps: Natural = 0
-    index: IndexCode = "int32"
+    momentum: Annotated[Share, example(0.9)]
+    """weight m of the old velocity [DGC, algorithm 4]"""
+    fraction: Annotated[Fraction, example(0.01)]
+    warmup_steps: Annotated[Natural, example(1000), Neutral(0)] = 0
+    """first steps, in which 1/4, 1/16, 1/64 and 1/256 of the values are sent [DGC, section 3.3]"""
+    index: Literal["int32", "auto"] = "int32"
     properties: ClassVar[Properties] = Properties(divisible=True)
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 
@@ -19,7 +19,7 @@ from gcbench.core.codecs.power_iteration import (
 )
 from gcbench.core.comm.collectives import Comm
 from gcbench.core.compressor import Aggregated, Grads, Properties, State, Step, add_scaled
-from gcbench.core.fields import Checked, Count, Share
+from gcbench.core.fields import Checked, Count, Share, example
 from gcbench.core.methods.matrices import sides_of
 from gcbench.core.methods.powersgd import (
     by_shape,
@@ -72,8 +72,10 @@ class Dion(Checked):
     smaller than its factors is sent in their place, there and, with `min_ratio=1`, here.
     """
 
-    rank: Count
-    momentum: Share  # mu
+    rank: Annotated[Count, example(2)]
+    """columns r of the factors [PowerSGD, algorithm 1]"""
+    momentum: Annotated[Share, example(0.9)]
+    """share mu of what was sent that stays in each worker's momentum [Dion, algorithm 1]"""
     properties: ClassVar[Properties] = Properties(mean_linear=True, direction=True)
 
     def values_sent(self, shape: Sequence[int]) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
@@ -13,8 +13,7 @@ from torch import Tensor
 from gcbench.core.codecs.newton_schulz import orthonormalize
 from gcbench.core.comm.collectives import Comm
 from gcbench.core.compressor import Aggregated, Grads, Properties, State, Step, add_scaled
-from gcbench.core.fields import Checked, Share
-from gcbench.core.keys import Fraction
+from gcbench.core.fields import Checked, Fraction, Share, example
 from gcbench.core.methods.matrices import matrix_shape, sides_of
 
 
@@ -45,8 +44,10 @@ class Dion2(Checked):
     layer are matrices here, too, and have Lion or AdamW there.
     """
 
-    fraction: Fraction
-    momentum: Share  # mu
+    fraction: Annotated[Fraction, example(0.01)]
+    """share of the rows that is sent"""
+    momentum: Annotated[Share, example(0.9)]
+    """share mu of what was sent that stays in each worker's momentum [Dion, algorithm 1]"""
     properties: ClassVar[Properties] = Properties(direction=True)
 
     def values_sent(self, shape: Sequence[int]) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
-from typing import ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -17,9 +17,11 @@ from gcbench.core.codecs.noise import Noise
 from gcbench.core.codecs.one_pass import Kinds, Parameters
 from gcbench.core.codecs.scales import fixed_sum, inside, root_mean_square, sum_of_squares
 from gcbench.core.compressor import Properties
-from gcbench.core.fields import Checked
-from gcbench.core.keys import EdenScale, LevelBits, RotationSize
+from gcbench.core.fields import Bits, Checked, example
+from gcbench.core.marks import Neutral
 from gcbench.core.methods.bucketed import Bucketed
+
+Scale = Literal["unbiased", "biased", "rms"]
 
 
 @dataclass(frozen=True)
@@ -30,8 +32,8 @@ class NormalLevels(Bucketed):
     with rms = |v|_2 / sqrt(d). See `Eden` for the scales.
     """
 
-    bits: LevelBits
-    scale: EdenScale
+    bits: Bits
+    scale: Scale
     random: ClassVar[bool] = False
     properties: ClassVar[Properties] = Properties()
 
@@ -121,9 +123,13 @@ class Eden(Checked, Codec):
     fractions, and an entropy code.
     """
 
-    bits: LevelBits
-    scale: EdenScale = "unbiased"
-    bucket_size: RotationSize = 4096  # of a block
+    bits: Annotated[Bits, example(4)]
+    scale: Annotated[Literal["unbiased", "biased", "rms"], Neutral("mean")] = "unbiased"
+    """scale of the levels that makes the code unbiased, or nearest (biased), or the root mean
+    square [EDEN, section 3; TurboQuant, algorithm 1]"""
+    bucket_size: Literal[16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768] = (
+        4096  # of a block
+    )
     noise: Noise | None = None  # of the messages to decode
 
     @property

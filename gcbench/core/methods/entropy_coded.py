@@ -16,7 +16,6 @@ from gcbench.core.codecs.elias_codes import decode_dense, decode_sparse, encode_
 from gcbench.core.codecs.noise import Noise
 from gcbench.core.codecs.packing import decode_ans, encode_ans
 from gcbench.core.compressor import Properties
-from gcbench.core.keys import Code
 
 
 @dataclass(frozen=True)
@@ -167,7 +166,7 @@ CODES: dict[str, type[EntropyCoded]] = {
 }
 
 
-def apply_code(codec: Codec, code: Code) -> Codec:
+def apply_code(codec: Codec, code: str) -> Codec:
     """Return `codec` with its codes sent in `code`; `fixed` returns it unchanged.
 
     Raises ValueError for a codec whose codes are not on a grid with a level at zero.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -12,7 +13,6 @@ from gcbench.core.codecs.noise import Noise
 from gcbench.core.codecs.packing import decode_ans, encode_ans
 from gcbench.core.compressor import Properties
 from gcbench.core.fields import Checked
-from gcbench.core.keys import Plain
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,8 @@ class Exponents(Checked, Codec):
     are gathered, so that fewer bits than in an all-reduce are received by two workers only.
     """
 
-    format: Plain = "fp32"
+    format: Literal["fp32", "bf16"] = "fp32"
+    """what is coded without loss: fp32, or gradients rounded to bf16"""
 
     @property
     def properties(self) -> Properties:

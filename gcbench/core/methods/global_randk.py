@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from gcbench.core.codecs.indices import largest
 from gcbench.core.comm.collectives import Comm
@@ -18,7 +18,7 @@ from gcbench.core.compressor import (
     sizes_of,
     unflatten,
 )
-from gcbench.core.fields import Checked, Count
+from gcbench.core.fields import Checked, Count, example
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,9 @@ class GlobalRandK(Checked):
     """
 
     quantizer: Compressor
-    k: Count = 10_000
+    k: Annotated[Count, example(10000)] = 10_000
+    """values drawn from the whole gradient every step, the same on all workers [Vineeth S, section
+    3.3]"""
     properties: ClassVar[Properties] = Properties(scope="global")
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:

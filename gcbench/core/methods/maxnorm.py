@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -28,8 +28,7 @@ from gcbench.core.compressor import (
     unflatten,
 )
 from gcbench.core.exchange.gather import sum_codes
-from gcbench.core.fields import Checked
-from gcbench.core.keys import NormKind, Scales
+from gcbench.core.fields import Checked, Distinct, example
 
 ManyLevels = Annotated[int, Field(ge=1, le=2**12)]
 _TINY = 2.0**-100
@@ -63,7 +62,7 @@ class MaxNorm(Checked):
     """
 
     levels: ManyLevels  # s
-    norm: NormKind = "linf"
+    norm: Literal["linf", "l2"] = "linf"
     properties: ClassVar[Properties] = Properties(unbiased=True, scope="global", divisible=True)
 
     @property
@@ -99,8 +98,10 @@ class MultiScale(Checked):
     and 3. The authors' code chooses a scale by the rounded code, with 2^b - 1 levels.
     """
 
-    scales: Scales  # log2 of s_1 to s_N, in any order
-    norm: NormKind = "linf"
+    scales: Annotated[Distinct[Annotated[int, Field(ge=0, le=12)]], example([2, 6])]
+    """log2 of the levels of each scale, without sign; each value uses the largest scale at which
+    its codes fit [Vineeth S, algorithm 2]"""
+    norm: Literal["linf", "l2"] = "linf"
     properties: ClassVar[Properties] = Properties(unbiased=True, scope="global", divisible=True)
 
     @property

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from gcbench.core.comm.collectives import Comm
 from gcbench.core.compressor import Aggregated, Compressor, Grads, Properties, State, Step
 from gcbench.core.fields import Checked, Share
-from gcbench.core.keys import CodedStart
 from gcbench.core.wrappers.wrappers import DenseWarmup
 
 
@@ -57,7 +56,7 @@ class MomentumCoding(Checked):
 
     inner: Compressor
     momentum: Share  # beta
-    momentum_start: CodedStart = "warmup"
+    momentum_start: Literal["warmup", "zero"] = "warmup"
 
     @property
     def properties(self) -> Properties:

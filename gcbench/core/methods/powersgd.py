@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -35,8 +35,8 @@ from gcbench.core.compressor import (
     sizes_of,
     unflatten,
 )
-from gcbench.core.fields import Checked, Count
-from gcbench.core.keys import SubtractedUpdate
+from gcbench.core.fields import Checked, Count, example
+from gcbench.core.marks import WITH_FEEDBACK, Needs
 from gcbench.core.methods.matrices import matrix_shape, sides_of
 
 
@@ -96,11 +96,17 @@ class PowerSGD(Checked):
     rounding; with `aggregated`, the workers' residuals drift apart like a random walk.
     """
 
-    rank: Count
-    warm_start: bool = True  # whether to reuse the last Q, not draw it every step
-    residual: SubtractedUpdate = "own"
-    iterations: Count = 1  # power iterations per step
-    svd: bool = False  # whether to take the best approximation of the dense mean instead
+    rank: Annotated[Count, example(2)]
+    """columns r of the factors [PowerSGD, algorithm 1]"""
+    warm_start: Annotated[bool, Needs("svd", (False,))] = True
+    """true: start from the last step's factors; false: from random ones [PowerSGD, section 4.2]"""
+    residual: Annotated[Literal["own", "aggregated"], WITH_FEEDBACK] = "own"
+    """what the error-feedback residual leaves out: the worker's own projection, or the aggregated
+    update [PowerSGD, algorithm 2, and the authors' code]"""
+    iterations: Annotated[Count, example(3)] = 1
+    """power iterations a step, each sent [PowerSGD, table 2]"""
+    svd: bool = False
+    """true: send whole gradients and keep the best rank-r approximation of their mean"""
     ranks: Mapping[str, int] | None = None  # of each matrix, where they differ
     properties: ClassVar[Properties] = Properties(contractive=True, mean_linear=True)
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from torch import Tensor
 
 from gcbench.core.codecs.one_pass import Kinds
 from gcbench.core.codecs.scales import NORMS
 from gcbench.core.compressor import Properties
-from gcbench.core.keys import NormKind
 from gcbench.core.methods.quantizers import SignedGridQuantizer
 
 
@@ -38,7 +38,8 @@ class QSGD(SignedGridQuantizer):
     grid for both signs and in steps of 2^-23. Probabilities are the same, except those below 10^-7.
     """
 
-    norm: NormKind = "linf"
+    norm: Literal["linf", "l2"] = "linf"
+    """the scale of a bucket: its largest magnitude, or its 2-norm"""
 
     @property
     def properties(self) -> Properties:

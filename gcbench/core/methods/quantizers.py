@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
+from pydantic import Field
 from torch import Tensor
 from typing_extensions import Self
 
@@ -19,7 +20,7 @@ from gcbench.core.codecs.one_pass import Kinds, Parameters
 from gcbench.core.codecs.packing import width_of
 from gcbench.core.codecs.radix import from_words, pack_digits, unpack_digits
 from gcbench.core.codecs.scales import Sides, grid_codes, grid_values, signs_and_sides
-from gcbench.core.keys import LevelCount, Levels
+from gcbench.core.fields import example
 from gcbench.core.methods.bucketed import Bucketed
 
 
@@ -60,7 +61,8 @@ class Signs(Bucketed, ABC):
 class LevelQuantizer(Bucketed, ABC):
     """A codec that rounds to one of `level_count` levels of a bucket."""
 
-    level_count: LevelCount  # s, the number of levels
+    level_count: Annotated[int, Field(ge=2, le=256), example(9)]
+    """levels s in all; 2^K + 1 for orq [ORQ, section 3.1]"""
 
     @property
     def base(self) -> int:
@@ -128,7 +130,8 @@ class GridQuantizer(Bucketed, ABC):
 class SignedGridQuantizer(GridQuantizer, ABC):
     """A grid of zero and `levels` levels on either side, in codes with a whole number of bits."""
 
-    levels: Levels  # s, the number of positive levels; there are 2 s + 1 codes
+    levels: Annotated[int, Field(ge=1, le=127), example(7)]
+    """levels s above zero, 2^(bits-1) - 1; typed by itself it sets bits [QSGD, section 3.1]"""
 
     @property
     def highest(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
@@ -22,7 +22,7 @@ from gcbench.core.compressor import (
     sizes_of,
     unflatten,
 )
-from gcbench.core.fields import Checked, Count
+from gcbench.core.fields import Checked, Count, example
 from gcbench.core.methods.matrices import is_stack, sides_of
 from gcbench.core.seeds import mix
 
@@ -46,7 +46,8 @@ class RandomK(Checked):
     which are drawn for the step.
     """
 
-    rank: Count
+    rank: Annotated[Count, example(2)]
+    """a budget of r (n + m) values"""
     properties: ClassVar[Properties] = Properties(contractive=True, mean_linear=True)
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
@@ -79,7 +80,8 @@ class RandomBlock(Checked):
     Differences from the authors' code: none known.
     """
 
-    rank: Count
+    rank: Annotated[Count, example(2)]
+    """a budget of r (n + m) values"""
     properties: ClassVar[Properties] = Properties(contractive=True, mean_linear=True)
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:

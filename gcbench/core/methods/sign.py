@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from torch import Tensor
 from gcbench.core.codecs.one_pass import Kinds, Parameters
 from gcbench.core.codecs.scales import Sides, mean_magnitude, root_mean_square
 from gcbench.core.compressor import Properties
-from gcbench.core.keys import SignScale
+from gcbench.core.marks import Neutral
 from gcbench.core.methods.quantizers import Signs
 
 
@@ -43,7 +43,10 @@ class ScaledSign(Signs):
     (`bucket_scope=gradient`).
     """
 
-    scale: SignScale = "mean"
+    scale: Annotated[Literal["mean", "rms"], Neutral("mean")] = "mean"
+    """magnitude of the signs of a bucket: its mean magnitude, which is nearest, or its root mean
+    square, which keeps the length [Karimireddy et al. (2019), algorithm 1; 1-bit Adam, section
+    4]"""
 
     properties: ClassVar[Properties] = Properties(contractive=True)
 

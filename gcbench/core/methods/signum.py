@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import torch
 
 from gcbench.core.codecs.packing import pack, unpack
 from gcbench.core.comm.collectives import Comm
 from gcbench.core.compressor import Aggregated, Grads, Properties, State, Step, flatten, unflatten
-from gcbench.core.fields import Checked, Share
-from gcbench.core.keys import MomentumStart
+from gcbench.core.fields import Checked, Share, example
+from gcbench.core.marks import Neutral
 
 _TOGETHER = 4  # how many messages are unpacked at once
 
@@ -43,8 +43,11 @@ class Signum(Checked):
     and sends one bit back.
     """
 
-    momentum: Share  # beta
-    momentum_start: MomentumStart = "zero"
+    momentum: Annotated[Share, example(0.9)]
+    """weight beta of the old momentum, each worker's own, before signs are taken [Signum, algorithm
+    1]"""
+    momentum_start: Annotated[Literal["zero", "gradient"], Neutral("zero")] = "zero"
+    """momentum before the first step: zero, or the first gradient"""
     properties: ClassVar[Properties] = Properties(divisible=True, direction=True)
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:

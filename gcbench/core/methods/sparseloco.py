@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -15,8 +15,8 @@ from gcbench.core.codecs.indices import Groups, largest_of_each, pack_indices, u
 from gcbench.core.codecs.noise import Noise
 from gcbench.core.codecs.packing import pack, unpack
 from gcbench.core.compressor import Properties
-from gcbench.core.fields import Checked, Count
-from gcbench.core.keys import Combine, Fraction
+from gcbench.core.fields import Checked, Count, Fraction, example
+from gcbench.core.marks import Neutral
 from gcbench.core.methods.top_k import count_share
 
 _BINS = 4  # a bin number takes two bits
@@ -61,9 +61,13 @@ class SparseLoCo(Checked, SparseCodec):
     median of the workers' norms.
     """
 
-    fraction: Fraction
-    chunk_size: Count = 4096
-    combine: Combine = "mean"
+    fraction: Annotated[Fraction, example(0.01)]
+    """share of the values of a chunk that is sent"""
+    chunk_size: Annotated[Count, example(4096)] = 4096
+    """values of a chunk, of which `fraction` is sent [SparseLoCo, section 3]"""
+    combine: Annotated[Literal["mean", "senders"], Neutral("mean")] = "mean"
+    """what the sum of a value over workers is divided by: the number of workers, or of those that
+    sent the value [SparseLoCo, algorithm 1; the code of DeMo and of SparseLoCo]"""
     properties: ClassVar[Properties] = Properties(contractive=True)
 
     def encode(self, x: Tensor, segments: tuple[int, ...], noise: Noise) -> Message:

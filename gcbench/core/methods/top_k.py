@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -14,8 +14,7 @@ from gcbench.core.codec import Message, SparseCodec
 from gcbench.core.codecs.indices import Groups, largest_of_each, pack_indices, unpack_indices
 from gcbench.core.codecs.noise import Noise
 from gcbench.core.compressor import Properties
-from gcbench.core.fields import Checked
-from gcbench.core.keys import Fraction, IndexCode
+from gcbench.core.fields import Checked, Fraction, example
 
 
 @dataclass(frozen=True)
@@ -41,8 +40,10 @@ class TopK(Checked, SparseCodec):
     Differences from the papers: none known; positions are sent in ascending order.
     """
 
-    fraction: Fraction
-    index: IndexCode = "int32"
+    fraction: Annotated[Fraction, example(0.01)]
+    """share of the values of a tensor that is sent"""
+    index: Literal["int32", "auto"] = "int32"
+    """bits of a position: 32, or as few as the tensor's size needs"""
     properties: ClassVar[Properties] = Properties(contractive=True)
 
     def count(self, n: int) -> int:

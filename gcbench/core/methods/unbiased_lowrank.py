@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated, Literal
 
 from gcbench.core.comm.collectives import Comm
 from gcbench.core.compressor import Aggregated, Grads, Properties, State, Step
-from gcbench.core.fields import Checked, Count
-from gcbench.core.keys import LowRankVariant
+from gcbench.core.fields import Checked, Count, example
 from gcbench.core.methods.acpsgd import ACPSGD, draw_sketches
 from gcbench.core.methods.matrices import matrix_shape, sides_of
 
@@ -37,8 +37,11 @@ class UnbiasedLowRank(Checked):
     Differences from the paper and its code: see `ACPSGD`.
     """
 
-    rank: Count
-    variant: LowRankVariant = "text"
+    rank: Annotated[Count, example(2)]
+    """columns r of the factors [PowerSGD, algorithm 1]"""
+    variant: Literal["text", "alternating"] = "text"
+    """the sketch as printed, or half a power iteration a step as published [PowerSGD, section
+    4.1]"""
 
     @property
     def properties(self) -> Properties:

@@ -25,8 +25,7 @@ from gcbench.core.compressor import (
     flatten,
     sizes_of,
 )
-from gcbench.core.fields import Checked
-from gcbench.core.keys import AdaptEvery
+from gcbench.core.fields import Checked, Period
 from gcbench.core.methods.matrices import matrix_shape
 from gcbench.core.methods.powersgd import PowerSGD
 
@@ -117,7 +116,7 @@ class AdaptiveBits(Checked):
     """
 
     codec: WithBits
-    adapt_every: AdaptEvery
+    adapt_every: Period
     by_bits: Mapping[int, Compressor] = field(repr=False)
 
     @property
@@ -186,7 +185,7 @@ class AdaptiveRank(Checked):
     """
 
     inner: PowerSGD
-    adapt_every: AdaptEvery
+    adapt_every: Period
 
     @property
     def properties(self) -> Properties:

@@ -1,12 +1,4 @@
-"""Wrappers around a method.
-
-They have a fixed order, outermost first: checked gradients, norm clipping, dense warm-up, small
-tensors sent uncompressed (`gcbench.core.methods.matrices`), stacks of matrices
-(`gcbench.core.methods.matrices`), momentum coding (around the dense warm-up, whose gradients it
-follows) or with EF21 a momentum of each worker, error feedback, sigma clipping, buckets that run
-through the whole gradient, a rotation (`gcbench.core.wrappers.rotated`), bits or ranks chosen by
-tensor (`gcbench.core.wrappers.adaptive`).
-"""
+"""Wrappers around a method; `gcbench.core.wrappers.layers` has their keys and their order."""
 
 from __future__ import annotations
 
@@ -38,8 +30,7 @@ from gcbench.core.compressor import (
     zeros_of,
 )
 from gcbench.core.exchange.gather import GatherExchange
-from gcbench.core.fields import Checked, Natural, NonNegative, Positive
-from gcbench.core.keys import Beta
+from gcbench.core.fields import Checked, Natural, NonNegative, Positive, Weight
 from gcbench.core.methods.dense import Dense
 
 
@@ -130,7 +121,7 @@ class ErrorFeedback(Checked):
 
     inner: Compressor
     alpha: NonNegative = 1.0
-    beta: Beta = 1.0
+    beta: Weight = 1.0
 
     @property
     def properties(self) -> Properties:

@@ -28,9 +28,10 @@ def apply_budget(
     `default`, the `model` that replaces it and upper bounds for `workers`, `batch_size` (per
     worker), `epochs` and `max_steps` (raised to the H of local steps); with `keep_steps: true`, the
     epochs first shrink as the batch over all workers does, so that the row keeps its number of
-    steps. `trainer`: keys for every run. `datasets`: keys for a chosen data set. Learning rates are scaled with the total batch size
-    (Goyal et al., 2017), or only with the number of workers if the model has `scale_lr: false`;
-    warm-up is scaled with the epochs; milestones are fractions already.
+    steps. `trainer`: keys for every run. `datasets`: keys for a chosen data set. Learning rates are
+    scaled with the total batch size (Goyal et al., 2017), or only with the number of workers if the
+    model has `scale_lr: false`; warm-up is scaled with the epochs; milestones are fractions
+    already.
 
     `recipes` has settings for a model that replaces another, all of them optional. Keys of model,
     data set, trainer, optimizer and schedule replace the row's, which keeps its method, its form of

@@ -19,7 +19,8 @@ from gcbench.core.fields import (
     interval_of,
     kinds_of,
 )
-from gcbench.core.keys import NO_KNOBS, MethodSettings, sort_keys
+from gcbench.core.keys import NO_KNOBS, sort_keys
+from gcbench.core.method_keys import MethodSettings
 from gcbench.runner.settings.config import SCHEMAS
 from gcbench.runner.settings.run import BenchSettings, RunSettings
 from gcbench.runner.settings.trainer import OTHER_NAMES

@@ -13,7 +13,7 @@ from hydra.errors import HydraException
 from gcbench.core.conf import choices_in, conf_directory, read_yaml
 from gcbench.core.errors import as_known, folded, nearest
 from gcbench.core.fields import hints_of, refusal, wanted
-from gcbench.core.keys import MethodSettings
+from gcbench.core.method_keys import MethodSettings
 from gcbench.runner.config.checks import refuse_twice
 from gcbench.runner.config.choices import GROUPS
 from gcbench.runner.config.help import keys_by_choice

@@ -11,7 +11,7 @@ import sys
 from typing import Any
 
 from gcbench.core.fields import Settings
-from gcbench.core.keys import MethodSettings
+from gcbench.core.method_keys import MethodSettings
 from gcbench.runner.settings.config import MODELS, PARTS
 
 REFERENCE = {"type": "string", "pattern": r"^\$\{"}  # ${key}, in place of a value

@@ -9,8 +9,8 @@ from pydantic import ConfigDict, model_validator
 from typing_extensions import Self
 
 from gcbench.core.fields import Settings, hints_of, marks_in
-from gcbench.core.keys import MethodSettings
 from gcbench.core.marks import ELSEWHERE, Needs, Neutral, Role
+from gcbench.core.method_keys import MethodSettings
 from gcbench.runner.settings.optimizer import EstimatorSettings, OptimizerSettings, ScheduleSettings
 from gcbench.runner.settings.run import (
     BenchSettings,
