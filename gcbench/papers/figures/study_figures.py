@@ -1,4 +1,4 @@
-"""Figures of studies, from outputs/studies/<name>.json; papers/studies/ explains the numbers."""
+"""Figures of studies, from outputs/studies/<name>.json; each study explains its numbers."""
 
 from __future__ import annotations
 

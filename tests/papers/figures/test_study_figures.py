@@ -1,4 +1,4 @@
-"""Figures of studies, from rows with the keys that papers/studies/ write."""
+"""Figures of studies, from rows with the keys that studies write."""
 
 from __future__ import annotations
 
