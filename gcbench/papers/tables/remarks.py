@@ -34,7 +34,6 @@ def sections(
             "Also ran, and is not in the table",
             [line for row in rows for line in _others(table, row)],
         ),
-        Section("Ran more than once", [line for row in rows for line in _duplicates(row)]),
         Section("Notes", list(_notes(table, groups[budget], rows, deviations))),
         Section(
             "Commands that made the rows",
@@ -141,14 +140,6 @@ def _describe_measure(column: Column, runs: Sequence[RecordedRun]) -> str | None
     heading = Heading(column.key, column.title, digits=column.digits)
     unit = f" {column.unit}" if column.unit else ""
     return f"{column.title.lower()} {format_summary(Summary.of(values), heading)}{unit}"
-
-
-def _duplicates(row: Row) -> Iterator[str]:
-    for run in row.duplicates:
-        yield (
-            f"{_where(row)}, seed {run.seed}: the newest run counts; an older one ({run.status}, "
-            f"finished {run.result.finished_minute}) does not"
-        )
 
 
 def _notes(

@@ -154,8 +154,6 @@ def test_the_newest_of_duplicates_counts(said) -> None:
     shutil.copytree(OUT / "new", OUT / "tables/copy")  # a copy is the same run
     text = said("table=small/one", "format=markdown")
     assert rows(text)["No compression"][0] == "94.0 (n=1)"
-    (line,) = lines(text.partition("## Ran more than once")[2].partition("##")[0], "- ")
-    assert line.startswith("- No compression, seed 1: the newest") and "2026-01-01" in line
 
 
 def test_budgets_are_not_mixed(said) -> None:
@@ -347,7 +345,6 @@ def test_a_row_of_its_own_counts_before_a_borrowed_one_unless_it_failed(said) ->
     text = said("table=small/one", "format=markdown")
     assert rows(text)["No compression"][0] == "94.0 [93.0, 95.0] (n=2)"
     assert "No compression, seed 2: the run of powersgd/table3_cifar10/sgd" in text
-    assert "an older one (failed" in text.partition("## Ran more than once")[2]
 
 
 def test_nothing_is_borrowed_from_other_budgets_failures_or_another_backend(
