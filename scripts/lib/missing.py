@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from gcbench.papers.claims.answers import AnsweredClaim, waiting
+from gcbench.papers.claims.answers import AnsweredClaim, is_waiting
 from gcbench.papers.claims.claim import Claim
 from gcbench.papers.claims.evidence import EXACT, Evidence, budget_of
 from gcbench.papers.claims.missing import (
@@ -133,7 +133,7 @@ class _Collected:
             for part in claim.rows
             if budget in part.budgets and part.measure not in TIMES
         ]
-        if any(waiting(part, budget, self._evidence) for part, _ in parts):
+        if any(is_waiting(part, budget, self._evidence) for part, _ in parts):
             return []
         rows = [self._evidence.spec(path) for part, _ in parts for path in part.paths]
         if not all(self._is_within_reach(row) for row in rows):

@@ -44,12 +44,17 @@ UNDER = [
     "as one point below, are decided by accuracy alone.",
     "Each budget is judged separately. Of those at which all rows have three seeds, the one that "
     "is closest to the paper's counts, whatever it says: at the others the model is smaller, with "
-    "as many steps at cpu_steps, and with fewer at cpu_long, cpu_medium and cpu. That a method "
-    "recovers what training without compression reaches (an equality within a bound, or a bound on "
-    "what is lost) is judged from "
-    "cpu_steps on, where that budget has more steps; the evidence tells how it stands with fewer. "
-    "Costs come from kept runs of the same table; for runs that need a special machine they are "
-    "estimates.",
+    "the paper's steps, up to 39,000 of 4 x 32 images, at cpu_steps, and with fewer at cpu_long, "
+    "cpu_medium and cpu. Costs come from kept runs of the same table; for runs that need a special "
+    "machine they are estimates.",
+    "That a method recovers what training without compression reaches (an equality within a bound, "
+    "or a bound on what is lost) is judged from cpu_steps on, where that budget has more steps, "
+    "and the evidence tells how it stands with fewer. An interval answers it: how far the row ends "
+    "behind, at 95 %, and in test loss, where less is better. It is reproduced or contrary if the "
+    "test says that the gap is on one side of what is allowed. Rows are equal only if two "
+    "one-sided tests with these seeds show that of equal rows with a power above 0.8. With runs of "
+    "three lengths or more, log(gap) = log C - p log(steps) is fitted; the interval of p is from "
+    "the seeds, and wider where the points miss the line by more.",
     f"{DIRTY}: some of its runs are {DIRTY_NOTE}. {STALE}: some are {STALE_NOTE} "
     "(conf/changes.yaml).",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,6 +12,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from gcbench.papers.claims.kept_tests import find_tests
+from gcbench.papers.claims.recovery import Length
 from gcbench.papers.claims.relations import BUDGETS, EARLY_LOSS, LEARNING_RATE, STEPS, RowRelations
 from gcbench.papers.claims.verdicts import Judged, Value, Verdict
 from gcbench.papers.tables.configs import compose_row
@@ -20,10 +22,12 @@ from gcbench.papers.tables.rows import Row, find_row
 from gcbench.papers.tables.tables import Column, TableRow, read_table, table_names
 from gcbench.runner.config.budget import PAPER
 from gcbench.runner.console import name_first
+from gcbench.runner.differences import flat_differences
 from gcbench.runner.records.store import RecordedRun
 from gcbench.runner.report.document import Heading, Summary, format_number, format_summary
 from gcbench.runner.report.measures import LOWER, SCORES, is_infinite, measure
 
+LENGTH = {"trainer.epochs", "trainer.max_steps", "schedule.warmup_epochs"}  # of training
 RATES = (0.25, 1, 4)  # multiples of a row's learning rate that a claim on the best rate compares
 EXACT = {
     "ratio",
@@ -95,6 +99,33 @@ class Evidence:
             runs = self.by_budget.get(budget, [])
             self._rows[key] = find_row(self.spec(path), chooser, runs, budget, self.overrides)
         return self._rows[key]
+
+    def lengths(self, path: str, dense: str, name: str) -> list[Length]:
+        """Return the scores of a row and of one without compression, at all lengths of training.
+
+        Runs are as these rows at a budget, but for their epochs.
+        """
+        found = []
+        for budget in filter(self.by_budget.__contains__, () if self.overrides else BUDGETS):
+            rows, others = (self._scores_by_steps(row, name, budget) for row in (path, dense))
+            model = compose_row(self.spec(path), budget).config["model"]
+            found += [
+                Length(json.dumps(model, sort_keys=True), steps, rows[steps], others[steps])
+                for steps in sorted(rows.keys() & others.keys())
+            ]
+        return found
+
+    def _scores_by_steps(self, path: str, name: str, budget: str) -> dict[int, dict[int, float]]:
+        composed = compose_row(self.spec(path), budget)
+        found: dict[int, dict[int, float]] = {}
+        for run in self.by_budget[budget]:
+            if not run.done or any(composed.choices[k] != v for k, v in run.choices.items()):
+                continue
+            value = measure(name, run.result)
+            differing = flat_differences(composed.flat, run.flat).keys()
+            if value is not None and math.isfinite(value) and differing <= LENGTH:
+                found.setdefault(run.result.steps or 0, {})[run.seed] = value
+        return found
 
     def study(self, name: str) -> StudyResult | None:
         """Return a study, or a table of scripts/turns like links/resnet18-1gbit-2, or None."""
@@ -246,20 +277,22 @@ def describe(title: str, measured: Mapping[str, Measured], judged: Sequence[Judg
         for verdict in (Verdict.REPRODUCED, Verdict.CONTRARY)
     }
     by_accuracy = {
-        verdict.value: [one for one in judged if one.verdict is verdict and not one.decided_by_loss]
+        verdict.value: [
+            one
+            for one in judged
+            if one.verdict is verdict and not one.decided_by_loss and not one.margin.recovers
+        ]
         for verdict in (Verdict.CONTRARY, Verdict.NOT_DECIDED, Verdict.WITHIN_NOISE)
     }
     against = [one for one in judged if one.is_disputed]
-    waiting = {
-        f"about recovery, which budget {STEPS} decides; here {verdict.value}": [
-            one for one in judged if one.so_far is verdict
-        ]
-        for verdict in Verdict
-    }
-    lists = {**by_loss, **by_accuracy, **waiting, "the test loss says the opposite": against}
+    lists = {**by_loss, **by_accuracy, "the test loss says the opposite": against}
     facts += [
         f"{what}: {', '.join(one.text for one in relations)}"
         for what, relations in lists.items()
         if relations
     ]
+    of_recovery = [one for one in judged if one.margin.recovers and one.margin.known]
+    facts += [one.recovery_text for one in of_recovery if not one.so_far]
+    if waiting := [one.recovery_text for one in of_recovery if one.so_far]:
+        facts.append(f"about recovery, which budget {STEPS} decides: {', '.join(waiting)}")
     return f"{title}: {'; '.join(fact for fact in facts if fact)}"

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from statistics import fmean
 from typing import NamedTuple
 
-from gcbench.papers.claims.answers import AnsweredClaim, NextCommands, waiting
+from gcbench.papers.claims.answers import AnsweredClaim, NextCommands, is_waiting
 from gcbench.papers.claims.claim import Claim
 from gcbench.papers.claims.evidence import RATES, Evidence
 from gcbench.papers.claims.relations import BUDGETS, LEARNING_RATE, STEPS, RowRelations
@@ -74,7 +74,7 @@ def _budget(answered: AnsweredClaim, part: RowRelations, evidence: Evidence) -> 
     if answered.claim.machine:
         return PAPER
     budget = answered.answer.budget or BUDGETS[-1]
-    if any(waiting(part, budget, evidence) for part in answered.claim.rows):
+    if any(is_waiting(part, budget, evidence) for part in answered.claim.rows):
         budget = STEPS
     return budget if budget in part.budgets else part.budgets[0]
 

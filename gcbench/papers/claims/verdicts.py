@@ -6,6 +6,8 @@ error of a mean follows from the runs of all rows of the table (`significance.py
 
 The order of two accuracies has a second test, that of the test losses of the same runs. It decides
 where the accuracies differ by less than noise and point the same way.
+
+That a row recovers what one without compression reaches is answered by an interval (`recovery.py`).
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from enum import Enum
 from statistics import fmean
 from typing import NamedTuple
 
+from gcbench.papers.claims.recovery import POWER, SEEDS, Recovery
 from gcbench.papers.claims.relations import Relation
 from gcbench.runner.report.significance import LEVEL, Error, Noise, holm
 
@@ -40,7 +43,11 @@ class Verdict(Enum):
     CONTRARY = "contrary at this budget", "the opposite holds, by more than noise"
     CONSISTENT = "consistent", "it holds where the paper's own number was an input"
     COVERED = "covered by tests", "tests check it, and passed at the commit shown"
-    NOT_DECIDED = "not decided", "some means are contrary to what is asked, by less than noise"
+    NOT_DECIDED = (
+        "not decided",
+        "some means are contrary to what is asked, by less than noise, or too few seeds tell "
+        "whether a gap is within its tolerance",
+    )
     NOT_YET = "not yet", "runs, a study or passed tests are missing"
 
 
@@ -101,6 +108,8 @@ class Margin(NamedTuple):
     each: str = "seed"
     of_loss: Margin | None = None  # that of the test losses, if it may decide
     waits: bool = False  # for more steps, however it stands after these
+    recovers: bool = False  # whether it says that a row recovers what one without compression has
+    recovery: Recovery | None = None  # how far that row ends behind
 
     @property
     def p(self) -> float:
@@ -133,8 +142,19 @@ class Judged(NamedTuple):
         return verdict in DECIDED and self.by_loss not in (None, verdict)
 
     @property
+    def recovery_text(self) -> str:
+        """Return how far the row ends behind, and what that says of the relation."""
+        verdict, recovery = self.so_far or self.verdict, self.margin.recovery
+        word = verdict.value.removesuffix(" at this budget")
+        if recovery and recovery.equal and verdict is Verdict.REPRODUCED:
+            word += f" as equal (power {recovery.power:.2f})"
+        elif recovery and recovery.power <= POWER and verdict is Verdict.NOT_DECIDED:
+            word += f" (power {recovery.power:.2f})"
+        return f"{recovery.text if recovery else self.text}: {word}"
+
+    @property
     def text(self) -> str:
-        relation, _, mean, error, counts, each, of_loss, _ = self.margin
+        relation, _, mean, error, counts, each, of_loss, *_ = self.margin
         if not counts:
             return f"{relation.text}: {mean:+.3g}" + " (untested)" * (each == "step")
         seeds = " and ".join(map(str, sorted(set(counts)))) + f" {each}{'s' * (set(counts) != {1})}"
@@ -197,8 +217,23 @@ def _judge(margin: Margin, p: float, p_of_loss: float) -> Judged:
         return Judged(margin, Verdict.NOT_YET)
     sign = margin.relation.sign
     holds = mean > 0 or (mean == 0 and sign != ">")
+    if margin.recovers and margin.counts:
+        return Judged(margin, _judge_recovery(margin, p < LEVEL, holds))
     if p < LEVEL:
         return Judged(margin, Verdict.REPRODUCED if holds else Verdict.CONTRARY, by_loss)
     if by_loss and of_loss and mean * of_loss.mean >= 0:
         return Judged(margin, by_loss, by_loss, decided_by_loss=True)
     return Judged(margin, Verdict.WITHIN_NOISE if holds else Verdict.NOT_DECIDED, by_loss)
+
+
+def _judge_recovery(margin: Margin, tells: bool, holds: bool) -> Verdict:
+    """Return what an interval says, of two seeds or more, that is on one side of its tolerance.
+
+    That means are equal is shown only by seeds that are likely to show it, if they are.
+    """
+    if not tells or min(margin.counts) < SEEDS:
+        return Verdict.NOT_DECIDED
+    power = margin.recovery.power if margin.recovery else 0.0
+    if holds and margin.relation.sign == "==" and power <= POWER:
+        return Verdict.NOT_DECIDED
+    return Verdict.REPRODUCED if holds else Verdict.CONTRARY

@@ -311,9 +311,12 @@ def test_recovery_is_judged_after_the_papers_number_of_steps(
         runs(SGD, 60.0, 60.2, 60.4, budget=budget)
         runs(RANK, 60.7, 60.5, 60.6, budget=budget)
     for row, budget in zip(answers(said), ("cpu_long", "cpu"), strict=True):
-        so_far = f"about recovery, which budget cpu_steps decides; here reproduced: {hold}"
         assert f"accuracy at budget {budget}" in row["evidence"]
+        so_far = "about recovery, which budget cpu_steps decides: rank_7 ends 0.40"
         assert (row["answer"] == "not yet") == (so_far in row["evidence"]) == waits
+        word = "reproduced as equal (power" if "abs" in hold else "reproduced"
+        assert ("ends 0.40 [0.04, 0.76] ahead of sgd where" in row["evidence"]) == waits
+        assert (f"): {word}" in row["evidence"]) == waits
         command = "gcbench -m +experiment/powersgd/table4=rank_7,sgd budget=cpu_steps seed=1,2,3"
         assert row["commands"] == command * waits
     runs(SGD, 90.0, 90.2, 90.4, budget="cpu_steps")
