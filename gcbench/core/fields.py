@@ -5,9 +5,9 @@
         rank: Annotated[Count, example(2)]
         \"\"\"columns r of the factors\"\"\"
 
-Keys of methods stand at their classes, from which scripts/keys makes one model of all. Checks, sentences, `--help`, hashes and the tests of ranges are derived from it. A range of
-pydantic's, `Annotated[float, Field(gt=0)]`, may stand at a field of any dataclass that is
-`Checked`, and at an argument of any function.
+Checks, sentences, `--help`, hashes and the tests of ranges are derived from it, for keys of methods
+by way of one model, which scripts/keys makes of their classes. A range of pydantic's,
+`Annotated[float, Field(gt=0)]`, may stand at a field of any dataclass that is `Checked`.
 """
 
 from __future__ import annotations

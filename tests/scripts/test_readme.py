@@ -144,7 +144,8 @@ def test_the_first_screen_has_the_commands_that_install_run_and_test() -> None:
     assert "pip install . && gcbench" in commands
     tests = "pip install '.[test]' && scripts/test"
     assert tests in commands
-    assert tests in (ROOT / ".ci/run").read_text(encoding="utf-8").splitlines()
+    ci = (ROOT / ".ci/run").read_text(encoding="utf-8").splitlines()
+    assert tests in [line.strip() for line in ci]
 
 
 @each("page", [*map(str, EVERY_PAGE), *EVERY_TABLE])

@@ -25,8 +25,9 @@ from gcbench.runner.bench.local import draw_input
 from gcbench.runner.bench.timing import Work, seconds
 from gcbench.runner.config.compose import compose_overrides
 from gcbench.runner.config.resolve import resolve
+from gcbench.runner.data_facts import DATASETS, facts_of
 from gcbench.runner.launch.memory import keep_freed_memory
-from gcbench.runner.predict.subject import DATASETS, facts_of, shapes_of_model
+from gcbench.runner.predict.subject import shapes_of_model
 from gcbench.runner.records.gradients import Recorded
 
 

@@ -26,8 +26,9 @@ from gcbench.runner.config.keys import read_knobs
 from gcbench.runner.config.reading import Arguments, read_arguments, read_keys
 from gcbench.runner.config.resolve import resolve
 from gcbench.runner.console import TextTable, console, print_table
+from gcbench.runner.data_facts import facts_of
 from gcbench.runner.predict.payload import Shapes
-from gcbench.runner.predict.subject import facts_of, shapes_of_model
+from gcbench.runner.predict.subject import shapes_of_model
 from gcbench.runner.records.environment import describe_environment, now
 
 Row = dict[str, Any]

@@ -12,11 +12,12 @@ from gcbench.core.errors import ConfigError
 from gcbench.papers.studies.study import Row, Study
 from gcbench.papers.tables.configs import compose
 from gcbench.papers.tables.tables import TableRow, read_table
+from gcbench.runner.data_facts import facts_of
 from gcbench.runner.labels import CHOICE_GROUPS
 from gcbench.runner.launch.instantiate import make_compressor
 from gcbench.runner.predict.devices import read_device, read_link
 from gcbench.runner.predict.model import Cluster, Method, predict
-from gcbench.runner.predict.subject import facts_of, make_method, shapes_of_model
+from gcbench.runner.predict.subject import make_method, shapes_of_model
 from gcbench.runner.settings.config import RunConfig
 
 _counted: dict[str, Method] = {}  # for rows that differ only in their workers

@@ -114,7 +114,7 @@ def _run_once(
     workers = [_PROCESSES.Process(target=_work, args=(target, args, place)) for place in places]
     os.environ.setdefault(*SPINNING)
     try:
-        with _block_sigint(), _hide_main(), _spawn_from_python():
+        with _block_sigint(), _hide_main():
             for worker in workers:
                 worker.start()
         died_alone = _await(workers, received, places[0].notes / BEGUN)
@@ -251,23 +251,6 @@ def _hide_main() -> Iterator[None]:
         yield
     finally:
         sys.modules["__main__"] = main
-
-
-@contextmanager
-def _spawn_from_python() -> Iterator[None]:
-    """Give workers a start method that Python knows.
-
-    They take over that of this process, which is joblib's own in a process of joblib.
-    """
-    before = multiprocessing.get_start_method(allow_none=True)
-    foreign = before not in (None, *multiprocessing.get_all_start_methods())
-    if foreign:
-        multiprocessing.set_start_method("spawn", force=True)
-    try:
-        yield
-    finally:
-        if foreign:
-            multiprocessing.set_start_method(before, force=True)
 
 
 @contextmanager

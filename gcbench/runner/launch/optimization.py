@@ -16,9 +16,12 @@ from gcbench.core.compressor import Compressor
 from gcbench.core.conf import Config
 from gcbench.core.errors import ConfigError
 from gcbench.core.fields import format_value
+from gcbench.core.methods.dion import Dion
+from gcbench.core.methods.dion2 import Dion2
 from gcbench.core.methods.onebit_adam import MomentumCoding
 from gcbench.core.wrappers.virtual import dense_steps_of, parts_of
 from gcbench.runner.launch.instantiate import fill_open, make, user_code_error
+from gcbench.runner.settings.config import RunConfig
 from gcbench.runner.settings.open import OpenSettings
 from gcbench.runner.settings.optimizer import OptimizerSettings, ScheduleSettings
 from gcbench.runner.train.groups import (
@@ -27,6 +30,7 @@ from gcbench.runner.train.groups import (
     options_by_group,
     parameter_groups,
 )
+from gcbench.runner.train.run import Estimator
 from gcbench.runner.train.schedules import FactorSchedule, Schedule, TorchSchedule
 
 log = logging.getLogger("gcbench")
@@ -48,6 +52,33 @@ LENGTHS = ("T_max", "total_steps")
 def make_optimizer(settings: OptimizerSettings, model: nn.Module) -> Optimizer:
     """Return the optimizer of a model's parameters: one of conf/optimizer, or of any class."""
     return _make_optimizer(settings, _group_parameters(settings, model))
+
+
+def check_optimizer(
+    config: RunConfig, model: nn.Module, compressor: Compressor, estimator: Estimator
+) -> None:
+    """Raise ConfigError for an optimizer or a schedule that does not fit model and method."""
+    _check_directions(config, compressor, estimator)
+    codes_momentum = any(isinstance(part, MomentumCoding) for part in parts_of(compressor))
+    try_step(config.optimizer, config.schedule, model, fixed_momentum=codes_momentum)
+    check_momentum(config.optimizer, compressor, config.choices["compressor"])
+
+
+def _check_directions(config: RunConfig, compressor: Compressor, estimator: Estimator) -> None:
+    """Refuse Dion's optimizer unless a Dion compressor supplies its directions."""
+    if all(options.get("kind") != "dion" for options in options_by_group(config.optimizer)):
+        return
+    if not any(isinstance(part, (Dion, Dion2)) for part in parts_of(compressor)):
+        raise ConfigError(
+            f"optimizer=dion steps along directions, and compressor="
+            f"{config.choices['compressor']} makes none; type compressor=dion or "
+            "dion2, or optimizer=adamw"
+        )
+    if estimator.worker_copies:
+        raise ConfigError(
+            f"optimizer=dion estimator={config.choices['estimator']}: workers would step along "
+            "their own gradients, not along directions; type optimizer=adamw, or estimator=sgd"
+        )
 
 
 def try_step(

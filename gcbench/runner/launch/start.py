@@ -8,7 +8,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 
@@ -56,63 +56,136 @@ def start(config: RunConfig, directory: str, in_sweep: bool = False) -> Result |
     machine = Machine.detect()
     plan = replace(make_plan(config, machine), quiet=in_sweep and not config.verbose)
     with slurm.torchrun_environment(path) if plan.launcher == "slurm" else nullcontext():
-        return _start(config, plan, RunFiles(path), in_sweep)
+        return Start.of(config, plan, RunFiles(path), in_sweep).result()
 
 
-def _start(config: RunConfig, plan: Plan, files: RunFiles, in_sweep: bool) -> Result | None:
-    rank = int(os.environ["RANK"]) if plan.launcher in JOINING else 0
-    anew = config.rerun and not was_begun_by_this_job(files)
-    say = rank == 0 and not in_sweep
-    if not anew:
-        refuse_other_run(config, files)
-        if finished := _finished(config, files, say):
+@dataclass(frozen=True)
+class Start:
+    """One start of a run by this process, which may be one of several that were started with it."""
+
+    config: RunConfig
+    plan: Plan
+    files: RunFiles
+    in_sweep: bool
+    rank: int  # of this process; 0 for one that starts the others itself
+    anew: bool  # whether what is there is run again
+
+    @classmethod
+    def of(cls, config: RunConfig, plan: Plan, files: RunFiles, in_sweep: bool) -> Start:
+        rank = int(os.environ["RANK"]) if plan.launcher in JOINING else 0
+        anew = config.rerun and not was_begun_by_this_job(files)
+        return cls(config, plan, files, in_sweep, rank, anew)
+
+    def result(self) -> Result | None:
+        """Return the result of the run; None on other ranks than the first."""
+        if not self.anew and (finished := self._finished()):
             return finished
-    same = find_same_run(config, files.directory) if in_sweep and not anew else None
-    if same and (finished := _finished(config, RunFiles(same), say=False)):
-        return finished
-    with lock_directory(files.directory) if rank == 0 else nullcontext() as lock:
-        if plan.launcher not in JOINING and not anew:
-            # Another command may have finished the run while this one waited for the lock.
-            refuse_other_run(config, files)
-            if finished := _finished(config, files, say):
+        if self.in_sweep and not self.anew:
+            same = find_same_run(self.config, self.files.directory)
+            if same and (finished := find_finished(self.config, RunFiles(same), say=False)):
                 return finished
-        return _start_locked(config, plan, files, rank, anew, lock, in_sweep)
+        with lock_directory(self.files.directory) if self.rank == 0 else nullcontext() as lock:
+            # Another command may have finished the run while this one waited for the lock.
+            alone = self.plan.launcher not in JOINING
+            if alone and not self.anew and (finished := self._finished()):
+                return finished
+            return self._train(lock)
 
+    def _finished(self) -> Result | None:
+        refuse_other_run(self.config, self.files)
+        return find_finished(self.config, self.files, self.rank == 0 and not self.in_sweep)
 
-def _start_locked(
-    config: RunConfig,
-    plan: Plan,
-    files: RunFiles,
-    rank: int,
-    anew: bool,
-    lock: Lock | None,
-    in_sweep: bool,
-) -> Result | None:
-    if rank == 0 and not in_sweep:
-        log.info(_start_notice(config, plan, files.directory))
-    if plan.launcher not in JOINING or os.environ["LOCAL_RANK"] == "0":
-        data = _check(config, plan, files.directory)  # downloads what is missing, once per node
-    if rank == 0:
-        if notice := plan.notice():
-            log.warning(notice)
-        _warn_of_network(plan.processes == plan.local_processes)
-        begun = prepare_directory(config, data, files, anew)
-    else:
-        begun = Begun.here()  # not written to start.json
-    # The parent of workers collects signals while they live; this process does so until a failure
-    # is recorded, as torchrun and srun send SIGTERM to those that outlive another.
-    signals = nullcontext(list[str]()) if plan.starts_processes else collect_signals()
-    with signals as received:
-        stopped_by = _run(config, plan, files, rank, begun, lock, received)
-    if rank != 0:
-        return None
-    begins = ["rerun=true"] * anew + ["resume=never"] * (config.resume.mode == "never")
-    result = _done(files, stopped_by, f" without {' and '.join(begins)}" if begins else "")
-    # A signal that came after the last step has not stopped the run, but stops the sweep. A job of
-    # Slurm is not queued again for points that it may not have.
-    if in_sweep and stopped_by not in (None, slurm.REQUEUE.name):
-        raise KeyboardInterrupt
-    return result
+    def _train(self, lock: Lock | None) -> Result | None:
+        config, plan, files = self.config, self.plan, self.files
+        if self.rank == 0 and not self.in_sweep:
+            log.info(_start_notice(config, plan, files.directory))
+        if plan.launcher not in JOINING or os.environ["LOCAL_RANK"] == "0":
+            data = _check(config, plan, files.directory)  # downloads what is missing, once per node
+        if self.rank == 0:
+            if notice := plan.notice():
+                log.warning(notice)
+            _warn_of_network(plan.processes == plan.local_processes)
+            begun = prepare_directory(config, data, files, self.anew)
+        else:
+            begun = Begun.here()  # not written to start.json
+        # The parent of workers collects signals while they live; this process does so until a
+        # failure is recorded, as torchrun and srun send SIGTERM to those that outlive another.
+        signals = nullcontext(list[str]()) if plan.starts_processes else collect_signals()
+        with signals as received:
+            stopped_by = self._run(begun, lock, received)
+        if self.rank != 0:
+            return None
+        result = self._done(stopped_by)
+        # A signal that came after the last step has not stopped the run, but stops the sweep. A job
+        # of Slurm is not queued again for points that it may not have.
+        if self.in_sweep and stopped_by not in (None, slurm.REQUEUE.name):
+            raise KeyboardInterrupt
+        return result
+
+    def _run(self, begun: Begun, lock: Lock | None, received: Sequence[str]) -> str | None:
+        """Run the workers; return the name of the signal that stopped them, or None."""
+        config, plan, files = self.config, self.plan, self.files
+        arguments = (config, plan, files.directory, begun)
+        try:
+            if plan.starts_processes:
+                run_processes(work, arguments, plan.processes, config.trainer.max_restarts, lock)
+            else:
+                work(*arguments, received)
+        except Interrupted as interrupted:
+            if not _is_written_since(files, begun.started):
+                files.write_result(
+                    make_result(
+                        config,
+                        begun,
+                        "interrupted",
+                        f"stopped by {interrupted.signal_name} before a checkpoint",
+                    )
+                )
+            return interrupted.signal_name
+        except WorkerFailed as failure:
+            who = f"worker {failure.rank}"
+            if _has_ended_since(files, begun):
+                log.warning("%s failed when the run had ended: %s", who, failure.reason)
+                return None
+            _record_failure(config, begun, files, f"{who}: {failure.reason}")
+            if not _is_for_user(failure.reason):
+                print(failure.traceback_text, file=sys.stderr)
+            raise RunFailed(f"{who} failed: {failure.reason}") from None
+        except ConfigError:  # such as configurations that differ between processes
+            raise
+        except Exception as error:
+            here = failure_of(error, self.rank)
+            if self.rank == 0 and within(
+                FILES_SECONDS, partial(_has_ended_since, files, begun), False
+            ):
+                log.warning("the run had ended: %s", here.reason)
+                return None
+            if not here.is_echo and not _is_for_user(here.reason):
+                print(here.traceback_text, file=sys.stderr)
+            note = partial(_note_failure, config, plan, files, begun, here)
+            first = within(FILES_SECONDS, note, None)
+            if first is None:
+                log.error("%s does not answer, so that no result is written there", files.directory)
+            who = f"worker {(first or here).rank}" if plan.processes > 1 else "the run"
+            raise RunFailed(f"{who} failed: {(first or here).reason}") from None
+        return slurm.REQUEUE.name if slurm.REQUEUE.name in received else next(iter(received), None)
+
+    def _done(self, stopped_by: str | None) -> Result:
+        """Return the result that the workers have written; raise an error for a run not done."""
+        result = self.files.read_result()
+        assert result is not None
+        if result.status == "interrupted":
+            if stopped_by == slurm.REQUEUE.name:
+                slurm.requeue()
+            never = self.config.resume.mode == "never"
+            begins = ["rerun=true"] * self.anew + ["resume=never"] * never
+            without = f" without {' and '.join(begins)}" if begins else ""
+            log.info("type the same command%s to continue the run", without)
+            raise KeyboardInterrupt
+        if result.status != "done":
+            error = RunDiverged if result.status == "diverged" else RunFailed
+            raise error(f"the run {result.status}: {result.reason}")
+        return result
 
 
 def _start_notice(config: RunConfig, plan: Plan, directory: Path) -> str:
@@ -126,7 +199,7 @@ def _warn_of_network(on_one_machine: bool) -> None:
         log.warning(notice)
 
 
-def _finished(config: RunConfig, files: RunFiles, say: bool) -> Result | None:
+def find_finished(config: RunConfig, files: RunFiles, say: bool) -> Result | None:
     """Return the result of a run that needs no more steps; None if there is none."""
     result = result_in(files)
     if result is not None and result.status == "diverged":
@@ -177,60 +250,6 @@ def _check(config: RunConfig, plan: Plan, path: Path) -> Data:
     return data
 
 
-def _run(
-    config: RunConfig,
-    plan: Plan,
-    files: RunFiles,
-    rank: int,
-    begun: Begun,
-    lock: Lock | None,
-    received: Sequence[str],
-) -> str | None:
-    """Run the workers; return the name of the signal that stopped them, or None."""
-    arguments = (config, plan, files.directory, begun)
-    try:
-        if plan.starts_processes:
-            run_processes(work, arguments, plan.processes, config.trainer.max_restarts, lock)
-        else:
-            work(*arguments, received)
-    except Interrupted as interrupted:
-        if not _is_written_since(files, begun.started):
-            files.write_result(
-                make_result(
-                    config,
-                    begun,
-                    "interrupted",
-                    f"stopped by {interrupted.signal_name} before a checkpoint",
-                )
-            )
-        return interrupted.signal_name
-    except WorkerFailed as failure:
-        who = f"worker {failure.rank}"
-        if _has_ended_since(files, begun):
-            log.warning("%s failed when the run had ended: %s", who, failure.reason)
-            return None
-        _record_failure(config, begun, files, f"{who}: {failure.reason}")
-        if not _is_for_user(failure.reason):
-            print(failure.traceback_text, file=sys.stderr)
-        raise RunFailed(f"{who} failed: {failure.reason}") from None
-    except ConfigError:  # such as configurations that differ between processes
-        raise
-    except Exception as error:
-        here = failure_of(error, rank)
-        if rank == 0 and within(FILES_SECONDS, partial(_has_ended_since, files, begun), False):
-            log.warning("the run had ended: %s", here.reason)
-            return None
-        if not here.is_echo and not _is_for_user(here.reason):
-            print(here.traceback_text, file=sys.stderr)
-        note = partial(_note_failure, config, plan, files, begun, here)
-        first = within(FILES_SECONDS, note, None)
-        if first is None:
-            log.error("%s does not answer, so that no result is written there", files.directory)
-        who = f"worker {(first or here).rank}" if plan.processes > 1 else "the run"
-        raise RunFailed(f"{who} failed: {(first or here).reason}") from None
-    return slurm.REQUEUE.name if slurm.REQUEUE.name in received else next(iter(received), None)
-
-
 def _note_failure(
     config: RunConfig, plan: Plan, files: RunFiles, begun: Begun, here: Failure
 ) -> Failure:
@@ -273,18 +292,3 @@ def _has_ended_since(files: RunFiles, begun: Begun) -> bool:
 def _is_written_since(files: RunFiles, started: str) -> bool:
     result = files.read_result()
     return result is not None and result.started >= started
-
-
-def _done(files: RunFiles, stopped_by: str | None, without: str) -> Result:
-    """Return the result that the workers have written; raise an error for a run not done."""
-    result = files.read_result()
-    assert result is not None
-    if result.status == "interrupted":
-        if stopped_by == slurm.REQUEUE.name:
-            slurm.requeue()
-        log.info("type the same command%s to continue the run", without)
-        raise KeyboardInterrupt
-    if result.status != "done":
-        error = RunDiverged if result.status == "diverged" else RunFailed
-        raise error(f"the run {result.status}: {result.reason}")
-    return result

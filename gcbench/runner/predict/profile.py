@@ -22,13 +22,13 @@ from gcbench.runner.bench.local import draw_input, measure, one_matrix
 from gcbench.runner.bench.timing import UNTIMED, seconds
 from gcbench.runner.config.compose import compose_overrides
 from gcbench.runner.config.resolve import resolve
+from gcbench.runner.data_facts import dataset_of, facts_of, window_of
 from gcbench.runner.launch.instantiate import make_model
 from gcbench.runner.launch.memory import keep_freed_memory
 from gcbench.runner.launch.plan import Machine
 from gcbench.runner.predict.arguments import Profile
 from gcbench.runner.predict.devices import sources_of_codecs
 from gcbench.runner.predict.measure import PARTS
-from gcbench.runner.predict.subject import dataset_of, facts_of, window_of
 from gcbench.runner.records.environment import describe_machine
 
 log = logging.getLogger("gcbench")

@@ -11,6 +11,7 @@ from gcbench.core.conf import choices_in, method_files
 from gcbench.core.errors import ConfigError, as_known, near
 from gcbench.runner.config.compose import compose_overrides
 from gcbench.runner.config.resolve import resolve
+from gcbench.runner.data_facts import dataset_of, facts_of, has_timed_samples
 from gcbench.runner.predict.arguments import OnClusters, Steps
 from gcbench.runner.predict.devices import (
     OTHER,
@@ -23,10 +24,7 @@ from gcbench.runner.predict.devices import (
 from gcbench.runner.predict.model import Cluster, Compute, Method, Prediction, predict
 from gcbench.runner.predict.payload import Shapes
 from gcbench.runner.predict.subject import (
-    dataset_of,
-    facts_of,
     flops_of,
-    has_timed_samples,
     make_methods,
     read_shapes,
     refuse_unknown_knobs,

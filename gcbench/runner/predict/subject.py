@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import product
 from math import prod
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import torch
 from pydantic import Field, PositiveInt
@@ -15,13 +15,14 @@ from pydantic.dataclasses import dataclass
 from torch.utils.flop_counter import FlopCounterMode
 
 from gcbench.core.compressor import Compressor
-from gcbench.core.conf import CHECKED, Config, build_checked, conf_directory, read_yaml
+from gcbench.core.conf import CHECKED, Config, build_checked, read_yaml
 from gcbench.core.errors import ConfigError
 from gcbench.core.method_files import read_method
 from gcbench.core.wrappers.virtual import parts_of
 from gcbench.runner.config.compose import compose_overrides, find_method
 from gcbench.runner.config.keys import read_knobs
 from gcbench.runner.config.resolve import resolve
+from gcbench.runner.data_facts import Facts, dataset_of, facts_of, window_of
 from gcbench.runner.labels import CHOICE_GROUPS
 from gcbench.runner.launch.instantiate import make_compressor, make_model, parameter_shapes
 from gcbench.runner.predict.devices import Device, SecondsByBatch
@@ -29,71 +30,6 @@ from gcbench.runner.predict.model import Method
 from gcbench.runner.predict.payload import Payload, Shapes
 
 EXCHANGES = ("gather", "scatter", "scatter_coded", "sum")  # between nodes of one worker
-
-
-class Facts(NamedTuple):
-    """The facts of a data set that a prediction needs."""
-
-    sample: tuple[int, ...]  # the shape of a sample
-    outputs: int
-    samples: int  # in an epoch
-
-
-TOKENS = {  # in a training text: words, or bytes
-    "wikitext2": 2_088_628,
-    "wikitext2_bytes": 10_797_148,
-    "linux_doc": 37_499_623,
-}
-WINDOW = 30  # words in a sample, unless the model sets a context
-DATASETS = {
-    "digits": Facts((1, 8, 8), 10, 1437),
-    "mnist": Facts((1, 28, 28), 10, 60_000),
-    "cifar10": Facts((3, 32, 32), 10, 50_000),
-    "cifar100": Facts((3, 32, 32), 100, 50_000),
-    "imagenet": Facts((3, 224, 224), 1000, 1_281_167),
-    "wikitext2": Facts((), 28_869, TOKENS["wikitext2"] // WINDOW),
-    "wikitext2_bytes": Facts((), 256, TOKENS["wikitext2_bytes"] // WINDOW),
-    "linux_doc": Facts((), 256, TOKENS["linux_doc"] // WINDOW),
-    "an4": Facts((64, 40), 34, 4_468),  # segments of 64 frames
-}
-DATASET_OF = {
-    **dict.fromkeys(("alexnet", "vgg19", "densenet161", "bn_inception"), "imagenet"),
-    **dict.fromkeys(("lstm", "lstm_small", "gpt_small", "gpt_tiny"), "wikitext2"),
-    "gpt_bytes": "wikitext2_bytes",
-    "mlp": "digits",
-    **dict.fromkeys(("an4_lstm", "an4_lstm_small"), "an4"),
-}
-
-
-def dataset_of(model: str) -> str:
-    """Return the data set on which a model is usually trained."""
-    return "imagenet" if model.endswith("_imagenet") else DATASET_OF.get(model, "cifar10")
-
-
-def facts_of(model: str, dataset: str | None) -> Facts:
-    """Return the facts of a data set, by default the one on which the model is usually trained."""
-    name = dataset or dataset_of(model)
-    if name not in DATASETS:
-        raise ConfigError(
-            f"dataset={name}: its shapes are not known; type one of {', '.join(DATASETS)}, or "
-            "shapes=FILE"
-        )
-    facts = DATASETS[name]
-    return facts._replace(samples=TOKENS[name] // window_of(model)) if name in TOKENS else facts
-
-
-def has_timed_samples(model: str, dataset: str) -> bool:
-    """Return whether a data set has samples of the shape with which devices time the model."""
-    usual = DATASETS[dataset_of(model)]
-    return dataset in DATASETS and DATASETS[dataset].sample == usual.sample
-
-
-def window_of(model: str) -> int:
-    """Return the words, or bytes, of a sample of a model of text."""
-    file = conf_directory() / "model" / f"{model}.yaml"
-    node = read_yaml(file) if file.is_file() else {}
-    window: int = node.get("context", WINDOW)
-    return window
 
 
 def shapes_of_model(node: Config, facts: Facts) -> Shapes:

@@ -18,6 +18,7 @@ import numpy as np
 from gcbench.core.comm.network import Link, exchange_seconds
 from gcbench.core.errors import ConfigError
 from gcbench.core.fields import format_value
+from gcbench.runner.data_facts import has_timed_samples
 from gcbench.runner.drawing import COLORS, style_of_method
 from gcbench.runner.identity import digest
 from gcbench.runner.predict.devices import (
@@ -29,7 +30,6 @@ from gcbench.runner.predict.devices import (
 )
 from gcbench.runner.predict.model import codec_seconds
 from gcbench.runner.predict.recorded import COMPUTATION, INSTANT, messages_of, network_of
-from gcbench.runner.predict.subject import has_timed_samples
 from gcbench.runner.records.schema import Result
 from gcbench.runner.records.store import RecordedRun
 from gcbench.runner.records.summary import SHOWN_SCORES

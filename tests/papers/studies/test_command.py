@@ -69,7 +69,7 @@ def test_rows_are_shown_and_written_with_what_made_them(
         ),
         (
             ["quantizer_bounds", "levels=[200]", "seeds=1", "values=[256]", "vectors=[flat]"],
-            "quantizer_bounds: levels=200: type a whole number from 1 to 127",
+            "quantizer_bounds: levels=200: type a whole number from 1 to 127, as in levels=7",
         ),
         (["quantizer_bounds", "seed=3"], "seed=3: no such key; type seeds="),
         (

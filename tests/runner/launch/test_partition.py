@@ -81,5 +81,6 @@ def test_a_directory_that_does_not_answer_does_not_hold_a_failed_run(
     config = config_of("trainer.workers=2")
     plan = make_plan(config, Machine(2, 0, FIRST))
     with pytest.raises(RunFailed, match="worker 0 failed: RuntimeError: waited in vain"):
-        start._run(config, plan, RunFiles(tmp_path), 0, Begun.here(), None, [])
+        begun = start.Start(config, plan, RunFiles(tmp_path), in_sweep=False, rank=0, anew=False)
+        begun._run(Begun.here(), None, [])
     assert f"{tmp_path} does not answer" in caplog.text

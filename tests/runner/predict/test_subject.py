@@ -10,11 +10,12 @@ from sentence import config_of
 from gcbench.core.errors import ConfigError
 from gcbench.runner.config.compose import compose_overrides
 from gcbench.runner.config.resolve import resolve
+from gcbench.runner.data_facts import facts_of, has_timed_samples
 from gcbench.runner.launch.instantiate import make_data
 from gcbench.runner.predict.arguments import Steps
 from gcbench.runner.predict.devices import read_device
 from gcbench.runner.predict.scenario import find_model
-from gcbench.runner.predict.subject import facts_of, flops_of, has_timed_samples, shapes_of_model
+from gcbench.runner.predict.subject import flops_of, shapes_of_model
 
 REAL = [
     ("digits", []),
