@@ -9,12 +9,12 @@ from gcbench.runner.command.subcommands import RENAMED, SUBCOMMANDS, Subcommand
 
 OF_PAPERS = {
     "tables": Subcommand(
-        "gcbench.papers.tables.command",
+        "gcbench.papers.tables.report",
         "tables",
         "all tables, and how many of their rows have runs",
     ),
     "deviations": Subcommand(
-        "gcbench.papers.tables.command",
+        "gcbench.papers.tables.report",
         "deviations",
         "settings in which rows deviate from their paper",
     ),
@@ -44,7 +44,7 @@ OF_PAPERS = {
 def add_commands() -> None:
     """Add what the papers have to the subcommands of `gcbench`; safe to call twice."""
     SUBCOMMANDS["report"] = Subcommand(
-        "gcbench.papers.tables.command",
+        "gcbench.papers.tables.report",
         "report",
         "results, also beside the papers' numbers: tables, figures, html, diff A B",
     )

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from gcbench.papers.claims.claims_report import claims
-from gcbench.papers.tables import command, tables
-from gcbench.papers.tables.command import report
+from gcbench.papers.tables import report as reports
+from gcbench.papers.tables import tables
 from gcbench.runner.data.digits import digits
 from gcbench.runner.models.mlp import MLP
 from gcbench.runner.report.command import runs
@@ -82,7 +82,7 @@ rows:
 """
 
 Report = Callable[..., str]
-OTHERS = {"runs": runs, "tables": command.tables, "claims": claims}
+OTHERS = {"runs": runs, "tables": reports.tables, "claims": claims}
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ def said(capsys: pytest.CaptureFixture[str]) -> Report:
 
     def run(*arguments: str) -> str:
         first = next(iter(arguments), "")
-        OTHERS.get(first, report)(arguments[first in OTHERS :])
+        OTHERS.get(first, reports.report)(arguments[first in OTHERS :])
         return capsys.readouterr().out
 
     return run

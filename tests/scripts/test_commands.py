@@ -24,7 +24,7 @@ from gcbench.papers.commands import OF_PAPERS
 from gcbench.papers.dashboards import Dashboards
 from gcbench.papers.figures.study_figures import STUDIES
 from gcbench.papers.studies.study import make_study
-from gcbench.papers.tables.command import REPORTS, Deviations, Figures, List, Tables
+from gcbench.papers.tables.report import REPORTS, Deviations, Figures, List, Tables
 from gcbench.papers.tables.tables import tables_of
 from gcbench.papers.track.enter import Entry
 from gcbench.papers.tune import Tune

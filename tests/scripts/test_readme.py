@@ -20,9 +20,9 @@ from nightly import each
 import gcbench
 from gcbench.papers.ladder.ladder_map import answer_of, as_json
 from gcbench.papers.reach.reach import race_of
-from gcbench.papers.tables.command import report
 from gcbench.papers.tables.configs import compose_row
 from gcbench.papers.tables.measured import find_link_table
+from gcbench.papers.tables.report import report
 from gcbench.papers.tables.rows import group_runs
 from gcbench.papers.tables.tables import read_table
 from gcbench.runner.config.budget import PAPER, budget_names

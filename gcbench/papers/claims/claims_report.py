@@ -19,8 +19,8 @@ from gcbench.papers.claims.claim import read_claims
 from gcbench.papers.claims.evidence import Evidence
 from gcbench.papers.claims.missing import steps_of
 from gcbench.papers.claims.verdicts import DECIDED, Verdict
-from gcbench.papers.tables.command import OfPapers
 from gcbench.papers.tables.keep import keep_study, keep_tests
+from gcbench.papers.tables.report import OfPapers
 from gcbench.papers.tables.rows import refuse_unknown_keys
 from gcbench.runner import console
 from gcbench.runner.config.budget import PAPER

@@ -8,7 +8,7 @@ import pytest
 from results import result_of, write
 
 from gcbench.core.errors import ConfigError
-from gcbench.papers.tables.command import report
+from gcbench.papers.tables.report import report
 from gcbench.papers.tables.tables import read_table
 from gcbench.runner.records.store import find_runs
 from gcbench.runner.report.figures.series import series_by_workload

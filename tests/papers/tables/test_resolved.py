@@ -12,8 +12,8 @@ import pytest
 
 import gcbench
 from gcbench.papers.tables import configs, kept_configs
-from gcbench.papers.tables.command import report
 from gcbench.papers.tables.kept_configs import COMPOSING
+from gcbench.papers.tables.report import report
 from gcbench.papers.tables.rows import group_runs
 from gcbench.papers.tables.tables import overrides_of, read_table, table_names
 from gcbench.runner.config import choices

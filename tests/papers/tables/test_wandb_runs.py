@@ -10,7 +10,7 @@ from results import result_of
 
 from gcbench.core.errors import ConfigError
 from gcbench.papers.tables.build import build, groups_of
-from gcbench.papers.tables.command import report
+from gcbench.papers.tables.report import report
 from gcbench.papers.tables.tables import read_table
 from gcbench.runner.report.command import runs
 from gcbench.runner.report.wandb_runs import load_wandb

@@ -1,4 +1,4 @@
-"""The command `gcbench report`."""
+"""The commands `gcbench report`, `gcbench papers tables` and `gcbench papers deviations`."""
 
 from __future__ import annotations
 
