@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any, Literal, TextIO, TypeVar
 
 from rich import box
@@ -152,6 +153,14 @@ def print_table(table: TextTable, output: Console | None = None) -> None:
         output.out("\n".join(lines), highlight=False)
     for note in table.notes:
         output.print(Text(note, style="dim"), soft_wrap=table.places)
+
+
+def as_text(table: TextTable) -> str:
+    """Return a table as `print_table` writes it to a file, for who prints it himself."""
+    output = Console(width=get_terminal_size((80, 24)).columns, color_system=None)
+    with output.capture() as captured:
+        print_table(table, output)
+    return captured.get().rstrip()
 
 
 def markdown(table: TextTable) -> str:
