@@ -106,7 +106,7 @@ def _p_values(score: str, series: Sequence[Series]) -> list[Cell]:
     noise, known = Noise([*rows.values()]), dict[str, float]()
     for name, row in rows.items():
         error = noise.error(rows, {"0": -1, name: 1}) if row and name != "0" else None
-        if error is not None:
+        if error is not None and error.standard > 0:  # seeds that end alike show no spread
             apart = abs(fmean(row.values()) - fmean(rows["0"].values()))
             known[name] = min(1.0, 2 * error.p_above(apart))
     adjusted = dict(zip(known, holm([*known.values()]), strict=True))

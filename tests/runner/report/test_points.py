@@ -55,6 +55,13 @@ def test_one_seed_each_has_no_p_value() -> None:
     assert not any("p" in row for row in rows.values()) and "Holm" not in str(document)
 
 
+def test_seeds_that_end_alike_have_no_p_value() -> None:
+    """Their deviation of zero would say that any difference is certain."""
+    runs = [run_of(SGD, seed, [90.0]) for seed in (1, 2)]
+    _, rows = table([*runs, *(run_of(RANK, seed, [90.3]) for seed in (1, 2))])
+    assert not any("p" in row for row in rows.values())
+
+
 def test_p_values_of_several_rows_are_adjusted() -> None:
     """Two rows with the same scores have twice the p value of one of them."""
     runs = [run_of(SGD, seed, [88.0 + seed]) for seed in (1, 2)]
