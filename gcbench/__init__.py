@@ -7,6 +7,7 @@ In a script or a notebook:
 - `compress_weights(model, "qsgd", bits=4)`: let FSDP2 gather weights in a code of differences;
 - `local_steps(model, optimizer, every=30)`: let workers train alone between exchanges (DiLoCo);
 - `join()`: be in torch's default process group, also after torchrun has restarted the processes;
+- `profile(ddp)`: measure your own loop, and predict whether compression pays in it;
 - `codec("qsgd", bits=4)`: encode and decode buffers of your own framework;
 - `run("model=resnet20", "compressor=qsgd", bits=4)`: train once and return the result;
 - `sweep("compressor=qsgd", bits=[2, 4, 8])`: run a grid and return all results;
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from gcbench.core.meeting import join
     from gcbench.core.wrappers.build import build
     from gcbench.runner.frames import load_runs
+    from gcbench.runner.profile.profile import profile
     from gcbench.runner.runs import run, sweep
 
 __all__ = [
@@ -65,6 +67,7 @@ __all__ = [
     "join",
     "load_runs",
     "local_steps",
+    "profile",
     "run",
     "sweep",
 ]
@@ -89,6 +92,7 @@ _MODULES = {
     "join": "core.meeting",
     "load_runs": "runner.frames",
     "local_steps": "core.library.local_steps",
+    "profile": "runner.profile.profile",
     "run": "runner.runs",
     "sweep": "runner.runs",
 }

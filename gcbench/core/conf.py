@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import cache
+from importlib.metadata import entry_points
+from importlib.util import find_spec
 from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
@@ -24,9 +27,55 @@ def conf_directory() -> Path:
     return checkout / "conf" if (checkout / "pyproject.toml").is_file() else package / "conf"
 
 
+PACKAGES = "gcbench.conf"
+"""The entry points of packages that bring files, such as compressor/NAME.yaml, in a folder:
+
+    [project.entry-points."gcbench.conf"]
+    mine = "my_package:conf"
+"""
+
+
+@cache
+def package_folders() -> tuple[Path, ...]:
+    """Return the folders that installed packages bring, by their entry points `PACKAGES`.
+
+    A package is not imported. Raises ConfigError for one without such a folder.
+    """
+    folders = []
+    for entry in entry_points(group=PACKAGES):
+        package, _, name = entry.value.partition(":")
+        found = find_spec(package) if package.isidentifier() else None
+        roots = (found and found.submodule_search_locations) or []
+        folder = next((Path(root) / name for root in roots if (Path(root) / name).is_dir()), None)
+        if folder is None:
+            raise ConfigError(
+                f"entry point {PACKAGES}: {entry.name} = {entry.value!r}: there is no such folder; "
+                'type "my_package:conf", a folder inside of the package'
+            )
+        folders.append(folder)
+    return tuple(folders)
+
+
+def conf_folders(config_dir: str | None = None) -> list[Path]:
+    """Return the folders of configuration files: ours, those of packages, and `config_dir`."""
+    return [conf_directory(), *package_folders(), *([Path(config_dir)] if config_dir else [])]
+
+
+def file_of(group: str, choice: str) -> Path:
+    """Return the file of a choice of a group; ours, which is missing, if there is none."""
+    ours, *others = (folder / group / f"{choice}.yaml" for folder in conf_folders())
+    return next((path for path in reversed(others) if path.is_file()), ours)
+
+
+def included_in(path: Path, name: str) -> Path:
+    """Return the file that a list of defaults names: beside its own, else ours of that group."""
+    here = path.parent / f"{name}.yaml"
+    return here if here.is_file() else conf_directory() / path.parent.name / f"{name}.yaml"
+
+
 def choices_in(group: str, config_dir: str | None = None) -> list[str]:
-    """Return the choices of a group: the names of its files, ours and those in `config_dir`."""
-    folders = [conf_directory(), *([Path(config_dir)] if config_dir else [])]
+    """Return the choices of a group: the names of its files in all folders."""
+    folders = conf_folders(config_dir)
     return sorted({path.stem for folder in folders for path in (folder / group).glob("*.yaml")})
 
 
@@ -40,12 +89,11 @@ def refuse_no_folder(config_dir: str | None) -> None:
 
 
 def method_files(config_dir: str | None = None) -> dict[str, Path]:
-    """Return the files of all methods by name, ours and those in `config_dir`."""
+    """Return the files of all methods by name, in all folders."""
     refuse_no_folder(config_dir)
-    folders = [conf_directory(), *([Path(config_dir)] if config_dir else [])]
     return {
         path.stem: path
-        for folder in folders
+        for folder in conf_folders(config_dir)
         for path in sorted((folder / "compressor").glob("*.yaml"))
     }
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import yaml
 from pydantic import Field
 
-from gcbench.core.conf import Config, choices_in, conf_directory, read_yaml
+from gcbench.core.conf import Config, choices_in, included_in, method_files, read_yaml
 from gcbench.core.errors import ConfigError, as_known, near
 from gcbench.core.fields import Bits, example, format_value, hints_of, refusal, to_floats
 from gcbench.core.keys import NO_KNOBS, refuse_idle_keys, sort_keys
@@ -82,7 +82,7 @@ def _file_of(choice: str) -> Path:
     if (name := as_known(choice, known)) not in known:
         advice = near(choice, known) or ", ".join(known)
         raise ConfigError(f"compressor={choice}: there is no such method; type {advice}")
-    return conf_directory() / "compressor" / f"{name}.yaml"
+    return method_files()[name]
 
 
 def read_file(path: Path) -> Config:
@@ -91,7 +91,7 @@ def read_file(path: Path) -> Config:
     merged: Config = {}
     for entry in node.pop("defaults", []):
         if entry != "_self_":
-            merge(merged, read_file(path.parent / f"{entry.partition('@')[0]}.yaml"))
+            merge(merged, read_file(included_in(path, entry.partition("@")[0])))
     merge(merged, node)
     return merged
 

@@ -9,13 +9,17 @@ from gcbench.runner.command.subcommands import RENAMED, SUBCOMMANDS, Subcommand
 
 OF_PAPERS = {
     "tables": Subcommand(
-        "gcbench.papers.command", "tables", "all tables, and how many of their rows have runs"
+        "gcbench.papers.tables.report",
+        "tables",
+        "all tables, and how many of their rows have runs",
     ),
     "deviations": Subcommand(
-        "gcbench.papers.command", "deviations", "settings in which rows deviate from their paper"
+        "gcbench.papers.tables.report",
+        "deviations",
+        "settings in which rows deviate from their paper",
     ),
     "claims": Subcommand(
-        "gcbench.papers.claims_report",
+        "gcbench.papers.claims.claims_report",
         "claims",
         "verdicts on the papers' claims, and what would decide the rest",
     ),
@@ -30,7 +34,7 @@ OF_PAPERS = {
         "the best learning rate of each row, with the same number of tries for all",
     ),
     "track": Subcommand(
-        "gcbench.papers.enter",
+        "gcbench.papers.track.enter",
         "track",
         "whether a method of your own wins: bytes to a loss, five seeds",
     ),
@@ -40,7 +44,7 @@ OF_PAPERS = {
 def add_commands() -> None:
     """Add what the papers have to the subcommands of `gcbench`; safe to call twice."""
     SUBCOMMANDS["report"] = Subcommand(
-        "gcbench.papers.command",
+        "gcbench.papers.tables.report",
         "report",
         "results, also beside the papers' numbers: tables, figures, html, diff A B",
     )

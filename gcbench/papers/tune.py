@@ -17,11 +17,11 @@ from pydantic import Field
 
 from gcbench.core.errors import ConfigError
 from gcbench.core.fields import format_value
-from gcbench.papers.configs import Composition, composition_of, read_key
+from gcbench.papers.claims.missing import SEEDS, lacking_seeds
 from gcbench.papers.job_queue import describe_outcome, run_commands
-from gcbench.papers.missing import SEEDS, lacking_seeds
-from gcbench.papers.rates import RATE, Grid, find_grid, is_swept
-from gcbench.papers.tables import Column
+from gcbench.papers.tables.configs import Composition, composition_of, read_key
+from gcbench.papers.tables.rates import RATE, Grid, find_grid, is_swept
+from gcbench.papers.tables.tables import Column
 from gcbench.runner.config.checks import refuse_empty_sweep
 from gcbench.runner.config.compose import resolve_overrides, split_sweep
 from gcbench.runner.config.errors import RunFailed

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
+from shutil import get_terminal_size
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Literal, TextIO, TypeVar
 
@@ -165,6 +166,14 @@ def _fold(text: str, output: Console) -> list[str]:
         break_long_words=False,
         break_on_hyphens=False,
     )
+
+
+def as_text(table: TextTable) -> str:
+    """Return a table as `print_table` writes it to a file, for who prints it himself."""
+    output = Console(width=get_terminal_size((80, 24)).columns, color_system=None)
+    with output.capture() as captured:
+        print_table(table, output)
+    return captured.get().rstrip()
 
 
 def markdown(table: TextTable) -> str:

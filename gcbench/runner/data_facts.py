@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gcbench.core.conf import conf_directory, read_yaml
+from gcbench.core.conf import file_of, read_yaml
 from gcbench.core.errors import ConfigError
 
 
@@ -67,7 +67,7 @@ def has_timed_samples(model: str, dataset: str) -> bool:
 
 def window_of(model: str) -> int:
     """Return the words, or bytes, of a sample of a model of text."""
-    file = conf_directory() / "model" / f"{model}.yaml"
+    file = file_of("model", model)
     node = read_yaml(file) if file.is_file() else {}
     window: int = node.get("context", WINDOW)
     return window

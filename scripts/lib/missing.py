@@ -6,12 +6,19 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from gcbench.papers.answers import AnsweredClaim, waiting
-from gcbench.papers.claims import BUDGETS, Claim
-from gcbench.papers.configs import compose, data_folder, experiment_override
-from gcbench.papers.evidence import EXACT, Evidence, budget_of
-from gcbench.papers.missing import SEEDS, MissingRuns, lacking_seeds, missing_runs, planned_seeds
-from gcbench.papers.tables import Table, TableRow
+from gcbench.papers.claims.answers import AnsweredClaim, is_waiting
+from gcbench.papers.claims.claim import Claim
+from gcbench.papers.claims.evidence import EXACT, Evidence, budget_of
+from gcbench.papers.claims.missing import (
+    SEEDS,
+    MissingRuns,
+    lacking_seeds,
+    missing_runs,
+    planned_seeds,
+)
+from gcbench.papers.claims.relations import BUDGETS
+from gcbench.papers.tables.configs import compose, data_folder, experiment_override
+from gcbench.papers.tables.tables import Table, TableRow
 from gcbench.runner.config.budget import PAPER
 from gcbench.runner.identity import Config
 from gcbench.runner.report.measures import TIMES
@@ -118,15 +125,15 @@ class _Collected:
     def of_claim(self, answered: AnsweredClaim, seeds: Sequence[int]) -> list[MissingRun]:
         """Return the runs that an undecided claim lacks; none if they would not decide it."""
         claim = answered.claim
-        if answered.decided or claim.check.open:
+        if answered.decided:
             return []
         budget = self._budget_of_claim(claim)
         parts = [
             (part, budget)
-            for part in claim.check.rows
+            for part in claim.rows
             if budget in part.budgets and part.measure not in TIMES
         ]
-        if any(waiting(part, budget, self._evidence) for part, _ in parts):
+        if any(is_waiting(part, budget, self._evidence) for part, _ in parts):
             return []
         rows = [self._evidence.spec(path) for part, _ in parts for path in part.paths]
         if not all(self._is_within_reach(row) for row in rows):
@@ -156,7 +163,7 @@ class _Collected:
 
     def _budget_of_claim(self, claim: Claim) -> str:
         """Return one budget for all rows of a claim: the largest below the paper's of any row."""
-        paths = {path for part in claim.check.rows for path in part.paths}
+        paths = {path for part in claim.rows for path in part.paths}
         budgets = {budget_of(self._evidence.spec(path), self._budget) for path in paths}
         return next((b for b in BUDGETS[1:] if b in budgets), PAPER if budgets else self._budget)
 

@@ -27,9 +27,9 @@ from statistics import fmean
 from typing import Any
 
 from gcbench.core.comm.network import Link
-from gcbench.papers.build import groups_of
-from gcbench.papers.reach import Contender, Race, race_of
-from gcbench.papers.tables import read_table
+from gcbench.papers.reach.reach import Contender, Race, race_of
+from gcbench.papers.tables.build import groups_of
+from gcbench.papers.tables.tables import read_table
 from gcbench.runner.bench.timing import turns
 from gcbench.runner.console import TextTable, markdown
 from gcbench.runner.predict.devices import read_link

@@ -19,14 +19,14 @@ from processes import command
 
 from gcbench.core.conf import conf_directory
 from gcbench.core.errors import ConfigError
-from gcbench.papers.claims_report import Claims
-from gcbench.papers.command import REPORTS, Deviations, Figures, List, Tables
+from gcbench.papers.claims.claims_report import Claims
 from gcbench.papers.commands import OF_PAPERS
 from gcbench.papers.dashboards import Dashboards
-from gcbench.papers.enter import Entry
+from gcbench.papers.figures.study_figures import STUDIES
 from gcbench.papers.studies.study import make_study
-from gcbench.papers.study_figures import STUDIES
-from gcbench.papers.tables import tables_of
+from gcbench.papers.tables.report import REPORTS, Deviations, Figures, List, Tables
+from gcbench.papers.tables.tables import tables_of
+from gcbench.papers.track.enter import Entry
 from gcbench.papers.tune import Tune
 from gcbench.runner.check.command import Check, Methods
 from gcbench.runner.command.example import Example

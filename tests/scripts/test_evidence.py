@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from gcbench.core.errors import ConfigError
-from gcbench.papers import tables
+from gcbench.papers.tables import tables
 from gcbench.runner.records.schema import Git
 from gcbench.runner.records.store import find_runs
 

@@ -18,13 +18,13 @@ from needed import patience
 from nightly import each
 
 import gcbench
-from gcbench.papers.command import report
-from gcbench.papers.configs import compose_row
-from gcbench.papers.ladder_map import answer_of, as_json
-from gcbench.papers.measured import find_link_table
-from gcbench.papers.reach import race_of
-from gcbench.papers.rows import group_runs
-from gcbench.papers.tables import read_table
+from gcbench.papers.ladder.ladder_map import answer_of, as_json
+from gcbench.papers.reach.reach import race_of
+from gcbench.papers.tables.configs import compose_row
+from gcbench.papers.tables.measured import find_link_table
+from gcbench.papers.tables.report import report
+from gcbench.papers.tables.rows import group_runs
+from gcbench.papers.tables.tables import read_table
 from gcbench.runner.config.budget import PAPER, budget_names
 from gcbench.runner.config.compose import compose_overrides
 from gcbench.runner.config.resolve import resolve

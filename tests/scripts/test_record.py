@@ -9,7 +9,7 @@ import pytest
 import record
 from record import Recorder
 
-from gcbench.papers.kept_tests import find_tests
+from gcbench.papers.claims.kept_tests import find_tests
 
 
 def report(nodeid: str, outcome: str, when: str = "call") -> SimpleNamespace:

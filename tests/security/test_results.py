@@ -20,8 +20,8 @@ from results import result_of, write
 from sentence import config_of
 
 from gcbench.core.errors import ConfigError
-from gcbench.papers.claims_report import claims
-from gcbench.papers.command import report, tables
+from gcbench.papers.claims.claims_report import claims
+from gcbench.papers.tables.report import report, tables
 from gcbench.runner.console import TextTable, show_table
 from gcbench.runner.launch.same import read_result_or_warn
 from gcbench.runner.predict.command import predict_steps

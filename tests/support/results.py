@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from gcbench.papers.configs import compose
+from gcbench.papers.tables.configs import compose
 from gcbench.runner.records import RunFiles
 from gcbench.runner.records.files import replace_file
 from gcbench.runner.records.result import Begun, count_bits, make_result, summarize_tests

@@ -50,7 +50,7 @@ class _Flat(Generic[Hook]):
 
     def __init__(self, module: FSDPModule) -> None:
         self.hook: Hook | None = None
-        self._group = _group_of(module)
+        self._group = param_group_of(module)
 
     @classmethod
     def of(cls, module: FSDPModule, *others: Any) -> Self:
@@ -177,7 +177,7 @@ class FlatWeights(_Flat[GatherHook]):
         return None
 
 
-def _group_of(module: FSDPModule) -> Any:
+def param_group_of(module: FSDPModule) -> Any:
     """Return a module's parameter group; None if all of its parameters are in others."""
     state = module._get_fsdp_state()
     if not hasattr(state, "_fsdp_param_groups"):  # PyTorch 2.11
@@ -201,7 +201,7 @@ class _UsedParameters:
     @staticmethod
     def of(module: FSDPModule) -> _UsedParameters | None:
         """Return that of a module's group; None if all of its parameters are in others."""
-        group = _group_of(module)
+        group = param_group_of(module)
         if group is None:
             return None
         used = group.post_backward

@@ -6,6 +6,8 @@ import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import cache
+from importlib import import_module
+from inspect import signature
 from numbers import Integral
 from typing import Any
 
@@ -15,12 +17,13 @@ from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
 from gcbench.core.backends import choose_codec_backend
+from gcbench.core.codec import Codec
 from gcbench.core.codecs.kernels import use_backend
 from gcbench.core.codecs.native import find_compiler, load_native
 from gcbench.core.compressor import Compressor
 from gcbench.core.conf import Config, choices_in
 from gcbench.core.errors import ConfigError
-from gcbench.core.fields import Count, Seed, refusal
+from gcbench.core.fields import Count, Seed, format_value, refusal
 from gcbench.core.library.compression import Compression
 from gcbench.core.library.ddp import DdpCompression
 from gcbench.core.library.ddp_module import (
@@ -40,13 +43,16 @@ from gcbench.core.library.fsdp import (
 from gcbench.core.library.named_shards import NamedCompression, refuse_between_nodes
 from gcbench.core.library.overlap import Overlap
 from gcbench.core.method_files import keys_of_optimizer, make_compressor, read_method
+from gcbench.core.method_keys import LayerKeys
 from gcbench.core.share import advice_on_share, share_in_words
+from gcbench.core.wrappers.build import build
 from gcbench.core.wrappers.virtual import compressed_share
+from gcbench.core.wrappers.wrappers import CheckedGradients
 
 
 def compress(
     module: nn.Module,
-    compressor: str | Compressor,
+    compressor: str | type | Codec | Compressor,
     *,
     seed: int = 1,
     replicas: dist.ProcessGroup | None = None,
@@ -62,91 +68,31 @@ def compress(
         ...  # the loop stays as it is, with any optimizer, no_sync() and autocast
         print(compression.ratio)  # times fewer bits than fp32 gradients; also bits_sent, memory
 
-    After the backward pass `p.grad` holds the update that all workers agree on, in place of the
-    mean gradient. AdamW, for example, computes both moments from this update; error feedback acts
-    on the gradients, before the optimizer. With Adam, `dense_steps` lets the moments begin with
-    uncompressed gradients, as for PowerSGD, whose first updates are the coarsest. Gradients of
-    micro-batches are compressed once, if all but the last run under `no_sync()` or, with FSDP2,
-    after `set_requires_gradient_sync(False)`; else each is exchanged, and counted, and `p.grad` is
-    the sum of their updates, of which those of methods without a scale, such as signs, have the
-    size of whole steps. Methods compute in float32. All processes of the module's group have to
-    call this, as they compare arguments.
-
-    **DistributedDataParallel.** A method sees the whole gradient of a step after DDP's last bucket,
-    or with `overlap=True` each bucket while others are still computed, in a thread with a process
-    group of its own; that takes methods whose scope is the tensor, see `gcbench methods`.
-    What a method remembers belongs to its parameter. Under `ddp.join()` a worker without inputs
-    takes part with zeros. Where DDP drops the update of a parameter that no worker used, as with
-    `find_unused_parameters=True`, the method's state of it stays as it was.
-
-    A step in which a worker's gradient or the update is not finite leaves the compressor's state,
-    such as the error-feedback residual, as it was. Its update is NaN, so that
-    `torch.amp.GradScaler` skips it. When its scale changes, the residual keeps the old scale.
-    Workers agree on this in an all-reduce of 20 bytes per step, which is not counted, and which
-    also finds workers that are at different steps, as where only some loaded a state. No step waits
-    for a GPU to decide this, which tells different steps a little later (except ACP-SGD's, and
-    where parameters may be unused).
-
-    **FSDP2** (`torch.distributed.fsdp.fully_shard`), in one of two forms:
-
-        fully_shard(model)                                          # over all processes
-        compression = gcbench.compress(model, "qsgd", bits=4)       # compressed reduce-scatter
-
-        mesh = init_device_mesh("cuda", (nodes, 8), mesh_dim_names=("node", "gpu"))
-        fully_shard(model, mesh=mesh["gpu"])                        # whole inside a node,
-        compression = gcbench.compress(                             # compressed between nodes
-            model, "qsgd", bits=4, replicas=mesh["node"].get_group()
-        )
-
-    The first form replaces FSDP's reduce-scatter: coded shards are exchanged in an all-to-all, and
-    each owner averages the decoded values. A method sees one parameter group at a time, flat and
-    with FSDP's padding, so that it takes those with the property `divisible` whose codes have a
-    fixed length; others are refused. The group counts as one tensor: buckets run through it, and
-    `per_layer`, `min_size`, `clip_sigma` and the K of `top_k` apply to it. Error feedback keeps a
-    residual of the whole unsharded gradient: 4 bytes per parameter of the model on every process,
-    however many shards there are.
-
-    The second form runs after FSDP's reduce-scatter, in place of the all-reduce of HSDP, which
-    PyTorch does not allow to be replaced, and takes every method. It sees this process's shard of
-    each parameter of a group, by name and without padding: some rows of a matrix `[n, m]`, or
-    matrices of a stack. PowerSGD of rank r approximates these rows by rank r, and `min_size`,
-    `min_ratio` and scales apply to them. Its residual and factors are those of the shard. All nodes
-    must begin with equal parameters and reduce groups in the same order, and after `remove()` they
-    average gradients without compression.
-
-    In both, a residual belongs to its parameter, also where layers are used or frozen in turn.
-
-    A parameter group whose gradient or update is not finite keeps its old residual, and has an
-    update of NaN. Each process decides this by its own gradient and its own shard of the update
-    (with `replicas`, all that hold the same shard decide together). Processes and groups that saw
-    only finite values in that step update their residual: what they sent is lost if a GradScaler
-    skips the step.
+    After a backward pass `p.grad` is the update that all workers agree on, in place of the mean
+    gradient. All processes call this, and compare arguments. gcbench/core/library/README.md says
+    what a method sees of DDP's buckets and of FSDP2's shards, and what happens in special steps.
 
     Args:
         module: a DistributedDataParallel, or a model on which fully_shard was called, or what
-            wraps one of them; over gloo or NCCL, with one model per process. It has one compressor
-            at a time, and takes another one after `remove()`.
-        compressor: a choice of conf/compressor, as listed by `gcbench methods`, or a Compressor,
-            as made by `gcbench.build`.
-        seed: the seed of random rounding, which must be equal on all workers.
-        replicas: with FSDP2, the processes that hold the same shard as this one, one in each node.
-        codec_backend: `compiled` means our own C++ on a CPU, which g++ compiles once per machine in
-            seconds, and torch.compile on a GPU; `eager` needs no compiler and is up to fifteen
-            times slower. `auto` is `compiled`, or `eager` with a warning where that cannot be had.
-            Results are bitwise identical, except for products of matrices, as PowerSGD's, and for
-            sums on a GPU.
-        error_every: measure the update's error in each such exchange, which `error()` returns; an
-            all-reduce in fp32 more, which is not counted.
-        overlap: see above; "auto": on GPUs, and where each process has a core to spare.
-        **knobs: keys of conf/compressor/<compressor>.yaml, such as `rank`, `bits`,
-            `error_feedback`, `dense_steps` (first steps without compression), `min_size` (smaller
-            tensors are sent uncompressed) and `min_ratio` (so are matrices that are smaller than
-            their factors). Keys that are left out have the file's values.
-            `onebit_adam` needs `momentum` and `dense_steps`, with the values of your optimizer.
+            wraps one of them; one compressor at a time, another one after `remove()`.
+        compressor: a method as `gcbench methods` lists it; or a class, an object or the importable
+            name of a Codec or a Compressor of yours.
+        seed: of random rounding, equal on all workers.
+        replicas: with FSDP2, the processes that hold the same shard as this one, one in each node:
+            compresses between nodes only, and takes every method.
+        codec_backend: `compiled` (our C++ on a CPU, torch.compile on a GPU), `eager`, or `auto`:
+            compiled where that can be had. Results are bitwise equal but for products of matrices.
+        error_every: measure the update's error in each such exchange, for `error()`; it costs an
+            all-reduce in fp32, which is not counted.
+        overlap: exchange each of DDP's buckets while others are computed; "auto": on GPUs, and
+            where each process has a core to spare.
+        **knobs: the method's keys (`gcbench methods NAME`), such as `rank`, `bits`,
+            `error_feedback`, `dense_steps` and `min_size`; without them its file's values.
+            `onebit_adam` needs `momentum` and `dense_steps`, those of your optimizer.
 
     Returns:
-        A handle with `bits_sent`, `ratio`, `memory`, `error()` and `remove()`; `state_dict()` and
-        `load_state_dict()` save and load the compressor's state.
+        A handle with `bits_sent`, `ratio`, `memory`, `error()`, `remove()`, and `state_dict()` and
+        `load_state_dict()` for the compressor's state.
 
     Raises:
         ConfigError: if the module, the compressor or a knob does not fit, or workers have different
@@ -209,7 +155,7 @@ def _exchanging(module: nn.Module) -> nn.Module:
 
 def compress_ddp(
     ddp: DistributedDataParallel,
-    compressor: str | Compressor,
+    compressor: str | type | Codec | Compressor,
     seed: int,
     codec_backend: str,
     error_every: int | None,
@@ -236,11 +182,12 @@ def read_seed(seed: int, error_every: int | None) -> int:
     return seed
 
 
-def name_of(compressor: str | Compressor, knobs: Mapping[str, Any]) -> str:
-    """Return what was typed for a compressor, or the class of a given one."""
+def name_of(compressor: str | type | Codec | Compressor, knobs: Mapping[str, Any]) -> str:
+    """Return what was typed for a compressor, of a given one its class."""
     if not isinstance(compressor, str):
-        return type(compressor).__name__
-    return " ".join([compressor, *(f"{key}={value}" for key, value in knobs.items())])
+        kind = compressor if isinstance(compressor, type) else type(compressor)
+        compressor = kind.__name__
+    return " ".join([compressor, *(f"{key}={format_value(value)}" for key, value in knobs.items())])
 
 
 def use_codecs(asked: str, device: str) -> None:
@@ -258,21 +205,13 @@ def use_codecs(asked: str, device: str) -> None:
 
 
 def make_method(
-    compressor: str | Compressor, knobs: Mapping[str, Any]
+    compressor: str | type | Codec | Compressor, knobs: Mapping[str, Any]
 ) -> tuple[Compressor, Config]:
     """Return the compressor and its configuration, which is empty for a given Compressor."""
+    if isinstance(compressor, str) and "." in compressor:
+        compressor = _import(compressor)
     if not isinstance(compressor, str):
-        if isinstance(compressor, type) or not isinstance(compressor, Compressor):
-            raise ConfigError(
-                f"compressor={compressor!r}: this is not a compressor; type the name of a method, "
-                "as in compress(model, 'qsgd', bits=4), or gcbench.build(method)"
-            )
-        if knobs:
-            raise ConfigError(
-                f"{next(iter(knobs))}: a Compressor has its knobs already; type them where it is "
-                "made"
-            )
-        return compressor, {}
+        return _make_own(compressor, knobs), {}
     if missing := [f"{key}=..." for key in keys_of_optimizer(compressor) if key not in knobs]:
         raise ConfigError(
             f"compressor={compressor} codes your optimizer's momentum, which compress does not see;"
@@ -282,8 +221,61 @@ def make_method(
     return make_compressor(config["compressor"]), config
 
 
+def _import(typed: str) -> type:
+    """Return the class of a method that was typed as `my_package.Mine`."""
+    module, _, name = typed.rpartition(".")
+    try:
+        found = getattr(import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(
+            f"compressor={typed} cannot be imported: {error}; type the module and the class of a "
+            "method of yours, as in my_package.Mine"
+        ) from error
+    if not isinstance(found, type):
+        raise ConfigError(f"compressor={typed}: this is no class; type that of a method of yours")
+    return found
+
+
+def _make_own(given: type | Codec | Compressor, knobs: Mapping[str, Any]) -> Compressor:
+    """Return the compressor of a user's class or object, in the layers that knobs ask for.
+
+    Knobs of a class are its arguments, and those of `gcbench.build`.
+    """
+    method: Any = given
+    around = {key: value for key, value in knobs.items() if key in LayerKeys.__annotations__}
+    own = {key: value for key, value in knobs.items() if key not in around}
+    if isinstance(given, type):
+        taken = signature(given).parameters
+        own |= {key: around.pop(key) for key in [*around] if key in taken}
+        if unknown := [key for key in own if key not in taken]:
+            raise ConfigError(
+                f"{unknown[0]}: {given.__name__} has no such knob; it has "
+                f"{', '.join(taken) or 'none'}, and those of gcbench.build"
+            )
+        try:
+            method = given(**own)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"compressor={given.__name__}: {error}") from error
+    elif own or (knobs and isinstance(method, CheckedGradients)):
+        raise ConfigError(
+            f"{next(iter(own or knobs))}: this object has its knobs already; type them where it is "
+            "made"
+        )
+    if not isinstance(method, Codec | Compressor):
+        raise ConfigError(
+            f"compressor={method!r}: this is not a compressor; type the name of a method, as in "
+            "compress(model, 'qsgd', bits=4), or a Codec or a Compressor of yours"
+        )
+    if isinstance(method, Compressor) and not around:
+        return method
+    try:
+        return build(method, **around)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
 def _name_carried(
-    method: Compressor, compressor: str | Compressor, knobs: Mapping[str, Any]
+    method: Compressor, compressor: str | type | Codec | Compressor, knobs: Mapping[str, Any]
 ) -> str:
     """Return the error message for a method that a reduce-scatter cannot use; it lists others."""
     why = (

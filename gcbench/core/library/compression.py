@@ -178,6 +178,7 @@ class Compression(ABC):
     def _state(self) -> dict[str, Any]:
         return {
             **self._identity,
+            "name": self.name,
             "steps": {name: exchange.step for name, exchange in self._exchanges.items()},
             "states": {name: to_plain(x.state) for name, x in self._exchanges.items()},
             "traffic": self._comm.meter.state(),
@@ -198,7 +199,7 @@ class Compression(ABC):
 
     def _read(self, saved: Mapping[str, Any]) -> Mapping[str, Exchange]:
         """Return the exchanges that were saved. Raises ConfigError if they are not these."""
-        refuse_other_identity(saved, self._identity)
+        refuse_other_identity(saved, self._identity, self.name)
         steps = read_steps(saved, self._exchanges)
         refuse_other_traffic(saved)
         states = by_name(saved, "states", self._exchanges)

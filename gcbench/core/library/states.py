@@ -66,8 +66,11 @@ def own_state(saved: Any) -> Any:
     return states[rank]
 
 
-def refuse_other_identity(saved: Any, expected: Mapping[str, Any]) -> None:
-    """Raise ConfigError if a saved state is not that of this worker, model and compressor."""
+def refuse_other_identity(saved: Any, expected: Mapping[str, Any], name: str) -> None:
+    """Raise ConfigError if a saved state is not that of this worker, model and compressor.
+
+    `name` is what was typed for the compressor.
+    """
     if not isinstance(saved, Mapping):
         raise ConfigError(
             f"a {type(saved).__name__} is no saved state; type load_state_dict with what "
@@ -78,6 +81,8 @@ def refuse_other_identity(saved: Any, expected: Mapping[str, Any]) -> None:
             raise ConfigError(f"the saved state has no {key}; {ADVICE}")
         if saved[key] != own:
             theirs, ours = differing(saved[key], own)
+            if key == "compressor" and saved.get("name", name) != name:
+                theirs, ours = str(saved["name"]), name
             raise ConfigError(
                 f"the saved state has {key}={theirs}, and this compression has {ours}; {ADVICE}"
             )

@@ -17,10 +17,10 @@ from typing import Any
 from rich.progress import track
 from rich.text import Text
 
-import gcbench.papers.studies
 from gcbench.core.compressor import Compressor
 from gcbench.core.errors import ConfigError
 from gcbench.core.method_files import make_compressor, read_method
+from gcbench.papers import PAPERS
 from gcbench.runner.config.compose import compose_overrides
 from gcbench.runner.config.keys import read_knobs
 from gcbench.runner.config.reading import Arguments, read_arguments, read_keys
@@ -57,13 +57,15 @@ class Study(ABC):
 
 @cache
 def _studies() -> dict[str, type[Study]]:
-    """Return the studies in the modules of this package, by the names of their classes."""
+    """Return the studies of this folder and of each paper's, by the names of their classes."""
     found = {}
-    for info in pkgutil.iter_modules(gcbench.papers.studies.__path__):
-        module = import_module(f"{gcbench.papers.studies.__name__}.{info.name}")
-        for title, kind in inspect.getmembers(module, inspect.isclass):
-            if kind.__module__ == module.__name__ and issubclass(kind, Study):
-                found[re.sub("(?<!^)(?=[A-Z])", "_", title).lower()] = kind
+    for folder in ("studies", *PAPERS):
+        package = import_module(f"gcbench.papers.{folder}")
+        for info in pkgutil.iter_modules(package.__path__):
+            module = import_module(f"{package.__name__}.{info.name}")
+            for title, kind in inspect.getmembers(module, inspect.isclass):
+                if kind.__module__ == module.__name__ and issubclass(kind, Study):
+                    found[re.sub("(?<!^)(?=[A-Z])", "_", title).lower()] = kind
     return {name: kind for name, kind in sorted(found.items()) if not inspect.isabstract(kind)}
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from gcbench.core.conf import choices_in, conf_directory, read_yaml
+from gcbench.core.conf import choices_in, file_of, read_yaml
 from gcbench.runner.config.checks import values_fit
 
 PAPER = "paper"  # the settings of the papers, with nothing made smaller
@@ -62,7 +62,7 @@ def apply_budget(
 
 def _stand_in(tree: DictConfig, name: str, choices: dict[str, str], typed: Collection[str]) -> None:
     """Replace the row's model, unless the user typed a model, or keys that this one lacks."""
-    model = read_yaml(conf_directory() / "model" / f"{name}.yaml")
+    model = read_yaml(file_of("model", name))
     keys = {key.partition(".")[2] for key in typed if key.partition(".")[0] == "model"}
     if keys <= set(model):
         choices["model"] = name

@@ -5,13 +5,12 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
 from typing import Any, TypeVar
 
 from omegaconf import DictConfig, OmegaConf
 from pydantic import ValidationError
 
-from gcbench.core.conf import Config, choices_in, conf_directory
+from gcbench.core.conf import Config, choices_in, conf_folders
 from gcbench.core.errors import ConfigError, IdleKeyError, nearest
 from gcbench.core.fields import Settings, format_value, hints_of, refusal, wanted
 from gcbench.core.keys import refuse_idle_keys
@@ -156,7 +155,7 @@ def refuse_empty_sweep(arguments: Sequence[str], config_dir: str | None) -> None
         choices = sorted({*choices_in(group, config_dir), *rows})
         if fnmatch.filter(choices, pattern):
             continue
-        roots = [conf_directory(), *([Path(config_dir)] if config_dir else [])]
+        roots = conf_folders(config_dir)
         groups = {str(d.relative_to(r)) for r in roots for d in r.rglob("*") if d.is_dir()}
         groups |= {f"experiment/{table}" for table in tables_in(table_directory())}
         advice = f"type one of {', '.join(choices)}"

@@ -9,7 +9,7 @@ from pathlib import Path
 from shutil import get_terminal_size
 from textwrap import wrap
 
-from gcbench.core.conf import choices_in, conf_directory, read_yaml
+from gcbench.core.conf import choices_in, file_of, included_in, read_yaml
 from gcbench.core.errors import ConfigError, near
 from gcbench.core.fields import (
     Settings,
@@ -41,8 +41,7 @@ def method_keys() -> dict[str, list[str]]:
 @cache  # as there are a hundred files
 def keys_by_choice(group: str) -> Mapping[str, Sequence[str]]:
     """Return the keys that the file of each choice of a group has."""
-    folder = conf_directory() / group
-    return {choice: keys_in(folder / f"{choice}.yaml") for choice in choices_in(group)}
+    return {choice: keys_in(file_of(group, choice)) for choice in choices_in(group)}
 
 
 def list_method_knobs() -> str:
@@ -85,7 +84,7 @@ def keys_in(file: Path) -> list[str]:
         for key in (
             SCHEMAS[file.parent.name].model_fields
             if name == "schema"
-            else keys_in(file.parent / f"{name}.yaml")
+            else keys_in(included_in(file, name))
         )
     ]
     return [key for key in dict.fromkeys([*inherited, *node]) if key not in NO_KNOBS]

@@ -12,7 +12,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from gcbench.core.conf import Config, conf_directory, read_yaml
+from gcbench.core.conf import Config, conf_directory, file_of, read_yaml
 from gcbench.core.method_files import merge, read_file
 from gcbench.runner.config.choices import GROUPS, node_of, row_names, runs_in, table_directory
 from gcbench.runner.config.keys import read_knobs
@@ -106,7 +106,7 @@ def _group(group: str, choice: str) -> Config:
     """Return what the file of a choice adds; nothing of a budget, which is applied later."""
     if group == "budget":
         return {group: {}}
-    path = conf_directory() / group / f"{choice}.yaml"
+    path = file_of(group, choice)
     if group == "compressor":  # whose keys stand at the top
         return read_file(path)
     node = dict(read_yaml(path))

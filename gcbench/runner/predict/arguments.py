@@ -97,6 +97,7 @@ class Steps(OnClusters):
 gcbench predict model=resnet18 compressor=powersgd rank=2 network=10gbit workers=2,4,8,16
 gcbench predict model=resnet50_imagenet compressor=all network=25gbit workers=64 workers_per_node=8
 gcbench predict pays model=resnet18 compressor=all network=1gbit,10gbit every=1,8    what to take
+gcbench predict pays profile=job.json network=1gbit workers=64    your own loop: gcbench.profile
 gcbench predict pays target=27 model=gpt_tiny seconds=0.07 batch_size=16 network=1gbit    to a score
 gcbench predict model=resnet18 compressor=none,qsgd every=1,8,32 network=1gbit     local steps
 gcbench predict shapes=mine.yaml compressor=powersgd rank=1,2,4     a model without its code
@@ -117,6 +118,9 @@ class Pays(OnClusters):
 
     usage = "gcbench predict pays [key=value ...]"
 
+    profile: str | None = None
+    """a file that gcbench.profile wrote in a training loop: its model, its methods, and their
+    seconds on its device, in place of model, compressor and device"""
     picture: str | None = None
     """a file without its ending: draws NAME.svg and NAME.png"""
     target: float | None = None
@@ -129,6 +133,17 @@ class Pays(OnClusters):
     def check(self) -> None:
         """Raise ConfigError for keys that a target does not go with, or that need one."""
         super().check()
+        taken = ("model", "shapes", "dataset", "compressor", "seconds", "device", "overlap")
+        if self.profile and (idle := [key for key in (*taken, "target") if key in self.given]):
+            raise ConfigError(
+                f"{idle[0]}={getattr(self, idle[0])}: profile={self.profile} has that of its loop; "
+                "leave one of them out"
+            )
+        if self.profile and self.others:
+            raise ConfigError(
+                f"{self.others[0]}: the methods of profile={self.profile} have their knobs; type "
+                "them in gcbench.profile(model, methods=[...])"
+            )
         if "length" in self.given and self.target is not None:
             raise ConfigError(
                 f"length={self.length:g} target={self.target:g}: a target has the lengths of the "

@@ -12,7 +12,7 @@ from gcbench.core.errors import ConfigError, as_known, near
 from gcbench.runner.config.compose import compose_overrides
 from gcbench.runner.config.resolve import resolve
 from gcbench.runner.data_facts import dataset_of, facts_of, has_timed_samples
-from gcbench.runner.predict.arguments import OnClusters, Steps
+from gcbench.runner.predict.arguments import OnClusters, Pays, Steps
 from gcbench.runner.predict.devices import (
     OTHER,
     Device,
@@ -21,6 +21,7 @@ from gcbench.runner.predict.devices import (
     read_device,
     read_link,
 )
+from gcbench.runner.predict.job import DENSE, HALF, read_job
 from gcbench.runner.predict.model import Cluster, Compute, Method, Prediction, predict
 from gcbench.runner.predict.payload import Shapes
 from gcbench.runner.predict.subject import (
@@ -31,7 +32,6 @@ from gcbench.runner.predict.subject import (
     shapes_of_model,
 )
 
-HALF = "bf16"  # the compressor of the baseline of sigma
 ASSUMED_SAMPLES = 50_000  # in an epoch of shapes=FILE, which names no data set
 
 log = logging.getLogger("gcbench")
@@ -67,6 +67,8 @@ class ModelOnDevice(NamedTuple):
 
 def build_scenario(arguments: OnClusters) -> Scenario:
     """Return the scenario that was typed; raise ConfigError if a part of it is not known."""
+    if isinstance(arguments, Pays) and arguments.profile:
+        return _scenario_of_job(arguments, arguments.profile)
     device = read_device(arguments.device)
     inside = read_link("inside", arguments.inside)
     clusters = {
@@ -121,6 +123,49 @@ def build_scenario(arguments: OnClusters) -> Scenario:
         estimate=model.estimate,
         is_old=device.is_old,
         guessed=sorted({m.family for m in single} - {*device.codecs, "none"}),
+    )
+
+
+def _scenario_of_job(arguments: Pays, file: str) -> Scenario:
+    """Return a profiled training loop with other links and workers, by default its own."""
+    job = read_job(file)
+    names = arguments.network if "network" in arguments.given else ()
+    links = {name: read_link("network", name, arguments.latency) for name in names}
+    inside = read_link("inside", arguments.inside)
+    clusters = {
+        name: Cluster(link, inside, arguments.workers_per_node)
+        for name, link in (links or {"its own link": job.link}).items()
+    }
+    methods = [job.method(one) for one in job.methods]
+    for method in methods:
+        for workers in arguments.workers:
+            method.messages(workers)
+    half, dense = (next(m for m in methods if m.title == title) for title in (HALF, DENSE))
+    every = [
+        method.at_every(h, arguments.delay)
+        for method in methods
+        for h in arguments.every
+        if (method, h) != (dense, 1)
+    ]
+    samples = arguments.batch_size or 1
+    compute = job.compute._replace(batch_size=samples)
+    return Scenario(
+        title=f"{job.title}, {samples} per worker",
+        methods=every,
+        dense=dense,
+        half=half,
+        clusters=clusters,
+        compute=compute,
+        samples=ASSUMED_SAMPLES,
+        dataset=None,
+        left_out={},
+        untimed=[],
+        estimate=""
+        if arguments.batch_size
+        else "Type batch_size=N, the samples of a worker in a "
+        "step of the loop, for samples per second.",
+        is_old=False,
+        guessed=[],
     )
 
 
@@ -208,7 +253,7 @@ def predictions(arguments: OnClusters, scenario: Scenario) -> list[tuple[str, Pr
 def notes_of(arguments: OnClusters, scenario: Scenario) -> list[str]:
     """Return what a prediction assumes, leaves out or does not know, one sentence or two each."""
     notes = [
-        f"Predicted with device {arguments.device}. The bound is a step without exchange and "
+        f"Predicted with {_measured_by(arguments)}. The bound is a step without exchange and "
         f"codec: {format_seconds(scenario.compute.seconds)}."
         + (" With every=H a step is the mean of H." if max(arguments.every) > 1 else "")
     ]
@@ -249,6 +294,11 @@ def notes_of(arguments: OnClusters, scenario: Scenario) -> list[str]:
         reasons = "; ".join(f"{name} ({why})" for name, why in scenario.left_out.items())
         notes.append(f"Left out, as they cannot be predicted there: {reasons}")
     return notes
+
+
+def _measured_by(arguments: OnClusters) -> str:
+    profiled = arguments.profile if isinstance(arguments, Pays) else None
+    return f"profile {profiled}" if profiled else f"device {arguments.device}"
 
 
 def _sent_whole(arguments: OnClusters, scenario: Scenario) -> list[Method]:

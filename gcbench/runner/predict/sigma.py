@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gcbench.core.comm.network import Link, exchange_seconds
+from gcbench.core.conf import conf_directory
 from gcbench.runner.predict.devices import Device
 from gcbench.runner.predict.model import Cluster, Method, codec_seconds, exposed_seconds
 from gcbench.runner.predict.subject import flops_of
@@ -179,11 +180,12 @@ def _corners(axis: Sequence[float], at: float) -> list[tuple[int, float]]:
 
 
 def read_rho(folders: Sequence[str]) -> KeptRho | None:
-    """Return the kept rho below these folders; None if there is none."""
-    for folder in folders:
-        for path in sorted(Path(folder).rglob("ladder/map.json")):
-            return KeptRho(read_json(path))
-    return None
+    """Return the rho kept below these folders, else gcbench's own; None if there is none."""
+    below = (path for folder in folders for path in sorted(Path(folder).rglob("ladder/map.json")))
+    conf = conf_directory()  # in a checkout, and in an installed package
+    ours = (conf.parent / "outputs/figures/modern/ladder/map.json", conf / "ladder.json")
+    path = next(below, None) or next((path for path in ours if path.is_file()), None)
+    return KeptRho(read_json(path)) if path else None
 
 
 class Bounded(NamedTuple):

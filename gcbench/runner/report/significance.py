@@ -120,6 +120,25 @@ def _paired_error(rows: Sequence[BySeed]) -> Error | None:
     return Error(math.sqrt(within), freedom)
 
 
+def power_of_bound(bound: float, error: Error, both_sides: bool) -> float:
+    """Return how likely a test shows that equal means differ by less than a bound.
+
+    `both_sides`: in both directions, by two one-sided t tests at `LEVEL` (Schuirmann 1987); else
+    that one of them is not lower by the bound or more, by a two-sided test.
+    """
+    import numpy as np
+    from scipy.special import chdtri, ndtr, stdtrit
+
+    if error.standard == 0:
+        return 1.0 if bound > 0 else 0.0
+    # The deviation that is found, over the true one, at 1,000 equally likely quantiles.
+    quantiles = (np.arange(1000) + 0.5) / 1000
+    found = np.sqrt(chdtri(error.freedom, quantiles) / error.freedom)
+    quantile = stdtrit(error.freedom, 1 - (LEVEL if both_sides else LEVEL / 2))
+    within = ndtr(bound / error.standard - quantile * found)
+    return float(np.mean(np.maximum(2 * within - 1, 0) if both_sides else within))
+
+
 def holm(p_values: Sequence[float]) -> list[float]:
     """Return p values adjusted by Holm (1979), so that `LEVEL` bounds the chance of any error."""
     adjusted = [0.0] * len(p_values)

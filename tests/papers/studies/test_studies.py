@@ -10,21 +10,22 @@ import pytest
 import torch
 
 from gcbench.core.errors import ConfigError
-from gcbench.papers.error_figure import draw_error_by_bits
-from gcbench.papers.studies.clusters import CommunicationTimes, DecodeScaling
-from gcbench.papers.studies.ecq_stability import EcqStability
-from gcbench.papers.studies.errors import ErrorByBits, Turboquant
+from gcbench.papers.ecqsgd.ecq_stability import EcqStability
+from gcbench.papers.figures.error_figure import draw_error_by_bits
+from gcbench.papers.maxnorm.multi_scale_error import MultiScaleError
+from gcbench.papers.modern.diloco_measured import DilocoMeasured
+from gcbench.papers.modern.ring_error import RingError
+from gcbench.papers.modern.turboquant import Turboquant
+from gcbench.papers.orq.communication_times import CommunicationTimes
+from gcbench.papers.orq.gradient_levels import GradientLevels
+from gcbench.papers.powersgd.decode_scaling import DecodeScaling
+from gcbench.papers.powersgd.low_rank import SvdCost, WarmStart, _late
+from gcbench.papers.qsgd.quantizer_bounds import QuantizerBounds
+from gcbench.papers.qsgd.zero_codes import ZeroCodes
+from gcbench.papers.studies.error_by_bits import ErrorByBits
 from gcbench.papers.studies.gradients import Layers
-from gcbench.papers.studies.local_steps import DilocoMeasured
-from gcbench.papers.studies.low_rank import SvdCost, WarmStart, _late
-from gcbench.papers.studies.quantizers import (
-    GradientLevels,
-    MultiScaleError,
-    QuantizerBounds,
-    ZeroCodes,
-)
 from gcbench.papers.studies.study import Study
-from gcbench.papers.studies.wires import RingError, WireError
+from gcbench.papers.studies.wire_error import WireError
 
 Rows = Mapping[str, dict[str, Any]]
 

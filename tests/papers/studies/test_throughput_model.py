@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gcbench.core.comm.network import Message
-from gcbench.papers.studies.clusters import config_of, method_of, rows_of, through_servers
-from gcbench.papers.tables import read_table
+from gcbench.papers.studies.throughput_model import config_of, method_of, rows_of, through_servers
+from gcbench.papers.tables.tables import read_table
 from gcbench.runner.predict.devices import read_device, read_link
 from gcbench.runner.predict.model import Cluster, predict
 

@@ -13,7 +13,7 @@ from nightly import slow_but
 from omegaconf import OmegaConf
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from gcbench.papers.tables import read_table
+from gcbench.papers.tables.tables import read_table
 from gcbench.runner.data.libsvm import libsvm
 
 ROWS = "".join(f"{2 * (row % 2) - 1} 1:{row} 3:7\n" for row in range(10))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from gcbench.papers.tables import read_table
+from gcbench.papers.tables.tables import read_table
 from gcbench.runner.data.wikitext2 import wikitext2
 
 

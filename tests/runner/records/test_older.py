@@ -12,7 +12,7 @@ from results import CONFIG, plain_result
 
 from gcbench.core.conf import conf_directory
 from gcbench.core.errors import ConfigError
-from gcbench.papers.keep import keep_runs
+from gcbench.papers.tables.keep import keep_runs
 from gcbench.runner.records import older
 from gcbench.runner.records.older import lost_error, read_changes
 from gcbench.runner.records.store import RecordedRun, find_runs

@@ -20,7 +20,7 @@ from sentence import config_of, run
 from wandb_file import WandbRun, read_offline
 
 from gcbench.papers import dashboards
-from gcbench.papers.command import report
+from gcbench.papers.tables.report import report
 from gcbench.runner.command.search import swept_keys
 from gcbench.runner.identity import SWEPT
 from gcbench.runner.records import RunFiles, start_logger, wandb_logger

@@ -8,9 +8,10 @@ from statistics import fmean
 
 import pytest
 from scipy import stats
+from written import written
 
-from gcbench.papers.claims import read_relations
-from gcbench.papers.verdicts import Judged, Value, Verdict, find_margins, judge
+from gcbench.papers.claims.relations import rows
+from gcbench.papers.claims.verdicts import Judged, Value, Verdict, find_margins, judge
 from gcbench.runner.report.significance import Noise, holm
 
 
@@ -21,7 +22,8 @@ def seeds(*numbers: float) -> Value:
 def judged(text: str, values: dict[str, Value], *others: Value) -> list[Judged]:
     """Return the verdicts on relations between rows of a table that has other rows, too."""
     noise = Noise([value.by_seed for value in (*values.values(), *others)])
-    relations = [relation for line in text.split("; ") for relation in read_relations(line)]
+    of = rows("", measure="accuracy")
+    relations = [r for line in text.split("; ") for r in written(line, of).relations]
     return judge(find_margins(relations, values, noise))
 
 
@@ -68,13 +70,15 @@ def test_errors_and_p_values_are_scipys() -> None:
     rng = random.Random(1)
     a, b = ({seed: rng.gauss(mean, 1) for seed in range(6)} for mean in (0, 2))
     weights = {"a": -1.0, "b": 1.0}
-    for rows, equal in (([a, b], True), ([a, {k: 30 * x for k, x in b.items()}], False)):
-        noise = Noise(rows)
-        named = dict(zip("ab", rows, strict=True))
+    for several, equal in (([a, b], True), ([a, {k: 30 * x for k, x in b.items()}], False)):
+        noise = Noise(several)
+        named = dict(zip("ab", several, strict=True))
         error = noise.error(named, weights)
         assert error is not None and noise.equal is equal and noise.paired is None
-        expected = stats.ttest_ind(list(rows[1].values()), list(rows[0].values()), equal_var=equal)
-        apart = fmean(rows[1].values()) - fmean(rows[0].values())
+        expected = stats.ttest_ind(
+            list(several[1].values()), list(several[0].values()), equal_var=equal
+        )
+        apart = fmean(several[1].values()) - fmean(several[0].values())
         assert 2 * error.p_above(abs(apart)) == pytest.approx(expected.pvalue, rel=1e-9)
         interval = expected.confidence_interval(0.95)
         assert error.half_width() == pytest.approx((interval.high - interval.low) / 2, rel=1e-9)

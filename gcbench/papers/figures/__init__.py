@@ -1,0 +1,1 @@
+"""Figures of tables, of studies, and of everything that ran."""

@@ -1,0 +1,1 @@
+"""Ladders: how many times the tokens of dense training a method needs, by size and workers."""

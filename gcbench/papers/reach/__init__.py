@@ -1,0 +1,1 @@
+"""Time to a score: which method reaches it first, by link and workers."""

@@ -1,0 +1,1 @@
+"""The track: whether a method of others wins, by rules that are the same for all."""

@@ -1,0 +1,1 @@
+"""`gcbench.profile`: whether compression pays in a training loop of one's own."""
