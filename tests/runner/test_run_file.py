@@ -94,6 +94,23 @@ def test_a_file_that_is_none_of_a_run_is_refused(tmp_path: Path) -> None:
             read_run_file(str(path))
 
 
+def test_a_run_is_continued_where_it_is_from_another_folder(
+    typed: Typed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = "+experiment/powersgd/table4=rank_2"
+    for place in ([], ["outputs=results"], ["directory=mine"], [row, "budget=smoke"]):
+        (here := tmp_path / f"{len(place)}{''.join(place)[-4:]}").mkdir()
+        monkeypatch.chdir(here)
+        assert typed(*QUICK, *place)[0] == 0
+        (result,) = here.rglob("result.json")
+        (elsewhere := tmp_path / f"from-{here.name}").mkdir()
+        monkeypatch.chdir(elsewhere)
+        status, _, told = typed("again", str(result.parent))
+        assert status == 0 and "was finished" in told and not [*elsewhere.iterdir()], told
+        shown = typed("again", str(result.parent), "outputs=new", "--cfg", "job")[1]
+        assert yaml.safe_load(shown)["outputs"] == "new"
+
+
 def test_a_run_is_typed_again_by_its_hash(typed: Typed, tmp_path: Path) -> None:
     status, _, told = typed(*QUICK, "compressor=qsgd", "bits=4")
     assert status == 0, told
@@ -111,5 +128,8 @@ def test_a_run_is_typed_again_by_its_hash(typed: Typed, tmp_path: Path) -> None:
     assert status == 0 and len([*(tmp_path / "outputs").glob("mlp*")]) == 2
     (folder / "config.yaml").write_text("seed: 3\n")
     assert "another run today (seed=1 -> 3" in typed("again", own, "--cfg", "job")[2]
+    shown = typed("again", own, "results=outputs", "seed=3", "--cfg", "job")[1]
+    assert yaml.safe_load(shown)["seed"] == 3
+    assert "in elsewhere; see" in typed("again", own, "results=elsewhere")[2]
     (folder / "config.yaml").unlink()
     assert "has no config.yaml" in typed("again", str(folder))[2]

@@ -33,7 +33,7 @@ SUBCOMMANDS = {
     "runs": Subcommand(
         "gcbench.runner.report.command",
         "runs",
-        "everything that ran, by any key: rm and where by a run's hash",
+        "everything that ran, selected by any key; rm, where: by hash",
         {
             "rm": Subcommand("gcbench.runner.command.folders", "remove", "removes runs"),
             "where": Subcommand("gcbench.runner.command.folders", "where", "the folder of a run"),
@@ -62,7 +62,7 @@ SUBCOMMANDS = {
     "example": Subcommand(
         "gcbench.runner.command.example",
         "example",
-        "copies of a training loop, a notebook, a batch file of Slurm",
+        "copies of a training loop, a notebook, files of jobs for clusters",
     ),
 }
 RENAMED: dict[str, str] = {}  # what a subcommand was called, and what to type today

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -49,7 +50,7 @@ def list_runs(runs: Sequence[RecordedRun], sort: str | None = None) -> TextTable
     own = _own_column(sort)
     rows = [
         [
-            hash_of(run.place),
+            _hash(run),
             str(run.seed),
             _score([run]),
             _mean("ratio", [run]),
@@ -85,7 +86,7 @@ def list_configurations(runs: Sequence[RecordedRun], sort: str | None = None) ->
         ended = Counter(run.status for run in every if not run.done)
         rows.append(
             [
-                hash_of(last.place),
+                _hash(last),
                 str(len(done)),
                 _score(done),
                 _mean("ratio", done),
@@ -124,6 +125,11 @@ def _value(key: str, runs: Sequence[RecordedRun]) -> str:
 
 def _last(titles: Sequence[str], count: int) -> range:
     return range(len(titles) - count, len(titles))
+
+
+def _hash(run: RecordedRun) -> str:
+    """Return the hash by which commands find the run's folder; a kept run has none."""
+    return hash_of(run.place) if Path(run.place).is_dir() else EMPTY
 
 
 def _what(run: RecordedRun, overrides: Sequence[str]) -> str:
