@@ -15,7 +15,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.functional import cross_entropy
 
 import gcbench
-from gcbench.core.comm.fsdp import _group_of
+from gcbench.core.comm.fsdp import param_group_of
 from gcbench.core.compressor import Step
 from gcbench.core.methods.qsgd import QSGD
 from gcbench.core.seeds import mix
@@ -159,7 +159,7 @@ def refusal(process: Process, case: str) -> str:
             gcbench.compress_weights(model, name)
         if case == "bytes":  # as FSDP hands over tensors with a form of their own
             some = torch.empty(4, dtype=torch.uint8)
-            _group_of(model)._all_gather_comm(some, some, None)
+            param_group_of(model)._all_gather_comm(some, some, None)
         model(batch(process.rank, 0)[0])
 
     return message_of(attempt)
