@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from shutil import get_terminal_size
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Literal, TextIO, TypeVar
 
 from rich import box
@@ -112,7 +113,7 @@ class TextTable:
     groups: Sequence[object] = ()  # the group of each row; a space or a rule separates groups
     title: str = ""
     notes: Sequence[str] = ()
-    places: bool = False  # the last column has paths: on a terminal they stand below their rows
+    below: int = 0  # of the last columns: on a terminal they stand below their rows
 
     @property
     def group_ends(self) -> list[bool]:
@@ -131,14 +132,14 @@ def print_table(table: TextTable, output: Console | None = None) -> None:
         pad_edge=False,
         show_header=bool(table.headings),
     )
-    below = table.places and output.is_terminal
-    columns = (table.headings or [""] * len(table.rows[0]))[: -1 if below else None]
+    below = table.below if output.is_terminal else 0
+    columns = (table.headings or [""] * len(table.rows[0]))[: -below or None]
     for i, heading in enumerate(columns):
         above_unit = Text(heading.replace(" (", "\n(", 1))
         justify: Literal["left", "right"] = "left" if i in table.left else "right"
         drawn.add_column(above_unit, justify=justify, overflow="fold")
     for row, end in zip(table.rows, table.group_ends, strict=True):
-        drawn.add_row(*map(Text, row[: len(columns)]), end_section=end or below)
+        drawn.add_row(*map(Text, row[: len(columns)]), end_section=end or bool(below))
     if output.is_terminal and not below:
         output.print(drawn)
     else:
@@ -149,10 +150,22 @@ def print_table(table: TextTable, output: Console | None = None) -> None:
             first = next(i for i, line in enumerate(lines) if "─" in line) + 1
             gaps = [i for i in range(first, len(lines)) if not lines[i].strip()]
             for i, row in zip(gaps, table.rows, strict=False):
-                lines[i] = f"   {row[-1]}"
+                lines[i] = "\n".join(line for text in row[-below:] for line in _fold(text, output))
         output.out("\n".join(lines), highlight=False)
     for note in table.notes:
-        output.print(Text(note, style="dim"), soft_wrap=table.places)
+        output.print(Text(note, style="dim"), soft_wrap=bool(table.below))
+
+
+def _fold(text: str, output: Console) -> list[str]:
+    """Return the lines of a text below a row; a path, which has no spaces, stays whole."""
+    return wrap(
+        text,
+        output.width,
+        initial_indent="   ",
+        subsequent_indent="     ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def as_text(table: TextTable) -> str:

@@ -15,9 +15,10 @@ import torch
 from gcbench.core.codecs.kernels import keep_backend
 from gcbench.core.errors import ConfigError
 from gcbench.runner.config.checks import refuse_twice
-from gcbench.runner.config.compose import resolve_overrides, to_overrides
+from gcbench.runner.config.compose import resolve_overrides
 from gcbench.runner.config.errors import RunFailed
 from gcbench.runner.config.naming import notices_of
+from gcbench.runner.config.typed import to_overrides
 from gcbench.runner.differences import differences, format_differences
 from gcbench.runner.identity import BOOKKEEPING, LENGTH, SWEPT
 from gcbench.runner.launch.start import start

@@ -19,7 +19,7 @@ from sentence import compose, config_of, values_of
 from gcbench.core.conf import Config, conf_directory
 from gcbench.core.errors import ConfigError
 from gcbench.core.method_files import read_method
-from gcbench.runner.config.compose import compose_overrides, open_nodes, split_sweep, to_overrides
+from gcbench.runner.config.compose import compose_overrides, open_nodes, split_sweep
 from gcbench.runner.config.help import list_choices
 from gcbench.runner.config.hydra_versions import IS_1_3
 from gcbench.runner.config.naming import (
@@ -30,7 +30,7 @@ from gcbench.runner.config.naming import (
 )
 from gcbench.runner.config.resolve import resolve
 from gcbench.runner.config.sentences import unknown_key
-from gcbench.runner.config.typed import readable
+from gcbench.runner.config.typed import readable, to_overrides
 from gcbench.runner.identity import fingerprint, identify
 from gcbench.runner.settings.config import SCHEMAS, RunConfig
 from gcbench.runner.settings.run import RunSettings

@@ -52,7 +52,7 @@ def test_a_terminal_gets_lines_of_its_width() -> None:
 def test_paths_are_never_folded() -> None:
     paths = [f"outputs/{'very_long_' * 8}{number}" for number in (1, 2)]
     rows = [["a method with a long name and many knobs", path] for path in paths]
-    table = TextTable(["what", "run"], rows, left=(0, 1), places=True)
+    table = TextTable(["what", "run"], rows, left=(0, 1), below=1)
     output = Console(file=io.StringIO(), width=30, force_terminal=True, color_system=None)
     print_table(table, output)
     assert isinstance(output.file, io.StringIO)

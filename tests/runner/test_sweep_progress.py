@@ -59,7 +59,7 @@ def test_a_sweep_goes_on_after_a_failure_lists_it_and_skips_what_is_done(tmp_pat
     assert "optimizer.lr=-1: type a number above 0" in first.stderr.partition("rows failed")[2]
     for said in ("row 1 of 4, optimizer.lr=0.05 ...\n", "row 1 of 4, optimizer.lr=0.05: accuracy "):
         assert said in first.stderr, "before it runs, and after"
-    assert "test accuracy" not in first.stdout and "files in" not in first.stdout
+    assert "on test data" not in first.stdout and "files in" not in first.stdout
     assert "Error executing" not in first.stderr, "what is listed needs no line of Hydra's"
     assert first.stderr.count("type a number above 0") == 2
     results = {path: json.loads(path.read_text()) for path in tmp_path.glob("*/result.json")}
@@ -79,7 +79,7 @@ def test_a_sweep_goes_on_after_a_failure_lists_it_and_skips_what_is_done(tmp_pat
     assert {
         path: json.loads(path.read_text()) for path in tmp_path.glob("*/result.json")
     } == results
-    assert "test accuracy" not in again.stdout, "finished rows are passed over in silence"
+    assert "on test data" not in again.stdout, "finished rows are passed over in silence"
 
 
 def test_rows_that_failed_for_one_reason_are_listed_under_it(

@@ -30,12 +30,13 @@ from gcbench.papers.track.enter import Entry
 from gcbench.papers.tune import Tune
 from gcbench.runner.check.command import Check, Methods
 from gcbench.runner.command.example import Example
+from gcbench.runner.command.folders import Remove, Where
 from gcbench.runner.command.subcommands import SUBCOMMANDS
 from gcbench.runner.config.choices import row_names
 from gcbench.runner.config.compose import resolve_overrides
 from gcbench.runner.config.help import method_keys
 from gcbench.runner.config.hydra_versions import VERSION_BASE
-from gcbench.runner.config.reading import read_arguments
+from gcbench.runner.config.reading import Arguments, read_arguments
 from gcbench.runner.config.resolve import resolve_benchmark
 from gcbench.runner.predict.arguments import read_predict
 from gcbench.runner.records.store import find_runs
@@ -85,7 +86,7 @@ def resolves(typed: str) -> None:
 
 def one_point(overrides: Sequence[str]) -> list[str]:
     """Return the first point of a sweep."""
-    options = {"-m", "--cfg", "job"}
+    options = {"-m", "--cfg", "job", "--config", "FILE"}
     typed = [
         override
         for override in overrides
@@ -129,13 +130,20 @@ def _study(arguments: Sequence[str]) -> None:
         make_study(arguments[0], arguments[1:])
 
 
+def _of_runs(arguments: Sequence[str]) -> tuple[type[Arguments], Sequence[str]]:
+    parts = {"rm": Remove, "where": Where}
+    first = arguments[0] if arguments else ""
+    return (parts[first], arguments[1:]) if first in parts else (Runs, arguments)
+
+
 def _tune(arguments: Sequence[str]) -> None:
     resolve_overrides(one_point(read_arguments(Tune, arguments).others))
 
 
 READERS: dict[str, Callable[[Sequence[str]], object]] = {
     "report": _report,
-    "runs": lambda arguments: read_arguments(Runs, arguments),
+    "again": lambda arguments: resolve_overrides(one_point(arguments[1:])),
+    "runs": lambda arguments: read_arguments(*_of_runs(arguments)),
     "predict": _predict,
     "bench": _bench,
     "methods": lambda arguments: read_arguments(Methods, arguments),

@@ -260,4 +260,4 @@ def list_tables(runs: Sequence[RecordedRun], folders: Sequence[str | Path]) -> T
             done = ", ".join(f"{budget} {count}" for budget, count in counts.items() if count)
         lines.append([name, str(len(table.rows)), done or EMPTY, table.title])
     headings = ["table", "rows", "of them done", "title"]
-    return TextTable(headings, lines, left=(0, 2, 3), places=True)
+    return TextTable(headings, lines, left=(0, 2, 3), below=1)

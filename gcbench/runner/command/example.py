@@ -30,6 +30,15 @@ EXAMPLES = {
         "a batch file for Slurm, which queues its job again",
         "sbatch example.sbatch compressor=powersgd rank=2",
     ),
+    "sky.yaml": (
+        "a task of SkyPilot, which continues on another machine",
+        'sky jobs launch sky.yaml --env TYPED="compressor=powersgd rank=2"',
+    ),
+    "trainjob.yaml": ("a TrainJob of Kubeflow Trainer", "kubectl create -f trainjob.yaml"),
+    "ray_job.py": (
+        "a job for a Ray cluster",
+        "ray job submit --working-dir . -- python ray_job.py compressor=powersgd rank=2",
+    ),
 }
 
 

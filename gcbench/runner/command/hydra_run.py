@@ -19,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from gcbench.core.conf import conf_directory
 from gcbench.core.errors import ConfigError
-from gcbench.runner.command.options import read_options
+from gcbench.runner.command.options import read_config, read_options
 from gcbench.runner.command.outcome import outcome
 from gcbench.runner.command.search import (
     count_objectives,
@@ -133,6 +133,7 @@ def start_hydra(command: Callable[[], None], config: str, arguments: Sequence[st
     elif "--version" in arguments:
         print(f"gcbench {version('gcbench')}")
     else:
+        arguments = read_config(arguments)
         options = read_options(arguments, config == "bench")
         flags = [argument for argument in arguments if argument not in options.overrides]
         options.overrides = readable(options.overrides, options.config_dir, config == "bench")

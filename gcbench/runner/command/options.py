@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NoReturn
 
 from gcbench.core.errors import ConfigError, as_known, folded, nearest
 from gcbench.runner.config.checks import refuse_empty_sweep, refuse_twice
 from gcbench.runner.config.keys import SYNONYMS, Keys
+from gcbench.runner.config.run_file import add_run_file
+
+log = logging.getLogger("gcbench")
 
 # Hydra's options, of which it has no public list, by what follows them.
 FLAGS = {
@@ -31,6 +34,35 @@ WITH_VALUE = {
 }
 SHOWN = ("job", "hydra", "all")
 INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
+
+
+def read_config(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments with what the file of --config has in its place.
+
+    Logs what of the file is left out, as it belongs to a choice that was typed anew.
+    """
+    names = [argument.partition("=")[0] for argument in arguments]
+    if "--config" not in names:
+        return list(arguments)
+    at = names.index("--config")
+    _, equals, path = arguments[at].partition("=")
+    rest = arguments[at + 1 :]
+    if not equals:
+        path, rest = (rest[0], rest[1:]) if rest else ("", rest)
+    if not path or path.startswith("-"):
+        raise ConfigError(
+            "--config: type the file of a run after it, as in --config outputs/NAME/config.yaml"
+        )
+    if "--config" in names[at + 1 :]:
+        raise ConfigError("--config: a run has one file; type --config only once")
+    others = [*arguments[:at], *rest]
+    is_override = [not other.startswith("-") and "=" in other for other in others]
+    typed = [other for other, is_one in zip(others, is_override, strict=True) if is_one]
+    both, lost = add_run_file(path, typed)
+    if lost:
+        log.info("left out of %s, as its choice is another: %s", path, " ".join(lost))
+    of_file = both[: len(both) - len(typed)]
+    return [*of_file, *others]
 
 
 def read_options(arguments: Sequence[str], benchmark: bool) -> Namespace:
@@ -86,11 +118,7 @@ def _option_sentence(
     if not value and following and following[0] != "-" and "=" not in following:
         value, flag = following, f"{flag} {following}"
     if name.startswith("config"):
-        own = Path(value or "mine.yaml").stem
-        return (
-            f"{flag}: keys of a run are read from a file FOLDER/experiment/{own}.yaml; type "
-            f"--config-dir FOLDER +experiment={own}"
-        )
+        return f"{flag}: a run is read from a file by --config; type --config {value or 'FILE'}"
     keys = Keys.of_command(benchmark, arguments)
     if as_known(name, keys) in keys:
         return f"{flag}: keys have no dashes; type {as_known(name, keys)}={value or 'VALUE'}"

@@ -20,12 +20,25 @@ class Subcommand(NamedTuple):
 
 
 SUBCOMMANDS = {
+    "again": Subcommand(
+        "gcbench.runner.command.again",
+        "again",
+        "a run once more, by its hash, with more key=value after it",
+    ),
     "report": Subcommand(
         "gcbench.runner.report.command",
         "report",
         "results of any runs: tables by name, figures, html, diff A B",
     ),
-    "runs": Subcommand("gcbench.runner.report.command", "runs", "everything that ran"),
+    "runs": Subcommand(
+        "gcbench.runner.report.command",
+        "runs",
+        "everything that ran, selected by any key; rm, where: by hash",
+        {
+            "rm": Subcommand("gcbench.runner.command.folders", "remove", "removes runs"),
+            "where": Subcommand("gcbench.runner.command.folders", "where", "the folder of a run"),
+        },
+    ),
     "methods": Subcommand(
         "gcbench.runner.check.command",
         "methods",
@@ -49,7 +62,7 @@ SUBCOMMANDS = {
     "example": Subcommand(
         "gcbench.runner.command.example",
         "example",
-        "copies of a training loop, a notebook, a batch file of Slurm",
+        "copies of a training loop, a notebook, files of jobs for clusters",
     ),
 }
 RENAMED: dict[str, str] = {}  # what a subcommand was called, and what to type today

@@ -277,13 +277,13 @@ def _compare(directories: Sequence[Path], config: DictConfig) -> None:
     """Print a comparison of the points that ended well, and draw it."""
     from gcbench.runner.report.document import show_document
     from gcbench.runner.report.figures.draw import draw_points
-    from gcbench.runner.report.listing import compare_points
+    from gcbench.runner.report.points import compare_points
 
     distinct = dict.fromkeys(directories)
     runs = [read_run(path) for path in distinct if read_result_or_warn(path / "result.json")]
     if len(runs) < 2:
         return
-    for table in compare_points(runs):
+    for table in compare_points(runs, _goal(config)):
         show_document(table, "terminal")
     suffix = digest(sorted(config.hydra.overrides.task))
     for files in draw_points(runs, Path(config.outputs) / "figures" / "sweeps", suffix):
@@ -292,6 +292,14 @@ def _compare(directories: Sequence[Path], config: DictConfig) -> None:
         place = "" if config.outputs == "outputs" else f" results={config.outputs}"
         again = f"gcbench report name={name}{place} format=latex"
         log.info("this table as latex, markdown or csv: %s", again)
+
+
+def _goal(config: DictConfig) -> float | None:
+    """Return the target that was typed for all rows, of which runs made without it know nothing."""
+    values: dict[str, float | None] = {
+        key: config.trainer.get(key) for key in ("target", "stop_at")
+    }
+    return next((value for value in values.values() if value is not None), None)
 
 
 def _estimate(rows: Sequence[SweepRow], outputs: Path) -> None:

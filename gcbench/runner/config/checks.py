@@ -99,6 +99,15 @@ def check_division(trainer: TrainerSettings) -> None:
         )
 
 
+def check_target(trainer: TrainerSettings) -> None:
+    """Refuse two targets: a result says of one when it was reached."""
+    if trainer.target not in (None, trainer.stop_at) and trainer.stop_at is not None:
+        raise ConfigError(
+            f"trainer.target={trainer.target:g} trainer.stop_at={trainer.stop_at:g}: a run has one "
+            f"target; type only trainer.stop_at={trainer.stop_at:g}, or only trainer.target"
+        )
+
+
 def check_nesterov(optimizer: OptimizerSettings) -> None:
     """Refuse Nesterov momentum if the momentum is 0."""
     if optimizer.nesterov and optimizer.momentum == 0:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from itertools import product
 from pathlib import Path
 from string import Template
-from typing import Any
 
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
@@ -20,9 +19,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from gcbench.core.conf import Config, choices_in, conf_directory, method_files, refuse_no_folder
 from gcbench.core.errors import ConfigError
-from gcbench.core.fields import format_value
 from gcbench.core.keys import NO_KNOBS, sort_keys
-from gcbench.core.method_files import levels_of_bits, read_method, to_plain
+from gcbench.core.method_files import levels_of_bits, read_method
 from gcbench.runner.config.checks import WITH_KEYS_BY_CHOICE
 from gcbench.runner.config.choices import WITH_TARGETS, row_names, store_rows
 from gcbench.runner.config.errors import COMPOSITION_ERRORS
@@ -204,26 +202,3 @@ def resolve_overrides(overrides: Sequence[str]) -> tuple[RunConfig, str]:
         return resolve(composed), run_directory(composed)
     except COMPOSITION_ERRORS as error:
         raise ConfigError(sentence_of(error, overrides=overrides)) from error
-
-
-def to_overrides(keys: Mapping[str, Any]) -> list[str]:
-    """Return Python keys and values as key=value overrides in Hydra's grammar.
-
-    For example, trainer={"epochs": 1} becomes trainer.epochs=1.
-    """
-    overrides = []
-    for name, value in keys.items():
-        if isinstance(value, Mapping):
-            overrides += to_overrides({f"{name}.{inner}": below for inner, below in value.items()})
-        else:
-            overrides.append(f"{name}={_quote(to_plain(name, value))}")
-    return overrides
-
-
-def _quote(value: Any) -> str:
-    if isinstance(value, list):
-        return f"[{','.join(map(_quote, value))}]"
-    if isinstance(value, str):
-        text = value.replace("\\", "\\\\").replace("'", "\\'")
-        return f"'{text}'"
-    return format_value(value)

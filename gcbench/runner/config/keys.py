@@ -184,8 +184,13 @@ def _hints(benchmark: bool) -> dict[str, tuple[Any, str]]:
 
 
 def read_knobs(overrides: Sequence[str]) -> dict[str, Any]:
-    """Return the typed values of overrides as Hydra parses them, by key."""
+    """Return the typed values of overrides as Hydra parses them, by key, each typed once."""
     refuse_twice(overrides)
+    return parse_overrides(overrides)
+
+
+def parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
+    """Return the values of overrides as Hydra parses them, by key; the last one counts."""
     parsed = {
         one.get_key_element(): one.value()
         for one in OverridesParser.create().parse_overrides(list(overrides))

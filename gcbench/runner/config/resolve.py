@@ -18,6 +18,7 @@ from gcbench.runner.config.checks import (
     check_groups,
     check_kinds,
     check_nesterov,
+    check_target,
     refuse_idle,
     refuse_name,
     validate,
@@ -32,6 +33,7 @@ from gcbench.runner.config.choices import (
 )
 from gcbench.runner.config.help import keys_by_choice
 from gcbench.runner.config.methods import fill, settle_bits
+from gcbench.runner.config.run_file import typed_for
 from gcbench.runner.config.sentences import unknown_key, value_for_group
 from gcbench.runner.identity import all_knobs
 from gcbench.runner.settings.config import PARTS, SCHEMAS, BenchConfig, Resolved, RunConfig
@@ -56,7 +58,9 @@ def resolve(composed: DictConfig, budget: DictConfig | None = None) -> RunConfig
     check_kinds(config.choices, reads, kind)
     check_division(config.trainer)
     check_nesterov(config.optimizer)
-    return config.model_copy(update={"knobs": typed_knobs(composed, values)})
+    check_target(config.trainer)
+    typed = {"knobs": typed_knobs(composed, values), "typed": typed_for(composed)}
+    return config.model_copy(update=typed)
 
 
 def resolve_benchmark(composed: DictConfig) -> BenchConfig:

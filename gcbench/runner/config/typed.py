@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise, zip_longest
+from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 
 from gcbench.core.conf import choices_in
 from gcbench.core.errors import ConfigError, as_known
+from gcbench.core.fields import format_value
+from gcbench.core.method_files import to_plain
 from gcbench.runner.config.choices import GROUPS, row_names
 from gcbench.runner.config.sentences import bare_word
 from gcbench.runner.settings.trainer import OTHER_NAMES
@@ -19,6 +22,8 @@ from gcbench.runner.settings.trainer import OTHER_NAMES
 PLAIN = re.compile(r"[\w./:+-]*", re.ASCII)
 NOT_TEXT = re.compile(r"[,=\[\](){}'\"\\]")  # what ends a value, or is for the user to close
 SPACED = re.compile(r"\s|[^=]*\s=|[^=]*=(\s|.*[\s,]$)")  # at its ends, or at =
+WORD = re.compile(r"[A-Za-z_][\w./-]*", re.ASCII)  # which Hydra reads as a text, but for NO_TEXTS
+NO_TEXTS = ("null", "true", "false", "nan", "inf")
 NAMES = re.compile(r"[\w.,-]+", re.ASCII)
 
 
@@ -118,3 +123,30 @@ def _quoted(value: str) -> str:
     except HydraException:
         return f"'{os.path.expanduser(value)}'"
     return value
+
+
+def to_overrides(keys: Mapping[str, Any]) -> list[str]:
+    """Return Python keys and values as key=value overrides in Hydra's grammar.
+
+    For example, trainer={"epochs": 1} becomes trainer.epochs=1.
+    """
+    overrides = []
+    for name, value in keys.items():
+        if isinstance(value, Mapping):
+            overrides += to_overrides({f"{name}.{inner}": below for inner, below in value.items()})
+        else:
+            overrides.append(f"{name}={_quote(to_plain(name, value))}")
+    return overrides
+
+
+def _quote(value: Any) -> str:
+    if isinstance(value, list):
+        return f"[{','.join(map(_quote, value))}]"
+    if isinstance(value, Mapping):
+        return f"{{{','.join(f'{key}:{_quote(inner)}' for key, inner in value.items())}}}"
+    if isinstance(value, str):
+        if WORD.fullmatch(value) and value.lower() not in NO_TEXTS:
+            return value
+        text = value.replace("\\", "\\\\").replace("'", "\\'")
+        return f"'{text}'"
+    return format_value(value)

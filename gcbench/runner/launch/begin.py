@@ -10,6 +10,7 @@ from typing import Any
 
 from gcbench.core.errors import ConfigError
 from gcbench.core.fields import format_value
+from gcbench.runner.config.run_file import write_run_file
 from gcbench.runner.data import Data
 from gcbench.runner.launch import slurm
 from gcbench.runner.launch.directory import extends
@@ -62,6 +63,7 @@ def prepare_directory(config: RunConfig, data: Data, files: RunFiles, anew: bool
     kept = config.as_dict()
     if before and not extended and _workers(before) == config.trainer.workers:
         kept = before["config"]
+    files.write_config(write_run_file(config.typed))
     start = begun.as_json(kept)
     if start != before:
         files.write_start(start)

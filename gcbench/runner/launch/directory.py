@@ -113,6 +113,10 @@ def extends(config: RunConfig, result: Result) -> bool:
         return False
     trainer = config.trainer
     assert result.steps is not None and result.steps_per_epoch is not None  # as the run is done
+    same_target = trainer.stop_at in (None, result.config["trainer"].get("stop_at"))
+    reached = result.target is not None and result.target.step is not None
+    if trainer.stop_at is not None and same_target and reached:
+        return False  # it has ended where this one would
     return total_steps(trainer.max_steps, trainer.epochs, result.steps_per_epoch) > result.steps
 
 

@@ -121,6 +121,28 @@ def lock_directory(directory: Path) -> Iterator[Lock]:
         lock.release()
 
 
+@contextmanager
+def held(directory: Path) -> Iterator[str]:
+    """Hold the lock of a run that has ended, and yield an empty text; else who holds it.
+
+    A run on a file system without locks counts as ended if its process has, on this machine.
+    """
+    path = directory / "run.lock"
+    if not path.exists():  # an older gcbench had none, and a copy has none
+        yield ""
+        return
+    lock = Lock(path)
+    try:
+        free = lock.take()
+    except NoLocks:
+        free = not (directory / "start.json").exists() or (directory / "result.json").exists()
+        free = free or _is_gone(lock.read_note())
+    try:
+        yield "" if free else lock.read_note() or "another process"
+    finally:
+        lock.release()
+
+
 def _take(lock: Lock) -> bool:
     try:
         if _take_within(lock, PATIENCE_SECONDS):

@@ -18,11 +18,11 @@ from gcbench.core.wrappers.virtual import (
 from gcbench.runner.data import Data
 from gcbench.runner.launch.memory import peak_bytes
 from gcbench.runner.launch.plan import Plan
+from gcbench.runner.records.metrics import find_target
 from gcbench.runner.records.result import (
     Begun,
     count_bits,
     count_bits_between_nodes,
-    find_target,
     make_result,
     summarize_tests,
 )
@@ -85,7 +85,7 @@ def make_outcome(
         epochs=progress.step / run.steps_per_epoch,
         steps_per_epoch=run.steps_per_epoch,
         test=summarize_tests(progress.tests),
-        target=find_target(progress.tests, run.settings.target),
+        target=find_target(progress.tests, run.settings.goal),
         **counts,
         shannon_bits_per_step=_shannon_bits(run, progress),
         analytic_ratio=analytic_ratio(run.compressor),

@@ -33,7 +33,8 @@ from gcbench.runner.launch.same import find_same_run
 from gcbench.runner.launch.worker import work
 from gcbench.runner.records import RunFiles, print_summary
 from gcbench.runner.records.files import ENDED, WriteError
-from gcbench.runner.records.result import Begun, find_target, make_result
+from gcbench.runner.records.metrics import find_target
+from gcbench.runner.records.result import Begun, make_result
 from gcbench.runner.records.schema import Result
 from gcbench.runner.settings.config import RunConfig
 from gcbench.runner.train.writing import CheckpointError
@@ -208,11 +209,11 @@ def find_finished(config: RunConfig, files: RunFiles, say: bool) -> Result | Non
         )
     if result is None or result.status != "done" or extends(config, result):
         return None
-    if (target := config.trainer.target) is not None:
+    if (target := config.trainer.goal) is not None:
         tests = [line for line in files.read_metrics() if line["event"] == "test"]
         result = result.model_copy(update={"target": find_target(tests, target)})
     if say:
-        print_summary(result, files.directory, console())
+        print_summary(result, files.directory, console(), config.verbose)
         log.info(
             "this run was finished on %s, shown above; type rerun=true to run it again",
             result.finished,

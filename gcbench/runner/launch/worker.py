@@ -111,7 +111,7 @@ def work(
             files.write_result(result)
             logger.finish(result)
             if not plan.quiet:
-                print_summary(result, directory, output)
+                print_summary(result, directory, output, config.verbose)
 
 
 def _continue_metrics(files: RunFiles, progress: Progress) -> None:

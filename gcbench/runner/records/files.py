@@ -62,7 +62,12 @@ class RunFiles:
         self.checkpoints = directory / "checkpoints"
         self.gradients = directory / "gradients"
         self.tensorboard = directory / "tensorboard"
+        self.config = directory / "config.yaml"  # what was typed, for --config
         self._start = directory / "start.json"
+
+    def write_config(self, text: str) -> None:
+        """Write config.yaml."""
+        replace_file(self.config, _encode(text))
 
     def write_result(self, result: Result) -> None:
         """Write result.json."""

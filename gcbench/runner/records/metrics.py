@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from gcbench.runner.records.schema import Result
+from gcbench.runner.records.schema import Result, Target
 
 EVENTS = ("compression", "train", "test")  # in their order within a step
 STEP = "step"
@@ -72,6 +72,9 @@ def totals(result: Result) -> dict[str, float]:
     }
 
 
+# Keys of a line of metrics.jsonl that say when it was written and what was spent until then.
+SPENT = ("step", "epoch", "bits_received_per_worker", "seconds")
+PLACE = ("event", "bits_sent_per_worker", *SPENT)
 BETTER_HIGH = {"accuracy", "top5_accuracy", "tta_accuracy", "tta_top5_accuracy"}
 MAIN_SCORES = ("accuracy", "perplexity", "loss")  # a run's main score: the first that it has
 
@@ -98,3 +101,24 @@ def where_reached(
             return dict(zip(keys, here, strict=True))
         before = test
     return None
+
+
+def find_target(tests: Sequence[dict[str, Any]], target: float | None) -> Target | None:
+    """Return when the main score of these tests first reached `target`; None without a target."""
+    if target is None or not tests:
+        return None
+    score = _main_score(tests[-1])
+    spent = where_reached(tests, score, target, SPENT) or dict.fromkeys(SPENT)
+    step, epoch, bits, seconds = spent.values()
+    return Target(
+        score=score, value=target, step=step, epoch=epoch, received_bits=bits, seconds=seconds
+    )
+
+
+def reaches(test: Mapping[str, Any], target: float) -> bool:
+    """Return whether the main score of a test is the target, or better."""
+    return where_reached([test], _main_score(test), target, ()) is not None
+
+
+def _main_score(test: Mapping[str, Any]) -> str:
+    return next(name for name in MAIN_SCORES if name in test)

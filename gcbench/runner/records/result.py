@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from gcbench.core.reasons import safe_text
 from gcbench.runner.identity import identify
 from gcbench.runner.records.environment import checked_out, describe_environment, now, slurm_job
-from gcbench.runner.records.metrics import BETTER_HIGH, MAIN_SCORES, where_reached
+from gcbench.runner.records.metrics import BETTER_HIGH, PLACE
 from gcbench.runner.records.schema import (
     BITS_PER_MIB,
     Bits,
@@ -21,13 +21,8 @@ from gcbench.runner.records.schema import (
     Resharded,
     Result,
     Status,
-    Target,
 )
 from gcbench.runner.settings.config import RunConfig
-
-# Keys of a line of metrics.jsonl that say when it was written and what was spent until then.
-SPENT = ("step", "epoch", "bits_received_per_worker", "seconds")
-PLACE = ("event", "bits_sent_per_worker", *SPENT)
 
 
 def count_bits(per_worker: Sequence[float], steps: int, steps_per_epoch: int, dense: float) -> Bits:
@@ -73,18 +68,6 @@ def summarize_tests(tests: Sequence[dict[str, Any]]) -> dict[str, float | None] 
         if all(name in test for test in tests)
     }
     return {**last, **best}
-
-
-def find_target(tests: Sequence[dict[str, Any]], target: float | None) -> Target | None:
-    """Return when the main score of these tests first reached `target`; None without a target."""
-    if target is None or not tests:
-        return None
-    score = next(name for name in MAIN_SCORES if name in tests[-1])
-    spent = where_reached(tests, score, target, SPENT) or dict.fromkeys(SPENT)
-    step, epoch, bits, seconds = spent.values()
-    return Target(
-        score=score, value=target, step=step, epoch=epoch, received_bits=bits, seconds=seconds
-    )
 
 
 class Begun(NamedTuple):

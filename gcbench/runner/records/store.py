@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from gcbench.runner.identity import EXECUTION, Config, Flat, clear_folders, digest, flatten_config
 from gcbench.runner.labels import CHOICE_GROUPS, describe_choices
 from gcbench.runner.records.files import RunFiles, replace_file
+from gcbench.runner.records.folders import find_folders
 from gcbench.runner.records.older import Change, changes_since, renew_error
 from gcbench.runner.records.reading import printable, read_json
 from gcbench.runner.records.schema import Result, Status
@@ -151,12 +152,8 @@ def find_runs(folders: Sequence[str | Path]) -> FoundRuns:
 
 def find_begun(folders: Sequence[str | Path]) -> list[str]:
     """Return the directories of runs without a result: they are running, or were killed."""
-    return [
-        root
-        for folder in folders
-        for root, _, files in os.walk(folder)
-        if "start.json" in files and "result.json" not in files
-    ]
+    every = find_folders(folders)
+    return [str(path) for path in every if not (path / "result.json").exists()]
 
 
 def read_run(directory: Path) -> RecordedRun:

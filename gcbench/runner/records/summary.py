@@ -20,9 +20,16 @@ from gcbench.runner.records.schema import (
     Logged,
     Phase,
     Result,
-    Target,
 )
 
+# What the line of a step puts together.
+STEP = {
+    "data": ("data",),
+    "forward+backward": ("forward", "backward"),
+    "coding": ("encode", "decode"),
+    "exchange": ("exchange", "wait"),
+    "update": ("update",),
+}
 SHOWN_SCORES = ("accuracy", "top5_accuracy", "perplexity", "distance", "loss")  # in this order
 
 
@@ -69,14 +76,20 @@ class ProgressDisplay:
             self._console.print(Text(f"{place}: {', '.join(values)}"), soft_wrap=True)
 
 
-def print_summary(result: Result, directory: Path, console: Console) -> None:
-    """Print status, scores, bits, time by phase and the folder, as far as the run has them."""
-    print_table(TextTable([], _facts(result), left=(0, 1)), console)
-    if result.seconds:
+def print_summary(result: Result, directory: Path, console: Console, verbose: bool = False) -> None:
+    """Print a line each for scores, bits, error, throughput and a step, and where the files are.
+
+    `verbose` prints everything that was counted.
+    """
+    facts = _facts(result) if verbose else _facts_in_short(result)
+    if facts:
+        print_table(TextTable([], facts, left=(0, 1)), console)
+    if verbose and result.seconds:
         print_table(_phases(result.seconds), console)
-    console.print(Text(f"files in {directory}"), soft_wrap=True)
-    if where := result.logged and where_logged(result.logged, directory):
-        console.print(Text(where), soft_wrap=True)
+    places = [f"files in {directory}"]
+    if result.logged and (where := where_logged(result.logged, directory)):
+        places.append(where)
+    console.print(Text("; ".join(places)), soft_wrap=True)
 
 
 def result_in_short(result: Result) -> str:
@@ -98,13 +111,49 @@ def where_logged(logged: Logged, directory: Path) -> str:
     return f"metrics in {path}"
 
 
+def _facts_in_short(result: Result) -> list[tuple[str, str]]:
+    """Return eight facts at most, and those that a user has to do something about."""
+    facts = [("status", _status(result))] if result.status != "done" else []
+    test, data = result.test or {}, f"on {_split(result)} data"
+    facts += [(name, f"{_score(name, test)} {data}") for name in SHOWN_SCORES if name in test]
+    facts += _target(result)
+    if sent := result.bits_sent:
+        fp32, bf16 = _fewer(sent.ratio, "fp32"), _fewer(sent.bf16_ratio, "bf16")
+        bf16 = bf16.replace("fewer ", "") if "fewer" in fp32 else bf16
+        more = _advice_on_more(result, sent)
+        facts.append(("sent", f"{sent.per_step:,.0f} bits a step{fp32}{bf16}{more}"))
+    if wire := result.bits_wire:
+        facts.append(("received", _received(result, wire, "bits a step", "an fp32 all-reduce")))
+    share = result.compressed_share
+    if share is not None and (advice := advice_on_share(share, result.config)):
+        facts.append(("compressed", f"{share_in_words(share)} {advice}"))
+    if error := result.compression_error:
+        facts.append(("error", _error_in_short(error)))
+    facts += _throughput(result)
+    if result.seconds:
+        facts.append(("step", _step_in_short(result, result.seconds)))
+    return facts + _why_no_times(result)
+
+
+def _step_in_short(result: Result, seconds: dict[str, Phase]) -> str:
+    """Return the milliseconds of a step and of its phases, but for those that take under 2 %."""
+    step = seconds["step"].mean
+    parts = {
+        name: sum(seconds[phase].mean for phase in phases if phase in seconds)
+        for name, phases in STEP.items()
+    }
+    shown = [f"{name} {1e3 * part:.3g}" for name, part in parts.items() if part >= step / 50]
+    link = result.config["network"] if result.has_emulated_times else None
+    emulated = f" (exchanges as on {link['bandwidth']}, {link['latency']})" if link else ""
+    return f"{1e3 * step:.3g} ms: {', '.join(shown)}{emulated}"
+
+
 def _facts(result: Result) -> list[tuple[str, str]]:
-    reason = f": {result.reason}" if result.reason else ""
     facts = [
         ("run", _title(result)),
-        ("status", result.status + reason),
+        ("status", _status(result)),
         *_scores(result),
-        *_target(result.target),
+        *_target(result),
     ]
     for extended in result.extended:
         where = f"from step {extended.from_step} (epoch {extended.from_epoch:.4g})"
@@ -119,9 +168,8 @@ def _facts(result: Result) -> list[tuple[str, str]]:
         fewer = amount + than + by_paper
         facts.append(("sent", fewer + _advice_on_more(result, sent)))
     if wire := result.bits_wire:
-        # Nobody is there to receive what a single worker sends.
-        got = f"{wire.per_step:,.0f} bits per step" if result.workers != 1 else "nothing: 1 worker"
-        facts.append(("received", got + _fewer(wire.ratio, "in an fp32 all-reduce")))
+        got = _received(result, wire, "bits per step", "in an fp32 all-reduce")
+        facts.append(("received", got))
     estimator = result.estimator or {}
     if (every := estimator.get("every", 1)) > 1:
         parts = estimator["fragments"]
@@ -139,20 +187,38 @@ def _facts(result: Result) -> list[tuple[str, str]]:
         facts.append(("between nodes", amount + _fewer(across.ratio, "fp32 gradients")))
     if error := result.compression_error:
         facts.append(("compression error", _error(error)))
-    if (rate := result.samples_per_second) is not None:
-        tokens = result.tokens_per_second
-        words = f", {tokens:,.0f} tokens" if tokens else ""
-        facts.append(("throughput", f"{rate:,.0f} samples{words} per second"))
+    facts += _throughput(result)
     if result.peak_mib is not None:
         state = f"{result.state_mib or 0:,.1f} MiB of a worker's compressor"
         facts.append(("memory", f"{result.peak_mib:,.0f} MiB in a process at the peak, {state}"))
     if result.has_emulated_times:
         link = result.config["network"]
         facts.append(("time", f"exchanges emulated as on {link['bandwidth']}, {link['latency']}"))
-    if result.seconds is None and result.workers is not None:
-        why = "virtual workers" if result.has_virtual_workers else "too few steps"
-        facts.append(("time", f"no times: {why}"))
-    return facts
+    return facts + _why_no_times(result)
+
+
+def _status(result: Result) -> str:
+    return f"{result.status}: {result.reason}" if result.reason else result.status
+
+
+def _received(result: Result, wire: Bits, unit: str, reference: str) -> str:
+    # Nobody is there to receive what a single worker sends.
+    got = f"{wire.per_step:,.0f} {unit}" if result.workers != 1 else "nothing: 1 worker"
+    return got + _fewer(wire.ratio, reference)
+
+
+def _throughput(result: Result) -> list[tuple[str, str]]:
+    if (rate := result.samples_per_second) is None:
+        return []
+    words = f", {tokens:,.0f} tokens" if (tokens := result.tokens_per_second) else ""
+    return [("throughput", f"{rate:,.0f} samples{words} per second")]
+
+
+def _why_no_times(result: Result) -> list[tuple[str, str]]:
+    if result.seconds is not None or result.workers is None:
+        return []
+    why = "virtual workers" if result.has_virtual_workers else "too few steps"
+    return [("time", f"no times: {why}")]
 
 
 def _fewer(ratio: float | None, reference: str) -> str:
@@ -173,6 +239,11 @@ def _error(error: CompressionError) -> str:
     return f"{relative} relative (|y - x| / |x|), vNMSE {vnmse} (|y - x|^2 / |x|^2), {cosine}"
 
 
+def _error_in_short(error: CompressionError) -> str:
+    cosine = f"cosine {_number(error.cosine, 3)}"
+    return cosine if error.direction else f"vNMSE {_number(error.vnmse, 3)}, {cosine}"
+
+
 def _advice_on_more(result: Result, sent: Bits) -> str:
     """Return what to type if factors are larger than their matrices; empty if that is not why."""
     larger = sent.ratio and sent.ratio < 1 and result.config.get("min_ratio") == 0
@@ -188,12 +259,16 @@ def _title(result: Result) -> str:
 
 def _scores(result: Result) -> list[tuple[str, str]]:
     test = result.test or {}
-    split = "validation" if result.config["dataset"].get("split") == "valid" else "test"
+    split = _split(result)
     return [(f"{split} {name}", _score(name, test)) for name in SHOWN_SCORES if name in test]
 
 
-def _target(target: Target | None) -> list[tuple[str, str]]:
-    if target is None:
+def _split(result: Result) -> str:
+    return "validation" if result.config["dataset"].get("split") == "valid" else "test"
+
+
+def _target(result: Result) -> list[tuple[str, str]]:
+    if (target := result.target) is None:
         return []
     what = f"{target.score} {target.value:g}"
     if target.epoch is None:
@@ -202,7 +277,8 @@ def _target(target: Target | None) -> list[tuple[str, str]]:
     if target.received_bits is not None:
         spent.append(f"{target.received_bits / BITS_PER_MIB:,.4g} MiB received")
     spent += [f"{target.seconds:,.4g} s"] if target.seconds is not None else []
-    return [("target", f"{what} first reached at {', '.join(spent)}")]
+    ended = "; the run ended there" if result.config["trainer"].get("stop_at") is not None else ""
+    return [("target", f"{what} first reached at {', '.join(spent)}{ended}")]
 
 
 def _score(name: str, test: dict[str, float | None]) -> str:

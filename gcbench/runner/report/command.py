@@ -25,15 +25,17 @@ from gcbench.runner.console import (
     show_table,
 )
 from gcbench.runner.records.files import replace_file
+from gcbench.runner.records.folders import RESULTS
 from gcbench.runner.records.store import FoundRuns, RecordedRun, find_begun, find_runs
 from gcbench.runner.report.compare import Comparison, compare, format_measured
 from gcbench.runner.report.document import show_document
 from gcbench.runner.report.listing import (
-    compare_points,
     list_configurations,
     list_runs,
     runs_frame,
 )
+from gcbench.runner.report.points import compare_points
+from gcbench.runner.report.selection import in_order, refuse_unknown, select
 from gcbench.runner.report.wandb_runs import load_wandb
 
 if TYPE_CHECKING:
@@ -43,7 +45,6 @@ log = logging.getLogger("gcbench")
 
 A = TypeVar("A", bound=Arguments)
 
-RESULTS = ("outputs",)
 WRITTEN = Path("outputs")  # where pages and pictures go: results may be another's, or only read
 ALL = "all"
 NAMED = 5  # names that a refusal lists
@@ -211,15 +212,28 @@ def draw_figures(arguments: Figures) -> list[str]:
 
 
 class Runs(Source):
-    """List everything that ran: a line per configuration with its mean over seeds, or all runs."""
+    """List everything that ran: a line per configuration with its mean over seeds, or all runs.
+    Any key of a run selects, and any key or measure sorts. A hash, that of a configuration's newest
+    run, is what gcbench again takes.
+    """
 
-    usage = "gcbench runs [all] [FOLDER ...] [key=value ...]"
+    usage = "gcbench runs [all] [FOLDER ...] [key=value ...] | rm HASH ... | where HASH"
     examples = """
-gcbench runs name=first               the configurations of a sweep
-gcbench runs all                      every run, with its directory
-gcbench runs format=csv               every run with every measure
+gcbench runs compressor=qsgd,powersgd since=2d    what these methods did in the last two days
+gcbench runs status=done sort=-accuracy           the best first
+gcbench runs name=first                           the configurations of a sweep
+gcbench runs all                                  every run, with its directory
+gcbench runs format=csv                           every run with every measure
+gcbench runs rm HASH ...                          removes runs
+cd $(gcbench runs where HASH)                     the folder of a run
 """
+    takes_other_keys = True
 
+    since: str | None = None
+    """only runs that ended after this: 30m, 12h, 2d, 1w ago, or a date such as 2026-01-31"""
+    sort: str | None = None
+    """key or measure, such as accuracy, seed or optimizer.lr, ascending; with - before it
+    descending"""
     format: Annotated[str, OneOf(FORMATS)] = Field(
         "terminal", description=f"{', '.join(FORMATS)}; csv has every measure"
     )
@@ -244,19 +258,25 @@ gcbench runs format=csv               every run with every measure
 def runs(typed: Sequence[str]) -> None:
     """Print everything that ran."""
     arguments = read_arguments(Runs, typed)
-    every = arguments.load()
+    found = arguments.load()
+    every = select(found, arguments.others, arguments.since, [*Runs.model_fields])
+    if arguments.sort:
+        refuse_unknown("sort=", arguments.sort, "", found)
     if begun := find_begun(arguments.results) if arguments.source == "files" else []:
         log.warning(
-            "not listed, as they are running or were killed: %s; the command that began a run "
-            "continues it",
+            "not listed, as they are running or were killed: %s; gcbench again FOLDER continues a "
+            "killed one",
             name_first(sorted(begun), 3),
         )
     if arguments.format == "csv":
-        print(comma_separated(runs_frame(every)), end="")
+        ordered = in_order([[run] for run in every], arguments.sort) if arguments.sort else ()
+        print(comma_separated(runs_frame([run for (run,) in ordered] or every)), end="")
     elif every and ALL in arguments.plain:
-        show_table(list_runs(every), arguments.format)
+        show_table(list_runs(every, arguments.sort), arguments.format)
     elif every:
-        show_table(list_configurations(every), arguments.format)
+        show_table(list_configurations(every, arguments.sort), arguments.format)
+    elif found:
+        print(f"{arguments.place}: no run is all of this; leave out some of what you typed")
     else:
         print(
             f"{arguments.place}: no runs there; type gcbench for a first one, or gcbench runs "

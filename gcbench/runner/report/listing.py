@@ -1,16 +1,18 @@
-"""Lists of what ran: every run, the points of a sweep, and where runs come from."""
+"""Lists of what ran: every run, every configuration, and where runs come from."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from gcbench.core.share import advice_on_share, share_in_words
+from gcbench.core.fields import format_value
 from gcbench.runner.config.budget import PAPER
 from gcbench.runner.console import TextTable
-from gcbench.runner.identity import all_knobs, digest
+from gcbench.runner.identity import ELSEWHERE, Flat, digest
+from gcbench.runner.records.folders import hash_of
 from gcbench.runner.records.schema import Environment
 from gcbench.runner.records.store import RecordedRun, newest
 from gcbench.runner.report.document import (
@@ -19,93 +21,115 @@ from gcbench.runner.report.document import (
     EMPTY,
     STALE,
     STALE_NOTE,
-    Cell,
-    Document,
     Heading,
-    Line,
-    Section,
     Summary,
     format_number,
     format_summary,
     marks_of,
 )
 from gcbench.runner.report.figures.series import (
-    EXECUTED,
-    Drawn,
-    Series,
-    Workload,
-    is_partly_compressed,
-    series_by_workload,
     tell_runs_apart,
 )
 from gcbench.runner.report.measures import MEASURES, main_score, measure
+from gcbench.runner.report.selection import in_order, knobs_of, value_of
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 
-COLUMNS = tuple(
-    Heading(key, title, unit, digits=digits, deviation=True, counted=False)
-    for key, title, unit, digits in (
-        ("accuracy", "accuracy", "%", 2),
-        ("perplexity", "perplexity", None, None),
-        ("distance", "distance", None, None),
-        ("loss", "test loss", None, None),
-        ("ratio", "ratio", "x fp32", 1),
-        ("bf16_ratio", "ratio", "x bf16", 1),
-        ("received_ratio", "received", "x fp32 all-reduce", 1),
-        ("data_mib_per_epoch", "sent", "MiB an epoch", None),
-        ("step_milliseconds", "step", "ms", None),
-    )
-)
 MOST = 4  # overrides of a run that are shown; more would make its line hard to read
 
 
-def list_runs(runs: Sequence[RecordedRun]) -> TextTable:
-    """Return a row for every run, in the order of `runs`, with its place in the last column."""
+def list_runs(runs: Sequence[RecordedRun], sort: str | None = None) -> TextTable:
+    """Return a row for every run, in the order of `runs`, with its place in the last column.
+
+    `sort` is the key by which they are sorted, which is shown, too.
+    """
     overrides = overrides_by_run({run: run.title for run in runs})
-    headings = ["what", "seed", "score", "ratio", "ms", "status", "finished", "run"]
+    headings = ["hash", "seed", "score", "ratio", "ms", "status", "finished"]
+    own = _own_column(sort)
     rows = [
         [
-            _what(run, overrides[run]),
+            _hash(run),
             str(run.seed),
             _score([run]),
             _mean("ratio", [run]),
             _mean("step_milliseconds", [run]),
             run.status + marks_of([run]),
             run.result.finished_minute[5:],
+            *(_value(key, [run]) for key in own),
+            _what(run, overrides[run]),
             run.place,
         ]
-        for run in runs
+        for run in (run for (run,) in _sorted([[run] for run in runs], sort))
     ]
-    return TextTable(headings, rows, left=(0, 2, 5, 6, 7), notes=_notes(runs), places=True)
+    titles = [*headings, *own, "what", "run"]
+    return TextTable(
+        titles, rows, left=(0, 2, 5, 6, *_last(titles, 2)), notes=_notes(runs), below=2
+    )
 
 
-def list_configurations(runs: Sequence[RecordedRun]) -> TextTable:
-    """Return a row for each configuration, with means over its seeds; the newest one last."""
+def list_configurations(runs: Sequence[RecordedRun], sort: str | None = None) -> TextTable:
+    """Return a row for each configuration, with means over its seeds; the newest one last.
+
+    `sort` is the key by which they are sorted instead. The hash is that of the newest run.
+    """
     overrides = overrides_by_run({run: run.title for run in runs})
     groups: dict[tuple[str, ...], list[RecordedRun]] = {}
     for run in runs:
         groups.setdefault((run.title, run.budget, digest(run.executed)), []).append(run)
+    own = _own_column(sort)
     rows = []
-    for same in groups.values():
-        every = newest(same)[0]
+    for every in _sorted([newest(same)[0] for same in groups.values()], sort):
+        last = max(every, key=lambda run: run.result.finished)
         done = [run for run in every if run.done]
         ended = Counter(run.status for run in every if not run.done)
         rows.append(
             [
-                _what(same[0], overrides[same[0]]),
+                _hash(last),
                 str(len(done)),
                 _score(done),
                 _mean("ratio", done),
-                _mean("bf16_ratio", done),
+                *([] if own else [_mean("bf16_ratio", done)]),
+                *(_value(key, every) for key in own),
                 ", ".join(["done"] * bool(done) + [f"{n} {status}" for status, n in ended.items()])
                 + marks_of(every),
-                max(run.result.finished for run in every)[:10],
+                last.result.finished[:10],
+                _what(every[0], overrides[every[0]]),
             ]
         )
-    titles = ["what", "n", "score", "x fp32", "x bf16", "status", "finished"]
-    return TextTable(titles, rows, left=(0, 2, 5, 6), notes=_notes(runs))
+    titles = ["hash", "n", "score", "x fp32", *(own or ["x bf16"]), "status", "finished", "what"]
+    return TextTable(titles, rows, left=(0, 2, 5, 6, 7), notes=_notes(runs), below=1)
+
+
+SHOWN = ("accuracy", "perplexity", "distance", "loss", "ratio", "step_milliseconds", "finished")
+
+
+def _own_column(sort: str | None) -> list[str]:
+    """Return the key by which runs are sorted, unless a column shows it already."""
+    key = (sort or "").removeprefix("-")
+    return [key] if key and key not in (*SHOWN, "seed", "status", "hash", "run") else []
+
+
+def _sorted(groups: Sequence[Sequence[RecordedRun]], sort: str | None) -> Any:
+    return in_order(groups, sort) if sort else groups
+
+
+def _value(key: str, runs: Sequence[RecordedRun]) -> str:
+    """Return what runs of one configuration have for a key: a mean, or the first one's text."""
+    values = [value for run in runs if (value := value_of(run, key)) is not None]
+    if key in MEASURES and values:
+        return format_number(fmean(values), None)
+    return format_value(values[0]) if values else EMPTY
+
+
+def _last(titles: Sequence[str], count: int) -> range:
+    return range(len(titles) - count, len(titles))
+
+
+def _hash(run: RecordedRun) -> str:
+    """Return the hash by which commands find the run's folder; a kept run has none."""
+    return hash_of(run.place) if Path(run.place).is_dir() else EMPTY
 
 
 def _what(run: RecordedRun, overrides: Sequence[str]) -> str:
@@ -151,63 +175,22 @@ def overrides_by_run(titles: Mapping[RecordedRun, str]) -> dict[RecordedRun, lis
         for peers in called_alike.values()
         for run, overrides in zip(
             peers,
-            tell_runs_apart(peers, [{**peer.choices, **peer.flat} for peer in peers]),
+            tell_runs_apart(peers, [_as_typed(peer) for peer in peers]),
             strict=True,
         )
     }
+
+
+def _as_typed(run: RecordedRun) -> Flat:
+    """Return a run's choices and settings, without the classes that choices stand for."""
+    choices = {k: v for k, v in run.result.choices.items() if k not in {*ELSEWHERE, "budget"}}
+    return choices | {k: v for k, v in run.flat.items() if not k.endswith("_target_")}
 
 
 def add_overrides(title: str, overrides: Sequence[str]) -> str:
     """Return a title with at most `MOST` of these overrides."""
     more = ["..."] if len(overrides) > MOST else []
     return " ".join([title, *overrides[:MOST], *more])
-
-
-def compare_points(runs: Sequence[RecordedRun]) -> Iterator[Document]:
-    """Yield one table per workload of the runs, with one row per configuration over its seeds.
-
-    A row is named by its method and the knobs in which it differs from the others.
-    """
-    for workload, drawn in series_by_workload(runs, EXECUTED).items():
-        if drawn.series:
-            yield _document(workload, drawn)
-
-
-def _document(workload: Workload, drawn: Drawn) -> Document:
-    shown = [heading for heading in COLUMNS if any(s.values(heading.key) for s in drawn.series)]
-    if partly := [s for s in drawn.series if is_partly_compressed(s)]:
-        share = Heading("compressed", "compressed", "% of values", digits=1, counted=False)
-        shown.append(share)
-    notes = [*drawn.notes, *_barely_compressed(partly)]
-    return Document(
-        workload.name,
-        workload.title,
-        ["Mean +- standard deviation over seeds."],
-        shown,
-        [
-            Line(
-                s.label,
-                None,
-                None,
-                [Cell(Summary.of(v) if (v := s.values(h.key)) else None) for h in shown],
-                ", ".join(str(run.seed) for run in s.runs),
-            )
-            for s in drawn.series
-        ],
-        [Section("Notes", notes)] if notes else [],
-    )
-
-
-def _barely_compressed(series: Sequence[Series]) -> Iterator[str]:
-    """Yield a note for each reason why points sent most of the gradient as it was."""
-    by_reason: dict[str, list[str]] = {}
-    for one in series:
-        result = one.runs[0].result
-        share = result.compressed_share
-        if share is not None and (advice := advice_on_share(share, result.config)):
-            by_reason.setdefault(f"{share_in_words(share)} {advice}", []).append(one.label)
-    for reason, labels in by_reason.items():
-        yield f"{', '.join(labels)}: compressed {reason}."
 
 
 def runs_frame(runs: Sequence[RecordedRun]) -> DataFrame:
@@ -234,12 +217,6 @@ def _record(run: RecordedRun) -> dict[str, Any]:
         **{name: measure(name, run.result) for name in MEASURES},
         **knobs_of(run),
     }
-
-
-def knobs_of(run: RecordedRun) -> dict[str, Any]:
-    """Return a run's knobs by command-line key, including those of how it was executed."""
-    knobs = all_knobs(run.config).items()
-    return {key: value for key, value in knobs if not key.endswith("._target_")}
 
 
 def older_than(runs: Sequence[RecordedRun]) -> list[str]:

@@ -44,8 +44,8 @@ from gcbench.runner.report.figures.series import (
     label_of,
     name_configurations,
 )
-from gcbench.runner.report.listing import knobs_of
 from gcbench.runner.report.measures import LOWER, MEASURES, measure, seconds
+from gcbench.runner.report.selection import knobs_of
 
 CURVES = (*SHOWN_SCORES, "train_loss", "relative_error")
 AXES = ("step", "epoch", "bits", "seconds")

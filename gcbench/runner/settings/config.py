@@ -122,6 +122,11 @@ class RunConfig(RunSettings, Resolved):
     """whose form of its method a file has: the paper's, its authors' code's, or ours"""
     knobs: Annotated[Node, ELSEWHERE]
     """what was typed that changes numbers"""
+    typed: Annotated[list[str], ELSEWHERE] = []
+    """all that was typed, for config.yaml; no part of what a result keeps"""
+
+    def as_dict(self) -> Node:
+        return {key: value for key, value in super().as_dict().items() if key != "typed"}
 
 
 class BenchConfig(BenchSettings, Resolved):

@@ -27,7 +27,7 @@ class RunSettings(Settings):
     rerun: Annotated[bool, ELSEWHERE] = False
     """true: run again what has a result already; its files are kept under other names"""
     verbose: Annotated[bool, ELSEWHERE] = False
-    """true: a row of a sweep prints all that a single run prints"""
+    """true: a run prints all that was counted at its end, and a row of a sweep, too"""
 
 
 BITS_PER_SECOND = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "tbit": 1e12}

@@ -80,6 +80,15 @@ class TrainerSettings(Settings):
     """accuracy or, without one, perplexity or loss: the result says at which epoch, step, received
     bits and seconds tests first reached it, interpolated between two tests; the run goes on;
     null: none"""
+    stop_at: Annotated[
+        float | None,
+        example(95),
+        LENGTH,
+        Neutral(None),
+        Needs("trainer.eval_every", (1,)),
+    ] = None
+    """a target at which the run ends, by the first test that reaches it; the schedule stays that of
+    the whole length; null: none"""
     error_every: Count | None = 50
     """steps between samples of the compression error, not counted in any time; null: none"""
     record_gradients: Annotated[list[Natural] | None, example([0, 100, 500]), EXECUTION] = None
@@ -103,3 +112,8 @@ class TrainerSettings(Settings):
     """steps between checks that all replicas hold the same parameters, to the bit; null: none"""
     checksum: Annotated[bool, Neutral(False)] = False
     """true: 32 bits more a message, which name the worker whose bits were altered"""
+
+    @property
+    def goal(self) -> float | None:
+        """Return the score of which a result says when it was first reached."""
+        return self.stop_at if self.target is None else self.target

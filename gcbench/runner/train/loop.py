@@ -14,6 +14,7 @@ import torch
 
 from gcbench.core.compressor import flatten
 from gcbench.core.wrappers.virtual import is_direction
+from gcbench.runner.records.metrics import reaches
 from gcbench.runner.train.checkpoints import Checkpoints
 from gcbench.runner.train.drift import refuse_drift
 from gcbench.runner.train.evaluation import evaluate
@@ -50,7 +51,9 @@ def train(
             if diverged := _save(run, progress, checkpoints):
                 return "diverged", diverged
             saved_at, saved_step = time.monotonic(), progress.step
-        if progress.step == run.total_steps:
+        if progress.step == run.total_steps or _is_at_its_target(run, progress):
+            if progress.logged < progress.step:  # it ends between two lines
+                record(_log_line(run, progress, _first_bad(run, progress)))
             run.pipeline.settle(run, progress)
             diverged = _divergence(run, progress)
             return ("diverged", diverged) if diverged else ("done", None)
@@ -159,13 +162,28 @@ def _evaluation_is_due(run: Run, progress: Progress) -> bool:
     return progress.step == run.total_steps or (rest == 0 and epochs % every == 0)
 
 
+def _is_at_its_target(run: Run, progress: Progress) -> bool:
+    """Return whether the test of this step has reached the score at which the run ends.
+
+    A run that was killed after that test, and continues from its checkpoint, ends there, too.
+    """
+    last = progress.tests[-1] if progress.tests else None
+    return last is not None and last["step"] == progress.step and _reaches_target(run, last)
+
+
+def _reaches_target(run: Run, test: dict[str, Any]) -> bool:
+    target = run.settings.stop_at
+    return target is not None and reaches(test, target)
+
+
 def _evaluation_line(run: Run, progress: Progress) -> dict[str, Any]:
     share = (run.process, run.comm.processes)
     test = partial(
         evaluate, run.replica, run.data, run.control, share, run.settings.eval_batch_size
     )
     scores = test()
-    if run.settings.tta and progress.step == run.total_steps:
+    at_its_end = progress.step == run.total_steps or _reaches_target(run, scores)
+    if run.settings.tta and at_its_end:
         scores |= {f"tta_{name}": score for name, score in test(augmented=True).items()}
     line = _line("test", run, progress) | scores | _spend(run, progress)
     progress.tests.append(line)

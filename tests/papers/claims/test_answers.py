@@ -686,7 +686,6 @@ def test_the_terminal_shows_all(said, asked) -> None:
         (["claims", "format=latex"], "format=latex: type format=terminal, markdown, csv"),
         (["claims", "with=bucket_size=128"], "no row of these claims has such a key"),
         (["claims", "id=powersgd-01", "keep=outputs"], "leave out paper= and id="),
-        (["runs", "paper=powersgd"], "paper=powersgd: no such key; type results="),
         (["runs", "outputs", "results=outputs"], "results=outputs: type the folders either alone"),
     ],
 )

@@ -26,7 +26,7 @@ from gcbench.runner.records.result import count_bits
 from gcbench.runner.records.schema import Result
 from gcbench.runner.records.store import RecordedRun, find_runs, read_kept
 from gcbench.runner.report.document import format_number, format_signed
-from gcbench.runner.report.listing import compare_points
+from gcbench.runner.report.points import compare_points
 
 pytestmark = pytest.mark.usefixtures("here")
 
@@ -660,7 +660,10 @@ def test_a_run_that_was_killed_is_named(said, caplog: pytest.LogCaptureFixture) 
     (OUT / "killed").mkdir()
     (OUT / "killed/start.json").write_text("{}")
     assert "killed" not in said("runs", "all")
-    assert "not listed, as they are running or were killed: outputs/killed; the" in caplog.text
+    assert (
+        "not listed, as they are running or were killed: outputs/killed; gcbench again"
+        in caplog.text
+    )
 
 
 def test_a_report_from_another_directory_says_where_it_looked(

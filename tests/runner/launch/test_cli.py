@@ -61,7 +61,7 @@ def test_two_real_workers(tmp_path: Path, start: Start) -> None:
     assert result["seconds"]["step"]["mean"] > 0
     phases = [v["mean"] for k, v in result["seconds"].items() if k != "step"]
     assert sum(phases) == pytest.approx(result["seconds"]["step"]["mean"], rel=1e-6)
-    for word in ("test accuracy", "sent", "fewer than fp32", "exchange", "outputs"):
+    for word in ("accuracy", "on test data", "sent", "fewer than fp32", "exchange", "outputs"):
         assert word in " ".join(done.stdout.split())
 
 
@@ -111,7 +111,8 @@ def test_a_reader_that_has_read_enough_ends_nothing(
 def test_lines_are_whole_where_no_terminal_has_a_width(tmp_path: Path) -> None:
     overrides = [
         *QUICK,
-        *"trainer.launcher=virtual trainer.max_steps=2 name=a-rather-long-name-of-a-run".split(),
+        *"trainer.launcher=virtual trainer.max_steps=2 verbose=true".split(),
+        "name=a-rather-long-name-of-a-run",
     ]
     done = run_copy(tmp_path, *overrides)
     assert any(

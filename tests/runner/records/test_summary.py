@@ -40,9 +40,9 @@ RESULT: dict[str, Any] = {
 LINE = {"event": "train", "step": 100, "epoch": 1.5, "loss": 0.25, "lr": 0.1}
 
 
-def print_to_text(result: dict[str, Any], width: int = 80) -> str:
+def print_to_text(result: dict[str, Any], width: int = 80, verbose: bool = True) -> str:
     console = Console(file=StringIO(), width=width)
-    print_summary(plain_result(**result), Path("/outputs/" + "long-name/" * 12), console)
+    print_summary(plain_result(**result), Path("/outputs/" + "long-name/" * 12), console, verbose)
     assert isinstance(console.file, StringIO)
     return console.file.getvalue()
 
@@ -76,6 +76,46 @@ def test_summary_fits_and_tells_all(width: int) -> None:
     assert "1,234 MiB in a process at the peak" in words or width == 40
     assert "7.2 MiB of a worker's compressor" in words or width == 40
     assert "3.000 ms" in words and "4.000 ms" in words
+
+
+def test_a_run_ends_with_eight_lines() -> None:
+    """Its times by phase are put together, and those of less than 2 % of a step left out."""
+    seconds = {phase: {"mean": 0.010, "max": 0.02} for phase in PHASES} | {
+        "data": {"mean": 0.001, "max": 0.001},
+        "step": {"mean": 0.0701, "max": 0.08},
+    }
+    result = {**RESULT, "status": "done", "reason": None, "seconds": seconds}
+    lines = print_to_text(result, 80, verbose=False).splitlines()
+    assert [" ".join(line.split()) for line in lines] == [
+        "accuracy 91.25 (best 92) on test data",
+        "loss not finite (best 0.5) on test data",
+        "sent 1,234,567 bits a step, 64.20x fewer than fp32, 32.10x than bf16",
+        "received 3,703,701 bits a step, 32.10x fewer than an fp32 all-reduce",
+        "error vNMSE 0.0156, cosine 0.99",
+        "throughput 456 samples, 4,565 tokens per second",
+        "step 70.1 ms: forward+backward 20, coding 20, exchange 20, update 10",
+        f"files in {Path('/outputs/' + 'long-name/' * 12)}",
+    ]
+
+
+def test_the_lines_of_a_run_say_what_is_to_be_done() -> None:
+    facts = {"compressed_share": 0.25, "target": {"score": "accuracy", "value": 95.0}}
+    config = {**CONFIG, "compressor": {"min_size": 10000}, "min_size": 10000}
+    more = {**RESULT["bits_sent"], "ratio": 0.5, "bf16_ratio": 0.25}
+    result = {**RESULT, **facts, "config": config, "seconds": None, "bits_sent": more}
+    words = " ".join(print_to_text(result, 200, verbose=False).split())
+    for fact in (
+        "status interrupted: stopped by [b]SIGINT[/b]",
+        "target accuracy 95 never reached",
+        "2x as many as fp32, 4x as many as bf16",
+        "compressed 25 % of the gradient's values (tensors of fewer than 10,000 values are sent "
+        "whole; type min_size=0)",
+        "time no times: too few steps",
+    ):
+        assert fact in words
+    logged = {"logger": "tensorboard", "path": "tensorboard"}
+    last = print_to_text({**RESULT, "logged": logged}, verbose=False).splitlines()[-1]
+    assert last.startswith("files in /outputs/") and "; TensorBoard: type tensorboard" in last
 
 
 def test_what_is_received_stands_below_what_is_sent() -> None:
