@@ -19,6 +19,9 @@ from gcbench.core.wrappers.wrappers import CheckedGradients
 def build(method: Compressor | Codec, **keys: Unpack[LayerKeys]) -> Compressor:
     """Return `method` as a compressor, inside the wrappers that the keys ask for.
 
+        compressor = gcbench.build(QSGD(levels=7), error_feedback=True, clip_norm=1.0)
+        compression = gcbench.compress(ddp, compressor)
+
     `LAYERS` (`gcbench.core.wrappers.layers`) has the keys and their order. Raises ValueError for a
     value outside its range, and for keys that contradict one another or the method.
     """
