@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from gcbench.papers.claims.answers import AnsweredClaim, is_waiting
+from gcbench.papers.claims.answers import AnsweredClaim
 from gcbench.papers.claims.claim import Claim
 from gcbench.papers.claims.evidence import EXACT, Evidence, budget_of
 from gcbench.papers.claims.missing import (
@@ -16,6 +16,7 @@ from gcbench.papers.claims.missing import (
     missing_runs,
     planned_seeds,
 )
+from gcbench.papers.claims.recovery_evidence import is_waiting
 from gcbench.papers.claims.relations import BUDGETS
 from gcbench.papers.tables.configs import compose, data_folder, experiment_override
 from gcbench.papers.tables.tables import Table, TableRow

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from gcbench.papers.claims.relations import Comparison, Rows
+from gcbench.papers.claims.comparisons import Comparison, Rows
 
 
 def written(text: str, of: Rows) -> Comparison:

@@ -15,12 +15,11 @@ from gcbench.papers.claims.evidence import (
     measure_row,
     measure_study,
 )
-from gcbench.papers.claims.recovery import Scores, find_recovery, fit_law, short
+from gcbench.papers.claims.recovery_evidence import laws_of, with_recovery
 from gcbench.papers.claims.relations import (
     BUDGETS,
     STEPS,
     Related,
-    Relation,
     RowRelations,
     StudyRelations,
 )
@@ -122,7 +121,7 @@ def answer_claim(claim: Claim, evidence: Evidence) -> AnsweredClaim:
     if not answers and claim.machine and any(part.basis for part in fixed):
         answers.append(_answer(claim, fixed, None))
         answers[0].evidence.append(f"its runs need a machine that is not at hand: {claim.machine}")
-    laws = list(_laws(claim, evidence)) if answers else []
+    laws = list(laws_of(claim, evidence)) if answers else []
     for answer in answers:
         answer.evidence.extend(laws)
     unanswered = [_compare_rows(part, part.budgets[0], evidence) for part in claim.rows]
@@ -220,7 +219,7 @@ def _compare_rows(part: RowRelations, budget: str, evidence: Evidence) -> Part:
     measured = {path: measure_row(rows[path], part.measure) for path in part.paths}
     of_tables = evidence.measure_tables(part, budget, part.measure)
     has_numbers = any(m.value and rows[path].budget == budget for path, m in measured.items())
-    margins = _with_recovery(
+    margins = with_recovery(
         part, rows, budget, evidence, _margins(part, measured, of_tables), of_tables
     )
     beside = f" with {' '.join(evidence.overrides)}" if evidence.overrides else ""
@@ -238,79 +237,6 @@ def _compare_rows(part: RowRelations, budget: str, evidence: Evidence) -> Part:
         lambda judged: describe(title, _label(part, measured), judged) + about,
         runs=frozenset(run for row in rows.values() for run in row.done),
     )
-
-
-def _dense_of(part: RowRelations, relation: Relation, evidence: Evidence) -> str | None:
-    """Return the row without compression, if the relation says that another recovers its score."""
-    if part.score != part.measure or not relation.recovers:
-        return None
-    return next(filter(evidence.is_dense, relation.names), None)
-
-
-def _waits(relation: Relation, budget: str, evidence: Evidence) -> bool:
-    """Return whether its rows have fewer steps at this budget than in the paper."""
-    late = BUDGETS.index(budget) > BUDGETS.index(STEPS)
-    return late and any(map(evidence.gains_steps, relation.names))
-
-
-def is_waiting(part: RowRelations, budget: str, evidence: Evidence) -> bool:
-    """Return whether a relation about recovery is judged only after the paper's steps."""
-    return any(
-        _dense_of(part, relation, evidence) and _waits(relation, budget, evidence)
-        for relation in part.relations
-    )
-
-
-def _with_recovery(
-    part: RowRelations,
-    rows: Mapping[str, Row],
-    budget: str,
-    evidence: Evidence,
-    margins: Sequence[Margin],
-    of_tables: Iterable[Measured],
-) -> list[Margin]:
-    """Return the margins, those about recovery with how far the row ends behind."""
-    scores = _scores(rows, part.measure, of_tables)
-    losses = None
-    if part.measure in ("accuracy", "error_rate"):
-        losses = _scores(rows, "loss", evidence.measure_tables(part, budget, "loss"))
-    found = []
-    for margin in margins:
-        relation = margin.relation
-        dense = _dense_of(part, relation, evidence)
-        recovery = None
-        if dense and len(relation.names) == 2:
-            recovery = find_recovery(relation, dense, scores, part.measure in LOWER, losses)
-        waits = dense is not None and _waits(relation, budget, evidence)
-        margin = margin._replace(waits=waits, recovers=bool(dense), recovery=recovery)
-        if recovery:  # the tolerance is a number, so that its interval and its test are one
-            margin = margin._replace(mean=recovery.margin, error=recovery.gap.error)
-        found.append(margin)
-    return found
-
-
-def _scores(rows: Mapping[str, Row], name: str, of_tables: Iterable[Measured]) -> Scores:
-    values = {path: value for path, row in rows.items() if (value := measure_row(row, name).value)}
-    return Scores(
-        {path: value.by_seed for path, value in values.items()},
-        Noise([measured.value.by_seed for measured in of_tables if measured.value]),
-    )
-
-
-def _laws(claim: Claim, evidence: Evidence) -> Iterator[str]:
-    """Yield how gaps to training without compression fall with the number of steps."""
-    seen = set()
-    for part in claim.rows:
-        for relation in part.relations:
-            dense = _dense_of(part, relation, evidence)
-            others = {*relation.names} - {dense}
-            if dense is None or len(others) != 1 or (*others, dense) in seen:
-                continue
-            (row,) = others
-            seen.add((row, dense))
-            lengths = evidence.lengths(row, dense, part.measure)
-            if law := fit_law(lengths, part.measure in LOWER):
-                yield " behind ".join(short(row, dense)) + f": {law.text}"
 
 
 def _compare_losses(

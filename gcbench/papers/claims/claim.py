@@ -10,7 +10,8 @@ from typing import Literal
 
 from gcbench.core.errors import ConfigError, near
 from gcbench.papers import PAPERS
-from gcbench.papers.claims.relations import Comparison, RowRelations, StudyRelations, grouped
+from gcbench.papers.claims.comparisons import Comparison, grouped
+from gcbench.papers.claims.relations import RowRelations, StudyRelations
 
 Needs = Literal[
     "exact",  # algebra or metered bytes, no training

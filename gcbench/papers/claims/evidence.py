@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,7 +11,6 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from gcbench.papers.claims.kept_tests import find_tests
-from gcbench.papers.claims.recovery import Length
 from gcbench.papers.claims.relations import BUDGETS, EARLY_LOSS, LEARNING_RATE, STEPS, RowRelations
 from gcbench.papers.claims.verdicts import Judged, Value, Verdict
 from gcbench.papers.tables.configs import compose_row
@@ -22,12 +20,10 @@ from gcbench.papers.tables.rows import Row, find_row
 from gcbench.papers.tables.tables import Column, TableRow, read_table, table_names
 from gcbench.runner.config.budget import PAPER
 from gcbench.runner.console import name_first
-from gcbench.runner.differences import flat_differences
 from gcbench.runner.records.store import RecordedRun
 from gcbench.runner.report.document import Heading, Summary, format_number, format_summary
 from gcbench.runner.report.measures import LOWER, SCORES, is_infinite, measure
 
-LENGTH = {"trainer.epochs", "trainer.max_steps", "schedule.warmup_epochs"}  # of training
 RATES = (0.25, 1, 4)  # multiples of a row's learning rate that a claim on the best rate compares
 EXACT = {
     "ratio",
@@ -99,33 +95,6 @@ class Evidence:
             runs = self.by_budget.get(budget, [])
             self._rows[key] = find_row(self.spec(path), chooser, runs, budget, self.overrides)
         return self._rows[key]
-
-    def lengths(self, path: str, dense: str, name: str) -> list[Length]:
-        """Return the scores of a row and of one without compression, at all lengths of training.
-
-        Runs are as these rows at a budget, but for their epochs.
-        """
-        found = []
-        for budget in filter(self.by_budget.__contains__, () if self.overrides else BUDGETS):
-            rows, others = (self._scores_by_steps(row, name, budget) for row in (path, dense))
-            model = compose_row(self.spec(path), budget).config["model"]
-            found += [
-                Length(json.dumps(model, sort_keys=True), steps, rows[steps], others[steps])
-                for steps in sorted(rows.keys() & others.keys())
-            ]
-        return found
-
-    def _scores_by_steps(self, path: str, name: str, budget: str) -> dict[int, dict[int, float]]:
-        composed = compose_row(self.spec(path), budget)
-        found: dict[int, dict[int, float]] = {}
-        for run in self.by_budget[budget]:
-            if not run.done or any(composed.choices[k] != v for k, v in run.choices.items()):
-                continue
-            value = measure(name, run.result)
-            differing = flat_differences(composed.flat, run.flat).keys()
-            if value is not None and math.isfinite(value) and differing <= LENGTH:
-                found.setdefault(run.result.steps or 0, {})[run.seed] = value
-        return found
 
     def study(self, name: str) -> StudyResult | None:
         """Return a study, or a table of scripts/turns like links/resnet18-1gbit-2, or None."""

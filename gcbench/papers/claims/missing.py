@@ -6,9 +6,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from statistics import fmean
 from typing import NamedTuple
 
-from gcbench.papers.claims.answers import AnsweredClaim, NextCommands, is_waiting
+from gcbench.papers.claims.answers import AnsweredClaim, NextCommands
 from gcbench.papers.claims.claim import Claim
 from gcbench.papers.claims.evidence import RATES, Evidence
+from gcbench.papers.claims.recovery_evidence import is_waiting
 from gcbench.papers.claims.relations import BUDGETS, LEARNING_RATE, STEPS, RowRelations
 from gcbench.papers.tables.command_lines import command_lines
 from gcbench.papers.tables.configs import compose, compose_row

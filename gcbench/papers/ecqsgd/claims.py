@@ -1,7 +1,7 @@
 """The claims of ECQ-SGD (Wu et al., ICML 2018)."""
 
 from gcbench.papers.claims.claim import Claim
-from gcbench.papers.claims.relations import each, rises, rows, study
+from gcbench.papers.claims.comparisons import each, rises, rows, study
 
 figure2 = rows("ecqsgd/figure2", measure="loss")
 figure2_distance = rows("ecqsgd/figure2", measure="distance")

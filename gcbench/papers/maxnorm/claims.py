@@ -1,7 +1,7 @@
 """The claims of QSGDMaxNorm (Vineeth S, 2021)."""
 
 from gcbench.papers.claims.claim import Claim
-from gcbench.papers.claims.relations import each, falls, rows, study
+from gcbench.papers.claims.comparisons import each, falls, rows, study
 
 networks = rows("maxnorm/resnet50", "maxnorm/vgg16", measure="accuracy")
 resnet50 = rows("maxnorm/resnet50", measure="accuracy")

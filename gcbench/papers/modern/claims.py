@@ -1,7 +1,7 @@
 """The claims of Later papers and measurements (2025 and 2026)."""
 
 from gcbench.papers.claims.claim import Claim
-from gcbench.papers.claims.relations import each, falls, rises, rows, study
+from gcbench.papers.claims.comparisons import each, falls, rises, rows, study
 
 of_mse = study("turboquant", "of_mse", tables=["normal", "cubes"])
 worst_of_mse = study("turboquant", "worst_of_mse", tables=["normal", "cubes"])

@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 from gcbench.papers.claims.claim import Claim
-from gcbench.papers.claims.relations import each, falls, rises, rows, study
+from gcbench.papers.claims.comparisons import each, falls, rises, rows, study
 
 table2_error = rows("orq/table2_resnet56", measure="vnmse")
 error = study("gradient_levels", "vnmse")

@@ -1,7 +1,7 @@
 """The claims of PowerSGD (Vogels et al., NeurIPS 2019)."""
 
 from gcbench.papers.claims.claim import Claim
-from gcbench.papers.claims.relations import each, falls, rises, rows, study
+from gcbench.papers.claims.comparisons import each, falls, rises, rows, study
 
 table3 = rows("powersgd/table3_cifar10", measure="accuracy")
 tables = rows("powersgd", measure="accuracy")

@@ -1,7 +1,7 @@
 """The claims of QSGD (Alistarh et al., NeurIPS 2017)."""
 
 from gcbench.papers.claims.claim import Claim
-from gcbench.papers.claims.relations import each, falls, rises, rows, study
+from gcbench.papers.claims.comparisons import each, falls, rises, rows, study
 
 cifar = rows("qsgd/claims", measure="accuracy")
 zeros = study("zero_codes", "zero_share")

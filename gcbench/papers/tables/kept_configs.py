@@ -30,7 +30,8 @@ COMPOSING = (
     "runner/config",
     "runner/settings",
     *(f"runner/{name}.py" for name in ("identity", "labels", "differences", "kept_names")),
-    *(f"core/{name}.py" for name in ("conf", "errors", "fields", "keys", "marks", "method_files")),
+    *(f"core/{name}.py" for name in ("conf", "errors", "fields", "keys", "marks")),
+    *(f"core/{name}.py" for name in ("method_files", "method_keys")),
 )
 # Lines and ends of lines that are comments, but for `# @package`, which Hydra reads.
 COMMENT = re.compile(rb"^[ \t]*#(?! @package).*\n|[ \t]+#.*", re.MULTILINE)

@@ -19,9 +19,10 @@ from gcbench.core.conf import conf_directory
 from gcbench.core.errors import ConfigError
 from gcbench.papers.claims import claim as claims
 from gcbench.papers.claims.claim import Claim, read_claims
+from gcbench.papers.claims.comparisons import Comparison, rows, study
 from gcbench.papers.claims.evidence import Evidence, _early_loss, measure_row
 from gcbench.papers.claims.missing import MissingRuns, describe_cost, missing_runs
-from gcbench.papers.claims.relations import EARLY_LOSS, LEARNING_RATE, Comparison, rows, study
+from gcbench.papers.claims.relations import EARLY_LOSS, LEARNING_RATE
 from gcbench.papers.claims.verdicts import Verdict, combine
 from gcbench.papers.studies.study import class_of, study_names
 from gcbench.papers.tables.rates import Grid, Rate

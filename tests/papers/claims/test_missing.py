@@ -11,8 +11,8 @@ from written import written
 
 from gcbench.papers.claims.answers import answer_claim
 from gcbench.papers.claims.claim import Claim
+from gcbench.papers.claims.comparisons import rows
 from gcbench.papers.claims.evidence import Evidence
-from gcbench.papers.claims.relations import rows
 from gcbench.papers.tables.tables import TableRow, read_table
 from gcbench.runner.records.store import find_runs
 

@@ -15,9 +15,9 @@ from written import written
 
 from gcbench.papers.claims.answers import answer_claim
 from gcbench.papers.claims.claim import Claim
+from gcbench.papers.claims.comparisons import rows
 from gcbench.papers.claims.evidence import Evidence
 from gcbench.papers.claims.recovery import Length, fit_law
-from gcbench.papers.claims.relations import rows
 from gcbench.runner.records.store import find_runs
 from gcbench.runner.report.significance import Error, power_of_bound
 

@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 from written import written
 
-from gcbench.papers.claims.relations import rows
+from gcbench.papers.claims.comparisons import rows
 from gcbench.papers.claims.verdicts import Judged, Value, Verdict, find_margins, judge
 from gcbench.runner.report.significance import Noise, holm
 

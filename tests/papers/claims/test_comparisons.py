@@ -4,17 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gcbench.papers.claims.relations import (
-    Comparison,
-    RowRelations,
-    StudyRelations,
-    each,
-    falls,
-    grouped,
-    rises,
-    rows,
-    study,
-)
+from gcbench.papers.claims.comparisons import Comparison, each, falls, grouped, rises, rows, study
+from gcbench.papers.claims.relations import RowRelations, StudyRelations
 
 of = rows("p", measure="accuracy")
 
