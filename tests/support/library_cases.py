@@ -21,7 +21,6 @@ from torch.nn.parallel import DistributedDataParallel
 import gcbench
 from gcbench.core.codecs.kernels import backend_in_use, keep_backend
 from gcbench.core.methods.powersgd import PowerSGD
-from gcbench.core.methods.qsgd import QSGD
 from gcbench.core.seeds import mix
 from gcbench.runner.launch.instantiate import make_data, make_model
 from gcbench.runner.settings.config import RunConfig
@@ -466,7 +465,7 @@ def refusal(process: Process, case: str) -> str:
         "codecs": {"codec_backend": "fast"},
         "momentum": {"compressor": "onebit_adam"},
         "class": {"compressor": PowerSGD},
-        "codec": {"compressor": QSGD(3)},
+        "object": {"compressor": 3},
         "seed": {"seed": "one"},
         "seeds": {"seed": process.rank},
         "knobs": {"rank": 1 + process.rank},

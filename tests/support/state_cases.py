@@ -60,7 +60,11 @@ def damages(state: dict[str, Any]) -> dict[str, Any]:
 
     residual = state["states"]["gradient"][0][1][name]
     return {
-        **{f"no {key}": {k: v for k, v in state.items() if k != key} for key in state},
+        **{
+            f"no {key}": {k: v for k, v in state.items() if k != key}
+            for key in state
+            if key != "name"  # which earlier states do not have; it is only shown
+        },
         "text": "state",
         "steps": put("steps", {"gradient": "3"}),
         "negative": put("steps", {"gradient": -1}),
