@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -48,6 +49,8 @@ A = TypeVar("A", bound=Arguments)
 WRITTEN = Path("outputs")  # where pages and pictures go: results may be another's, or only read
 ALL = "all"
 NAMED = 5  # names that a refusal lists
+
+LIVE_SECONDS = 5  # after which a live page looks for new results, and a browser for a new page
 
 
 class Source(Arguments):
@@ -116,10 +119,14 @@ class Page(Source):
     examples = """
 gcbench report html                        outputs/report.html
 gcbench report html results=old,new file=both.html
+gcbench report html name=first live=true   beside a sweep that runs
 """
 
     file: str | None = None
     """where to write it; by default outputs/report.html"""
+    live: bool = False
+    """true: write it again whenever a run has ended, and have the browser read it again, until
+    Ctrl-C"""
 
 
 class Tables(Source):
@@ -287,14 +294,21 @@ def runs(typed: Sequence[str]) -> None:
 def html(arguments: Page, tables_of: TablesOf, races_of: RacesOf, answers_of: RacesOf) -> None:
     """Write the page; its tables and its maps, which are of the papers, come from the caller."""
     runs = arguments.load()
-    if not runs:
+    if not runs and not arguments.live:
         raise ConfigError(f"{arguments.place}: no runs there; type where there are some")
     from gcbench.runner.report.page import build_page  # imports torch
 
     path = Path(arguments.file or WRITTEN / "report.html")
     path.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(path, build_page(runs, tables_of, races_of, answers_of).encode())
-    print(f"{path}: {len(runs)} run{'s' * (len(runs) != 1)}; open it in a browser")
+    makers, again = (tables_of, races_of, answers_of), LIVE_SECONDS if arguments.live else None
+    replace_file(path, build_page(runs, *makers, again).encode())
+    print(f"{path}: {len(runs)} run{'s' * (len(runs) != 1)}; open it in a browser", flush=True)
+    while arguments.live:
+        time.sleep(LIVE_SECONDS)
+        newer = arguments.load()
+        if [run.result.finished for run in newer] != [run.result.finished for run in runs]:
+            runs = newer
+            replace_file(path, build_page(runs, *makers, again).encode())
 
 
 def diff(folders: Sequence[str]) -> None:

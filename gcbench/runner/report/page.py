@@ -59,9 +59,15 @@ RacesOf = Callable[[Sequence[RecordedRun]], Iterable[Mapping[str, Any]]]
 
 
 def build_page(
-    runs: Sequence[RecordedRun], tables_of: TablesOf, races_of: RacesOf, answers_of: RacesOf
+    runs: Sequence[RecordedRun],
+    tables_of: TablesOf,
+    races_of: RacesOf,
+    answers_of: RacesOf,
+    reload_seconds: int | None = None,
 ) -> str:
     """Return the page as HTML; the same runs give the same text.
+
+    With `reload_seconds`, a browser reads the file again as often; its URL keeps what was chosen.
 
     Texts of runs may come from untrusted files. They are in a block of JSON that the script turns
     into text nodes, and the page's policy lets no other script run and nothing be loaded.
@@ -74,6 +80,8 @@ def build_page(
         "policy": f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}",
         "style": style,
         "script": script,
+        "reload": f'<meta http-equiv="refresh" content="{reload_seconds}">\n'
+        * bool(reload_seconds),
         "data": _as_json(collect(runs, tables_of, races_of, answers_of)),
     }
     page = folder.joinpath("page.html").read_text(encoding="utf-8")
