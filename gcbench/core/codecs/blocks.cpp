@@ -1,6 +1,7 @@
 // Floats of few bits in blocks that share a scale: block_formats.py. Every result has the bits of the
 // eager kernels.
 
+#include <type_traits>
 #include <vector>
 
 #include "codes.h"
@@ -102,24 +103,36 @@ void each_block(Index tensors, const Index* sizes, Index size, int threads, F f)
 }
 
 // Copies of what a byte that is written may be part of: a format and draws are passed by value.
-template <bool RANDOM>
-void encode_block(const float* x, Index n, float scale, Form form, Draw draw, Word index,
-                  std::uint8_t* __restrict codes) {
-  const float by = scale == 0 ? 1 : scale, per_step = 1 / form.step();
+template <bool RANDOM, class Size>
+inline void encode_block(const float* x, Size n, float scale, Form form, Draw draw, Word index,
+                         std::uint8_t* __restrict codes) {
+  const float by = scale == 0 ? 1 : scale, per_step = 1 / form.step(), inverse = 1 / by;
+  const bool quotients = has_quotients(by);  // but for those below any float that is sent
   for (Index first = 0; first < n; first += 64) {
     const int count = int(std::min<Index>(64, n - first));
     int of_few[64];
     for (int i = 0; i < count; i++) {
       const Word word = RANDOM ? draw(index + Word(first + i)) : 0;
-      of_few[i] = float_code<RANDOM>(x[first + i] / by, form, per_step, word);
+      const float share = quotients ? quotient(x[first + i], by, inverse) : x[first + i] / by;
+      of_few[i] = float_code<RANDOM>(share, form, per_step, word);
     }
     for (int i = 0; i < count; i++) codes[first + i] = std::uint8_t(of_few[i]);
   }
 }
 
-void decode_block(const std::uint8_t* codes, Index n, float scale, Form form, float* __restrict out) {
+template <class Size>
+inline void decode_block(const std::uint8_t* codes, Size n, float scale, Form form,
+                         float* __restrict out) {
   const float step = form.step();
   for (Index i = 0; i < n; i++) out[i] += float_value(codes[i], form, step) * scale;
+}
+
+// Calls f with a number of values, which is fixed at compile time for whole blocks of 16 and 32.
+template <class F>
+inline void with_size(Index n, F f) {
+  if (n == 16) f(std::integral_constant<Index, 16>());
+  else if (n == 32) f(std::integral_constant<Index, 32>());
+  else f(n);
 }
 
 }  // namespace
@@ -150,8 +163,11 @@ void blocks_encode(const float* const* x, Index tensors, const Index* sizes, Ind
           std::uint8_t(float_code<false>(share, E4M3, 1 / E4M3.step(), 0));
     }
     const float scale = scale_of(kind, scales, b, of_tensors ? of_tensors[t] : 0);
-    if (key) encode_block<true>(v, n, scale, form, draw, starts[t] + Word(first), codes + place);
-    else encode_block<false>(v, n, scale, form, draw, 0, codes + place);
+    const Word index = key ? starts[t] + Word(first) : 0;
+    with_size(n, [=](auto size) {
+      if (key) encode_block<true>(v, size, scale, form, draw, index, codes + place);
+      else encode_block<false>(v, size, scale, form, draw, index, codes + place);
+    });
   });
 }
 
@@ -162,7 +178,7 @@ void blocks_decode(const std::uint8_t* codes, Index tensors, const Index* sizes,
   const Form form{exponent, mantissa, 0};
   each_block(tensors, sizes, size, threads, [=](Index t, Index, Index n, Index place, Index b) {
     const float scale = scale_of(kind, scales, b, of_tensors ? of_tensors[t] : 0);
-    decode_block(codes + place, n, scale, form, out + place);
+    with_size(n, [=](auto size) { decode_block(codes + place, size, scale, form, out + place); });
   });
 }
 }

@@ -117,10 +117,7 @@ struct Source {  // the tensors of one worker, and where to write
   const float* clipped(Index tensor, const float* v, int n, float* room) const {
     if (!limits) return v;
     const float limit = limits[tensor];
-    for (int i = 0; i < n; i++) {
-      const float low = v[i] < -limit ? -limit : v[i];
-      room[i] = low > limit ? limit : low;
-    }
+    for (int i = 0; i < n; i++) room[i] = clip(v[i], limit);
     if (limit != limit) std::fill_n(room, n, limit);  // there are values that are not finite
     return room;
   }
@@ -163,6 +160,36 @@ struct Source {  // the tensors of one worker, and where to write
     code(job, clipped(p.tensor, coded, n, within), n, parameters, draw, index, out);
     if (feedback) leave(p, from, n, coded, out, parameters);
     if (codes) std::copy(out, out + n, codes[p.tensor] + p.offset + from);
+  }
+
+  // Returns the template for the codes of this source, or null.
+  const Known* find_known() const {
+    const bool plain = !feedback || (feedback->before && !feedback->scales && feedback->keep == 0);
+    return codes || !plain || (limits && job.code == REACHES) ? nullptr : ::find_known(job);
+  }
+
+  // Adds the codes of n values of consecutive rows to their words, and writes what they leave out;
+  // returns false and does nothing if one of them needs more than the template has.
+  bool code_rows(const Known& known, const Layout& layout, Index first_row, Index from, int n,
+                 Index shift, Word* words) const {
+    Line lines[LINES];
+    for (Index k = 0; k < known.lines; k++) {
+      const Piece p = layout.row(first_row + k);
+      const Index t = first + p.tensor, place = p.offset + from;
+      prefetch(p, from, n);
+      const Bucket of(job, fitted + p.bucket * job.fitted);
+      const float limit = limits ? limits[p.tensor] : INFINITY;
+      if (limit != limit) return false;
+      if (job.code != REACHES && !(of.in_range && has_quotients(of.unit))) return false;
+      lines[k] = {x[p.tensor] + place, nullptr, nullptr, of,
+                  starts ? starts[p.tensor] + Word(place) : 0, limit};
+      if (!feedback) continue;
+      lines[k].before = static_cast<const float*>(feedback->before[t]) + place;
+      lines[k].left = static_cast<float*>(feedback->left[t]) + place;
+    }
+    const auto add = feedback ? known.leaving : known.plain;
+    add(job, lines, feedback ? feedback->alpha : 0, draw, n, shift, words);
+    return true;
   }
 
   void leave(const Piece& p, Index from, int n, const float* coded, const Word* sent,
@@ -242,6 +269,7 @@ void encode(const Job* job_, Index workers, Index tensors, const float* const* x
       set_limits(spans, sums, sizes, clip, limits.data());
       source.limits = limits.data();
     }
+    const Known* known = source.find_known();
     if (fits) {
 #pragma omp for schedule(dynamic)
       for (Index i = 0; i < job.shorts; i++) source.fit_bucket(shorts[i]);
@@ -260,9 +288,16 @@ void encode(const Job* job_, Index workers, Index tensors, const float* const* x
         for (Index from = 0; from < job.row; from += TILE) {
           const int n = std::min<Index>(TILE, job.row - from);
           Word of_row[TILE], number[TILE];
-          for (Index k = 0; k < job.rows; k++) {
-            source.code_part(layout.row(g * job.rows + k), from, n, of_row);
+          for (Index k = 0; k < job.rows;) {
+            const Index row = g * job.rows + k, shift = k / job.digits * job.bits;
+            if (to && known && k % known->lines == 0 &&
+                source.code_rows(*known, layout, row, from, n, shift, to + from)) {
+              k += known->lines;
+              continue;
+            }
+            source.code_part(layout.row(row), from, n, of_row);
             if (to) put(job, of_row, n, k, to + from, number);
+            k++;
           }
         }
       }

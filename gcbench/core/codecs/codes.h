@@ -3,6 +3,8 @@
 
 #pragma once
 
+#include <utility>
+
 #include "fits.h"
 
 namespace {
@@ -79,53 +81,81 @@ inline bool has_quotients(float by) {
   return by > 1e-18f && by < 1e18f && (~bits & 0x7fffff);
 }
 
-// Calls f(i, place) with the places of values on a grid from -end to end. Values and scales that are
-// not finite get any place, but in this range, as neighbors share a word.
-template <class Round, class F>
-inline void place_codes(const float* x, int n, float unit, float end, bool in_range, Round round,
-                        F f) {
-  if (in_range && has_quotients(unit)) {  // a place below 1 needs not be exact
-    const float inverse = 1 / unit;
-    for (int i = 0; i < n; i++) f(i, std::int32_t(round(quotient(x[i], unit, inverse) * end)));
+// Returns v within a limit, which may be infinite.
+inline float clip(float v, float limit) {
+  const float low = v < -limit ? -limit : v;
+  return low > limit ? limit : low;
+}
+
+// What the codes and the values of a bucket depend on, for those that need no table.
+struct Bucket {
+  float unit, inverse, threshold, low, high;  // of a grid, `high` is the scale
+  bool in_range;  // whether places are on the grid: values are finite, and none exceeds the scale
+
+  Bucket() = default;
+  Bucket(const Job& job, const float* p)
+      : unit(*p > 0 ? *p : 1), inverse(1 / unit), threshold(job.fitted == 3 ? p[1] : 0),
+        low(job.value == SIGNED ? -*p : *p), high(job.fitted > 1 ? p[job.fitted - 1] : *p),
+        in_range((job.fit == LARGEST || job.fit == NORM) && *p < INFINITY) {}
+};
+
+// The codes and values of a method that need no table, one by one.
+template <Index CODE, Index VALUE>
+struct Single {
+  const std::int32_t end, middle;  // in units of a draw
+  const float places, half, inverse;
+
+  explicit Single(const Job& job)
+      : end(std::int32_t(job.highest << 22)), middle(end + (1 << 22)),
+        places(CODE == GRID ? float(end) : float(job.highest / 2)), half(float(job.highest) / 2),
+        inverse(1 / half) {}
+
+  // Returns the code at a place on a grid, which begins at -places.
+  Word at(std::int32_t place, Draw draw, Word index) const {
+    if (CODE == NEAREST) return Word(place + std::int32_t(places));
+    return Word((place + (std::int32_t(draw(index)) >> 9) + middle) >> 23);
+  }
+
+  float round(float place) const { return CODE == NEAREST ? std::nearbyint(place) : place; }
+
+  // Returns a value's code in a bucket that is in range and has quotients, or needs neither.
+  Word code(float x, const Bucket& of, Draw draw, Word index) const {
+    if (CODE == REACHES) return x >= of.threshold;
+    return at(std::int32_t(round(quotient(x, of.unit, of.inverse) * places)), draw, index);
+  }
+
+  float value(Word code, const Bucket& of) const {
+    if (VALUE != ON_GRID) return code ? of.high : of.low;
+    return quotient(float(std::int32_t(code)) - half, half, inverse) * of.high;
+  }
+};
+
+// Writes the codes of a bucket's values; those out of range get any place, but on the grid, as
+// neighbors share a word.
+template <Index CODE>
+void code_each(const Job& job, const float* x, int n, const Bucket& of, Draw draw, Word index,
+               Word* codes) {
+  const Single<CODE, ON_GRID> single(job);
+  if (CODE == REACHES || (of.in_range && has_quotients(of.unit))) {
+    // A place below 1 needs not be exact.
+    for (int i = 0; i < n; i++) codes[i] = single.code(x[i], of, draw, index + Word(i));
     return;
   }
-  if (in_range) {
-    for (int i = 0; i < n; i++) f(i, std::int32_t(round(x[i] / unit * end)));
-    return;
-  }
+  const float end = of.in_range ? INFINITY : single.places;
   for (int i = 0; i < n; i++) {
-    const float place = round(x[i] / unit * end), above = place > -end ? place : -end;
-    f(i, std::int32_t(above < end ? above : end));
+    const float place = single.round(x[i] / of.unit * single.places);
+    const float above = place > -end ? place : -end;
+    codes[i] = single.at(std::int32_t(above < end ? above : end), draw, index + Word(i));
   }
 }
 
 void code(const Job& job, const float* x, int n, const float* p, Draw draw, Word index,
           Word* codes) {
-  const float unit = *p > 0 ? *p : 1;
-  const bool in_range = (job.fit == LARGEST || job.fit == NORM) && unit < INFINITY;
   switch (job.code) {
-    case GRID: {  // scales.py `grid_codes`
-      const std::int32_t end = std::int32_t(job.highest << 22), middle = end + (1 << 22);
-      place_codes(x, n, unit, float(end), in_range, [](float place) { return place; },
-                  [=](int i, std::int32_t place) {
-                    const std::int32_t noise = std::int32_t(draw(index + Word(i))) >> 9;
-                    codes[i] = Word((place + noise + middle) >> 23);
-                  });
-      break;
-    }
-    case NEAREST: {
-      const std::int32_t levels = std::int32_t(job.highest / 2);
-      place_codes(x, n, unit, float(levels), in_range,
-                  [](float place) { return std::nearbyint(place); },
-                  [=](int i, std::int32_t place) { codes[i] = Word(place + levels); });
-      break;
-    }
-    case REACHES: {
-      const float threshold = job.fitted == 3 ? p[1] : 0;
-      for (int i = 0; i < n; i++) codes[i] = x[i] >= threshold;
-      break;
-    }
-    case NEAREST_LEVEL: nearest_levels(job, x, n, p[1], codes); break;
+    case GRID: return code_each<GRID>(job, x, n, {job, p}, draw, index, codes);
+    case NEAREST: return code_each<NEAREST>(job, x, n, {job, p}, draw, index, codes);
+    case REACHES: return code_each<REACHES>(job, x, n, {job, p}, draw, index, codes);
+    case NEAREST_LEVEL: return nearest_levels(job, x, n, p[1], codes);
     case TABLE:
       if (job.base < MANY_LEVELS) return code_few(x, n, p, job.base, draw, index, codes);
       for (int i = 0; i < n; i++) codes[i] = table_code(x[i], p, job.base, draw(index + Word(i)));
@@ -171,6 +201,76 @@ inline void values(const Job& job, const Word* codes, int n, const float* p, Ind
 }
 
 // Words
+
+constexpr int LINES = 8;
+
+struct Line {  // where values of a row lie, and what they are coded with
+  const float *x, *before;
+  float* left;
+  Bucket of;
+  Word index;
+  float limit;
+};
+
+// Adds the codes of as many lines as there are K to words, each of which stays in a register
+// meanwhile: they are the digits of a number of base FACTOR. With LEAVES, x + alpha before is coded,
+// and `left` becomes what that leaves out.
+template <Index CODE, Index VALUE, Word FACTOR, bool LEAVES, int... K>
+void code_lines(const Job& job, const Line* lines, float alpha, Draw draw, int n, Index shift,
+                Word* words) {
+  const Single<CODE, VALUE> single(job);
+  const Line line[] = {lines[K]...};  // a copy, which nothing that is written may be part of
+#pragma GCC ivdep
+  for (int i = 0; i < n; i++) {
+    Word number = 0, power = 1;
+    const auto add = [&](const Line& of) __attribute__((always_inline)) {
+      const float v = LEAVES ? __builtin_fmaf(alpha, of.before[i], of.x[i]) : of.x[i];
+      const float within = CODE == GRID ? clip(v, of.limit) : v;
+      const Word code = single.code(within, of.of, draw, of.index + Word(i));
+      if (LEAVES) of.left[i] = v - (single.value(code, of.of) + 0.0f);
+      number += code * power;
+      power *= FACTOR;
+    };
+    (add(line[K]), ...);
+    words[i] |= number << shift;
+  }
+}
+
+// Codes that have a template of their own, which takes `lines` rows at once.
+struct Known {
+  Index code, value, lines;
+  Word factor;
+  decltype(&code_lines<GRID, ON_GRID, 2, false, 0>) plain, leaving;
+};
+
+template <Index CODE, Index VALUE, Word FACTOR, int... K>
+constexpr Known known(std::integer_sequence<int, K...>) {
+  return {CODE, VALUE, sizeof...(K), FACTOR, code_lines<CODE, VALUE, FACTOR, false, K...>,
+          code_lines<CODE, VALUE, FACTOR, true, K...>};
+}
+
+template <int N>
+constexpr auto lines = std::make_integer_sequence<int, N>();
+
+constexpr Known KNOWN[] = {
+    known<GRID, ON_GRID, 2>(lines<8>),   known<GRID, ON_GRID, 4>(lines<8>),
+    known<GRID, ON_GRID, 16>(lines<8>),  known<GRID, ON_GRID, 256>(lines<4>),
+    known<GRID, ON_GRID, 3>(lines<5>),   known<REACHES, SIGNED, 2>(lines<8>),
+    known<REACHES, LEVEL, 2>(lines<8>),
+};
+
+// Returns the template for a method's codes, or null.
+inline const Known* find_known(const Job& job) {
+  const Word factor = job.digits == 1 ? 1 << job.bits : Word(job.base);
+  const Index at_once = job.digits == 1 ? std::min<Index>(LINES, job.rows) : job.digits;
+  for (const Known& of : KNOWN) {
+    const bool same = of.code == job.code && of.value == job.value && of.factor == factor;
+    if (same && of.lines == at_once && job.words == 1 && (job.value != LEVEL || job.base == 2)) {
+      return &of;
+    }
+  }
+  return nullptr;
+}
 
 // Adds the codes of a group's row k to its words, which are 0 before the first row. `number` holds
 // the digits so far of a number that is not complete.

@@ -38,6 +38,7 @@ struct Job {  // a method and the layout of its tensors, as native.py fills it i
 
 typedef float Floats __attribute__((vector_size(32)));
 typedef double Doubles __attribute__((vector_size(64)));
+typedef std::int64_t Longs __attribute__((vector_size(64)));
 constexpr Index LANES = 32, BLOCK = 512;
 
 // Sums of blocks, added in pairs of neighbors, then pairs of pairs: scales.py `fixed_sum`.
@@ -115,7 +116,7 @@ void shifted_sums(Read read, Index n, float first, double* sums) {
   sums[0] = differences.total(), sums[1] = squares.total();
 }
 
-const auto magnitude = [](Doubles v) { return v < 0 ? -v : v; };
+const auto magnitude = [](Doubles v) { return (Doubles)((Longs)v & 0x7fffffffffffffff); };
 const auto square = [](Doubles v) { return v * v; };
 
 inline float largest(const float* x, int n) {

@@ -1,4 +1,6 @@
-// Codes without buckets: powers of two, and codes on a grid that all workers share.
+// Codes without buckets: powers of two, codes on a grid that all workers share, and small numbers.
+
+#include <type_traits>
 
 #include "codes.h"
 
@@ -202,6 +204,90 @@ void lane_values(const std::uint64_t* sums, Index n, Index bits, Index words, In
           for (; i < stop; i++) to[i] = centered[i] * *unit / *divisor;
         }
       }
+    });
+  }
+}
+
+}  // extern "C"
+
+// Small numbers: packing.py. A group of eight numbers of WIDTH bits is WIDTH bytes.
+
+namespace {
+
+template <int WIDTH>
+using GroupOf = std::conditional_t<
+    WIDTH == 1, std::uint8_t,
+    std::conditional_t<WIDTH == 2, std::uint16_t,
+                       std::conditional_t<WIDTH <= 4, Word, std::uint64_t>>>;
+
+// Calls f(k, first, n) for the n numbers from `first` on that are the k-th of some groups.
+template <class F>
+inline void planes_of(Index n, Index groups, Index start, Index count, F f) {
+  for (int k = 0; k < 8; k++) {
+    const Index first = k * groups + start;
+    f(k, first, int(std::min(count, n - first)));
+  }
+}
+
+template <int WIDTH>
+void pack_groups(const std::uint8_t* numbers, Index n, Index groups, Index start, int count,
+                 std::uint8_t* packed) {
+  using Group = GroupOf<WIDTH>;
+  Group words[TILE] = {};
+  planes_of(n, groups, start, count, [&](int k, Index first, int length) {
+    for (int i = 0; i < length; i++) words[i] |= Group(Group(numbers[first + i]) << WIDTH * k);
+  });
+  for (int i = 0; i < count; i++) std::memcpy(packed + (start + i) * WIDTH, words + i, WIDTH);
+}
+
+template <int WIDTH>
+void unpack_groups(const std::uint8_t* packed, Index n, Index groups, Index start, int count,
+                   std::uint8_t* numbers) {
+  GroupOf<WIDTH> words[TILE] = {};
+  for (int i = 0; i < count; i++) std::memcpy(words + i, packed + (start + i) * WIDTH, WIDTH);
+  planes_of(n, groups, start, count, [&](int k, Index first, int length) {
+    for (int i = 0; i < length; i++) {
+      numbers[first + i] = std::uint8_t(words[i] >> WIDTH * k) & ((1 << WIDTH) - 1);
+    }
+  });
+}
+
+constexpr auto PACK = {pack_groups<1>, pack_groups<2>, pack_groups<3>, pack_groups<4>,
+                       pack_groups<5>, pack_groups<6>, pack_groups<7>};
+constexpr auto UNPACK = {unpack_groups<1>, unpack_groups<2>, unpack_groups<3>, unpack_groups<4>,
+                         unpack_groups<5>, unpack_groups<6>, unpack_groups<7>};
+
+}  // namespace
+
+extern "C" {
+
+// Packs rows of n numbers below 2^width, width < 8, or with `back` unpacks them.
+void pack(const std::uint8_t* from, Index rows, Index n, Index width, Index back, std::uint8_t* to,
+          int threads) {
+  const Index groups = (n + 7) / 8, tiles = (groups + TILE - 1) / TILE;
+  const auto of_tile = (back ? UNPACK : PACK).begin()[width - 1];
+  const Index read = back ? groups * width : n, written = back ? n : groups * width;
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+  for (Index i = 0; i < rows * tiles; i++) {
+    const Index row = i / tiles, start = i % tiles * TILE;
+    of_tile(from + row * read, n, groups, start, int(std::min(TILE, groups - start)),
+            to + row * written);
+  }
+}
+
+// Writes the signs of sums of n signs in rows of numbers of 1 bit: 1 for +1, and 0 for -1.
+void majority(const std::uint8_t* signs, Index rows, Index n, float* out, int threads) {
+  const Index groups = (n + 7) / 8;
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+  for (Index start = 0; start < groups; start += TILE) {
+    const Index count = std::min(TILE, groups - start);
+    planes_of(n, groups, start, count, [=](int k, Index first, int length) {
+      std::int32_t sums[TILE] = {};
+      for (Index row = 0; row < rows; row++) {
+        const std::uint8_t* of_row = signs + row * groups + start;
+        for (int i = 0; i < length; i++) sums[i] += 2 * (of_row[i] >> k & 1) - 1;
+      }
+      for (int i = 0; i < length; i++) out[first + i] = float((sums[i] > 0) - (sums[i] < 0));
     });
   }
 }

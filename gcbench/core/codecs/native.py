@@ -51,6 +51,8 @@ _FUNCTIONS = {  # *: pointer, d: double, f: float, i: int, n: int64
     "elias_encode": "*nn*n**n**ni",
     "elias_decode": "*nn*n*n*n*nn*i",
     **dict.fromkeys(("ans_encode", "ans_decode"), "*nn*n*ni"),
+    "pack": "*nnnn*i",
+    "majority": "*nn*i",
     "pack_lanes": "*nnnn*i",
     "lane_values": "*nnnnfn****i",
     **{

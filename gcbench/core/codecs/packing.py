@@ -2,8 +2,8 @@
 
 The layout of widths is planar: with m = ceil(n / 8), the values j, j + m, ..., j + 7 m share a word
 of 8 x width bits, so that packing is eight shifts of contiguous planes rather than a walk over
-neighbors. A row takes `width * m` bytes, or n bytes if a code is a byte. On a CPU native code adds
-lanes and codes at the entropy, each in one pass, with the same bits.
+neighbors. A row takes `width * m` bytes, or n bytes if a code is a byte. On a CPU native code does
+all of it, each in one pass, with the same bits.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from gcbench.core.codecs.buckets import Buckets
 from gcbench.core.codecs.kernels import kernel
 from gcbench.core.codecs.native import address, is_native, load_native
 
+_TOGETHER = 4  # how many messages are unpacked at once
 _WORDS = {1: torch.uint8, 2: torch.int16, 3: torch.int32, 4: torch.int32}
 
 
@@ -40,6 +41,8 @@ def pack(codes: Tensor, width: int) -> Tensor:
     """Return uint8 codes `[w, n]` below 2^width packed into uint8 `[w, packed_bytes(n, width)]`."""
     if width == 8:
         return codes
+    if is_native(codes, torch.uint8):
+        return _pack_native(codes, codes.shape[1], width)
     planes = F.pad(codes, (0, -codes.shape[1] % 8)).unflatten(1, (8, -1))
     dtype = _WORDS.get(width, torch.int64)
     words = _join_planes(planes, width, dtype)
@@ -50,12 +53,42 @@ def unpack(packed: Tensor, n: int, width: int) -> Tensor:
     """Return uint8 codes `[w, n]`: the inverse of `pack`."""
     if width == 8:
         return packed[:, :n]
+    if is_native(packed, torch.uint8):
+        return _pack_native(packed, n, width, back=True)
     dtype = _WORDS.get(width, torch.int64)
     spare = dtype.itemsize - width
     # A view as wider words needs aligned memory.
     chunks = packed.clone(memory_format=torch.contiguous_format).unflatten(1, (-1, width))
     words = (F.pad(chunks, (0, spare)) if spare else chunks).flatten(1).view(dtype)
     return _part_planes(words, width).flatten(1)[:, :n]
+
+
+def majority(signs: Tensor, n: int) -> Tensor:
+    """Return the signs `[1, n]` of sums of the signs in packed rows: 1 for +1, and 0 for -1."""
+    if is_native(signs, torch.uint8):
+        signs, out = signs.contiguous(), torch.empty(1, n, dtype=torch.float32)
+        load_native().majority(
+            *(address(signs, torch.uint8, len(signs) * packed_bytes(n, 1)), len(signs), n),
+            *(address(out, torch.float32, n), torch.get_num_threads()),
+        )
+        return out
+    total = torch.zeros((), dtype=torch.int32, device=signs.device)
+    for some in signs.split(_TOGETHER):
+        total = total + unpack(some, n, 1).sum(0, keepdim=True, dtype=torch.int32)
+    return (2 * total - len(signs)).sign().to(torch.float32)
+
+
+def _pack_native(x: Tensor, n: int, width: int, back: bool = False) -> Tensor:
+    """Return rows of n codes packed, or with `back` the codes of packed rows."""
+    rows, here, there = len(x), n, packed_bytes(n, width)
+    if back:
+        here, there = there, here
+    x, out = x.contiguous(), torch.empty(rows, there, dtype=torch.uint8)
+    load_native().pack(
+        *(address(x, torch.uint8, rows * here), rows, n, width, back),
+        *(address(out, torch.uint8, rows * there), torch.get_num_threads()),
+    )
+    return out
 
 
 @kernel

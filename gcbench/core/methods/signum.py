@@ -7,13 +7,11 @@ from typing import Annotated, ClassVar, Literal
 
 import torch
 
-from gcbench.core.codecs.packing import pack, unpack
+from gcbench.core.codecs.packing import majority, pack
 from gcbench.core.comm.collectives import Comm
 from gcbench.core.compressor import Aggregated, Grads, Properties, State, Step, flatten, unflatten
 from gcbench.core.fields import Checked, Share, example
 from gcbench.core.marks import Neutral
-
-_TOGETHER = 4  # how many messages are unpacked at once
 
 
 @dataclass(frozen=True)
@@ -60,12 +58,8 @@ class Signum(Checked):
         v = flatten(momenta)
         ayes = v >= 0 if step.number % 2 == 0 else v > 0
         everyone = comm.gather([pack(ayes.view(torch.uint8), 1)])[0]
-        total = torch.zeros((), dtype=torch.int32, device=v.device)
-        for some in everyone.split(_TOGETHER):
-            total = total + unpack(some, v.shape[1], 1).sum(0, keepdim=True, dtype=torch.int32)
-        update = (2 * total - comm.workers).sign().to(v.dtype)
         return Aggregated(
-            unflatten(update, grads),
+            unflatten(majority(everyone, v.shape[1]).to(v.dtype), grads),
             lambda: unflatten(2 * ayes.to(v.dtype) - 1, grads),
             State(per_worker=momenta),
         ).with_goal_of(momenta)

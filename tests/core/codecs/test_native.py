@@ -22,7 +22,14 @@ from gcbench.core.codecs.elias import Blocks
 from gcbench.core.codecs.elias_codes import decode_dense, decode_sparse, encode_dense, encode_sparse
 from gcbench.core.codecs.kernels import keep_backend, use_backend
 from gcbench.core.codecs.noise import Noise
-from gcbench.core.codecs.packing import decode_ans, encode_ans
+from gcbench.core.codecs.packing import (
+    decode_ans,
+    encode_ans,
+    majority,
+    pack,
+    packed_bytes,
+    unpack,
+)
 from gcbench.core.comm.collectives import Comm
 from gcbench.core.compressor import Compressor, State, Step, offsets_of, sizes_of
 from gcbench.core.exchange.gather import GatherExchange
@@ -296,6 +303,28 @@ def test_codes_of_variable_length_have_the_bits_of_eager_ones(kind: str) -> None
             torch.set_num_threads(1)
 
 
+def test_small_numbers_have_the_bits_of_eager_ones() -> None:
+    for width, n in itertools.product(range(1, 8), (1, 7, 9, 63, 4096, 4097, 33333)):
+        codes = torch.randint(0, 1 << width, (3, n), dtype=torch.uint8)
+        packed = {}
+        for backend in ("native", "eager"):
+            use_backend(backend)  # type: ignore[arg-type]
+            packed[backend] = pack(codes, width)
+            assert packed[backend].shape == (3, packed_bytes(n, width))
+            assert torch.equal(unpack(packed[backend], n, width), codes)
+        assert torch.equal(packed["native"], packed["eager"])
+
+
+def test_a_majority_has_the_signs_of_an_eager_one() -> None:
+    for rows, n in itertools.product((1, 2, 5, 6), (1, 9, 4097, 33333)):
+        signs = pack(torch.randint(0, 2, (rows, n), dtype=torch.uint8), 1)
+        of_backends = []
+        for backend in ("native", "eager"):
+            use_backend(backend)  # type: ignore[arg-type]
+            of_backends.append(majority(signs, n))
+        assert torch.equal(*of_backends)
+
+
 def test_threads_change_nothing() -> None:
     use_backend("native")
     threads = torch.get_num_threads()
@@ -309,17 +338,21 @@ def test_threads_change_nothing() -> None:
 
 def test_what_is_not_finite_arrives_and_stays_in_its_bucket() -> None:
     x = draw(1, 1)
+    finite = x.clone()
     x[0, 5], x[0, 1030] = torch.nan, -torch.inf
     use_backend("native")
     for method in (
         QSGD(127, bucket_size=512),
+        QSGD(7, bucket_size=512),
         NearestLevel(7, bucket_size=512),
         OneBit(bucket_size=512),
     ):
-        decoded = torch.zeros_like(x)
+        decoded, of_finite = torch.zeros_like(x), torch.zeros_like(x)
         method.decode_add(method.encode(x, SIZES, noise_of(1)), SIZES, decoded)
+        method.decode_add(method.encode(finite, SIZES, noise_of(1)), SIZES, of_finite)
         assert not decoded[0, 5].isfinite() and not decoded[0, 1030].isfinite()
-        assert decoded[0, 512:1024].isfinite().all() and decoded[0, 1536:].isfinite().all()
+        assert torch.equal(decoded[0, 512:1024], of_finite[0, 512:1024])
+        assert torch.equal(decoded[0, 1536:], of_finite[0, 1536:])
 
 
 @pytest.fixture
