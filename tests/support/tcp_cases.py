@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import struct
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -17,12 +13,12 @@ from gcbench.core.comm.collectives import Comm
 from gcbench.core.comm.meter import Kind, Total
 from gcbench.core.comm.transport import GlooTransport
 from gcbench.core.compressor import State, Step, offsets_of, sizes_of
+from gcbench.runner.check.tcp import tcp_bytes
 from gcbench.runner.launch.instantiate import make_compressor
 
 # Some of them are long enough for the usual `min_size`, and no message is longer than a chunk.
 SHAPES = {"conv": (64, 32, 3, 3), "matrix": (128, 160), "bias": (160,)}
 WARM_UP, STEPS = 1, 3  # the first step makes groups of processes, which connect
-_BYTES_SENT = 200  # in the kernel's `struct tcp_info`, before the bytes that were sent again
 
 
 class Counted(NamedTuple):
@@ -53,11 +49,11 @@ def _steps_of_method(process: Process, node: Any, workers: int) -> Counted:
         if number == WARM_UP:
             comm.meter.load([[] for _ in comm.local])
             reduced.clear()
-            before = _tcp_bytes()
+            before = tcp_bytes()
         grads = _gradients(number, process.rank)
         step = Step(number, 1, comm.local, offsets)
         state = compressor.aggregate(grads, state, comm, step).state
-    sent = sum(n - before.get(inode, 0) for inode, n in _tcp_bytes().items())
+    sent = sum(n - before.get(inode, 0) for inode, n in tcp_bytes().items())
     process.control.barrier()  # or a process that is done closes what another still counts
     return Counted(8 * sent, dict(comm.meter.totals_by_worker[0]), reduced)
 
@@ -65,30 +61,3 @@ def _steps_of_method(process: Process, node: Any, workers: int) -> Counted:
 def _gradients(number: int, rank: int) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(10 * number + rank)
     return {name: torch.randn(1, *shape, generator=generator) for name, shape in SHAPES.items()}
-
-
-def _tcp_bytes() -> dict[str, int]:
-    """Return the bytes that each socket of this process has sent once, when none is left."""
-    sent: dict[str, int] = {}
-    again = _read_sockets()
-    while sent != again:
-        time.sleep(0.1)
-        sent, again = again, _read_sockets()
-    return sent
-
-
-def _read_sockets() -> dict[str, int]:
-    by_socket = {}
-    for name in os.listdir("/proc/self/fd"):
-        try:
-            inode = os.readlink(f"/proc/self/fd/{name}")
-            if not inode.startswith("socket:"):
-                continue
-            with socket.socket(fileno=os.dup(int(name))) as one:
-                if one.family in (socket.AF_INET, socket.AF_INET6):
-                    info = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
-                    sent, again = struct.unpack_from("QQ", info, _BYTES_SENT)
-                    by_socket[inode] = sent - again
-        except OSError:  # it was closed meanwhile, or is not of TCP
-            continue
-    return by_socket

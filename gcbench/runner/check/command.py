@@ -21,12 +21,14 @@ if TYPE_CHECKING:
 
 class Check(Arguments):
     """Runs the tests that every method of gcbench passes on a method of your own, given by the
-    dotted name of its class or by compressor=NAME, with settings as key=value."""
+    dotted name of its class or by compressor=NAME, with settings as key=value; or tests any
+    communication hook of DDP, given as MODULE:HOOK."""
 
-    usage = "gcbench check CLASS | compressor=NAME [key=value ...] [--config-dir DIR]"
+    usage = "gcbench check CLASS | compressor=NAME | MODULE:HOOK [key=value ...] [--config-dir DIR]"
     examples = """
 gcbench check my_package.MyMethod rank=2
 gcbench check --config-dir my_conf compressor=mine rank=2
+gcbench check my_module:my_hook
 """
     takes_other_keys = True
 
@@ -54,6 +56,12 @@ gcbench methods qsgd ecqsgd bits=2 bucket_size=128
 
 def check(typed: Sequence[str]) -> None:
     arguments = read_arguments(Check, typed)
+    if arguments.plain and ":" in arguments.plain[0]:
+        from gcbench.runner.check.hooks import check_hook, hook_subject_of
+
+        if not check_hook(hook_subject_of(arguments.plain, arguments.others)):
+            sys.exit(1)
+        return
     from gcbench.runner.check.report import check_method
     from gcbench.runner.check.subject import subject_of
 

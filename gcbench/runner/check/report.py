@@ -170,9 +170,11 @@ def print_line(name: str, cases: dict[str, Check]) -> bool:
         try:
             remarks.append(check())
         except AssertionError as error:
-            return _print_failure(name, label, str(error) or _place(error))
+            return _print_failure(name, label, str(error) or place_of(error))
         except Exception as error:  # raised by somebody else's code
-            return _print_failure(name, label, f"{type(error).__name__}: {error} ({_place(error)})")
+            return _print_failure(
+                name, label, f"{type(error).__name__}: {error} ({place_of(error)})"
+            )
     print(f"ok      {name}{f': {remarks[0]}' if remarks[0] else ''}", flush=True)
     return True
 
@@ -182,7 +184,7 @@ def _print_failure(name: str, label: str, sentence: str) -> bool:
     return False
 
 
-def _place(error: BaseException) -> str:
+def place_of(error: BaseException) -> str:
     """Return the place of an error in the user's code, or else where it was raised."""
     frames = traceback.extract_tb(error.__traceback__)
     theirs = [

@@ -40,7 +40,7 @@ def make(node: Config, key: str, *arguments: Any) -> Any:
     """
     targets = list(_targets_in(node))
     for target in targets:
-        _look_here_for(target)
+        look_here_for(target)
     _check(node, key, len(arguments))
     typed = f"{key}._target_={node['_target_']}"
     try:
@@ -182,7 +182,7 @@ def _target(node: Config, key: str) -> Any:
             if key == "compressor"
             else f"{key} has no _target_, which names what it makes; type {key}._target_=CLASS"
         )
-    _look_here_for(node["_target_"])
+    look_here_for(node["_target_"])
     try:
         return get_object(node["_target_"])
     except Exception as error:
@@ -205,7 +205,7 @@ def _targets_in(node: Any) -> Iterator[str]:
             yield from _targets_in(inside)
 
 
-def _look_here_for(target: str) -> None:
+def look_here_for(target: str) -> None:
     """Put the working directory last on Python's path if only it has the module of `target`.
 
     It stays there, as that module may import what lies beside it at any time. Before a target of
