@@ -83,6 +83,7 @@ def run_example(process: Process, name: str, folder: str) -> list[str]:
         optimizer.step()
 
     names["train_one"] = train_one
+    text = text.replace('"job.json"', repr(f"{folder}/job.json"))
     text = re.sub(r"^(\s*)\.\.\.", rf"\1{inside}", text, flags=re.MULTILINE)
     before = set(names)
     exec(text, names)
