@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import re
 from itertools import islice
 from textwrap import dedent
@@ -83,8 +84,11 @@ def run_example(process: Process, name: str, folder: str) -> list[str]:
         optimizer.step()
 
     names["train_one"] = train_one
-    text = text.replace('"job.json"', repr(f"{folder}/job.json"))
     text = re.sub(r"^(\s*)\.\.\.", rf"\1{inside}", text, flags=re.MULTILINE)
-    before = set(names)
-    exec(text, names)
+    before, here = set(names), os.getcwd()
+    os.chdir(folder)  # where examples write
+    try:
+        exec(text, names)
+    finally:
+        os.chdir(here)
     return sorted(set(names) - before - {"__builtins__"})
