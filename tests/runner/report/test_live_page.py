@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 from needed import patience
@@ -42,6 +43,8 @@ def test_a_live_page_is_written_again_when_a_run_ends(tmp_path: Path) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # A shell that runs tests in the background has its processes ignore it.
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )
     try:
         assert shows(page, 1), process.stderr.read() if process.poll() is not None else "no page"
