@@ -83,6 +83,12 @@ class Goal(NamedTuple):
     got: Grads  # [1, ...]
 
 
+def vnmse(got: Tensor, wanted: Tensor) -> Tensor:
+    """Return `|got - wanted|^2 / |wanted|^2` of every row of `[w, n]`, in 2-norms, as `[w]`."""
+    exact = wanted.double()
+    return (got.double() - exact).square().sum(1) / exact.square().sum(1)
+
+
 class Aggregated(NamedTuple):
     """The result of one step: the update that all workers apply, the new state, and what was sent.
 

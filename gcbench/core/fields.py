@@ -150,20 +150,6 @@ class Checked:
             _refuse(name, getattr(self, name), hint)
 
 
-def checked(function: Callable[P, R]) -> Callable[P, R]:
-    """Wrap `function` to raise ValueError for a keyword argument outside its range."""
-
-    @wraps(function)
-    def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        for name, hint in checked_hints(function).items():
-            if name in kwargs:
-                _refuse(name, kwargs[name], hint)
-        return function(*args, **kwargs)
-
-    call.__checked__ = True  # type: ignore[attr-defined]
-    return call
-
-
 def own_fields(kind: Any, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return those of the values that are fields of a dataclass."""
     return {field.name: values[field.name] for field in fields(kind) if field.name in values}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 from torch import Tensor
 
@@ -40,7 +40,7 @@ class Aligned:
     """
 
     codec: Bucketed
-    code: Literal["fixed", "elias_dense", "elias_sparse", "ans"] = "fixed"
+    code: str = "fixed"
 
     @property
     def properties(self) -> Properties:

@@ -18,7 +18,6 @@ from gcbench.core.codecs.one_pass import Kinds, Parameters
 from gcbench.core.codecs.scales import fixed_sum, inside, root_mean_square, sum_of_squares
 from gcbench.core.compressor import Properties
 from gcbench.core.fields import Bits, Checked, example
-from gcbench.core.marks import Neutral
 from gcbench.core.methods.bucketed import Bucketed
 
 Scale = Literal["unbiased", "biased", "rms"]
@@ -124,7 +123,7 @@ class Eden(Checked, Codec):
     """
 
     bits: Annotated[Bits, example(4)]
-    scale: Annotated[Literal["unbiased", "biased", "rms"], Neutral("mean")] = "unbiased"
+    scale: Literal["unbiased", "biased", "rms"] = "unbiased"
     """scale of the levels that makes the code unbiased, or nearest (biased), or the root mean
     square [EDEN, section 3; TurboQuant, algorithm 1]"""
     bucket_size: Literal[16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768] = (

@@ -154,7 +154,7 @@ def _refuse_residuals_of_shards(method: ByKind) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class BeforeCoding(Layer):
-    """What is done to values before they are coded, and undone after they are decoded."""
+    """Rotation, clipping, and the scope of buckets: keys of how values are coded."""
 
     bucket_scope: Annotated[Literal["tensor", "gradient"], Neutral("tensor")] = "tensor"
     """whether buckets restart at every tensor or run through the whole gradient; top_k: whether the
@@ -187,7 +187,7 @@ class BeforeCoding(Layer):
 
 @dataclass(frozen=True, kw_only=True)
 class Residuals(Layer):
-    """What is kept of what was not sent, and joins the next gradient."""
+    """Error feedback: keys of the residual, which joins the next gradient."""
 
     error_feedback: bool | Literal["ef21", "loco"] = False
     """true: the residual, what was not sent, joins the next gradient; ef21: what is coded is how

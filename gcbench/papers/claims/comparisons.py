@@ -41,7 +41,7 @@ class Comparison:
 
 
 class _Compared:
-    """What may stand on either side of a comparison."""
+    """The base class of both sides of a comparison."""
 
     def __gt__(self, other: Operand) -> Comparison:
         return _compare(self, ">", other)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from gcbench.core.compressor import flatten
+from gcbench.core.compressor import flatten, vnmse
 from gcbench.core.methods.maxnorm import MultiScale
 from gcbench.core.wrappers.virtual import aggregate
-from gcbench.papers.studies.gradients import OnRealGradients, vnmse
+from gcbench.papers.studies.gradients import OnRealGradients
 from gcbench.papers.studies.study import Row
 from gcbench.runner.records.gradients import Recorded
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from gcbench.core.comm.collectives import Comm
+from gcbench.core.compressor import vnmse
 from gcbench.core.wrappers.virtual import aggregate
-from gcbench.papers.studies.gradients import vnmse
 from gcbench.papers.studies.study import Row, Study, compressor
 
 LAWS = {"normal": 1, "cubes": 3}  # powers of normal values

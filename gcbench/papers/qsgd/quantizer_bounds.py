@@ -9,9 +9,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gcbench.core.compressor import vnmse
 from gcbench.core.methods.entropy_coded import EliasDense, EliasSparse
 from gcbench.core.methods.qsgd import QSGD
-from gcbench.papers.studies.gradients import code, vnmse
+from gcbench.papers.studies.gradients import code
 from gcbench.papers.studies.study import Row, Study
 from gcbench.runner.bench.local import DRAWS
 

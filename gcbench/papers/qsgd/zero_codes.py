@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from gcbench.core.compressor import vnmse
 from gcbench.core.errors import ConfigError
 from gcbench.core.fields import format_value
 from gcbench.core.methods.qsgd import QSGD
-from gcbench.papers.studies.gradients import OnRealGradients, code, vnmse
+from gcbench.papers.studies.gradients import OnRealGradients, code
 from gcbench.papers.studies.study import Row
 from gcbench.runner.records.gradients import Recorded
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from gcbench.core.comm.collectives import Comm
-from gcbench.core.compressor import Grads, flatten
+from gcbench.core.compressor import Grads, flatten, vnmse
 from gcbench.core.wrappers.virtual import aggregate
-from gcbench.papers.studies.gradients import OnRealGradients, vnmse
+from gcbench.papers.studies.gradients import OnRealGradients
 from gcbench.papers.studies.study import Row, compressor
 
 DEFAULT = (

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gcbench.core.codecs.packing import shannon_bits
 from gcbench.core.comm.collectives import Comm
-from gcbench.core.compressor import Compressor, State, Step, flatten, offsets_of
+from gcbench.core.compressor import Compressor, State, Step, flatten, offsets_of, vnmse
 from gcbench.core.errors import ConfigError
 from gcbench.core.methods.bucketed import Bucketed
 from gcbench.core.methods.exponents import Exponents
@@ -47,12 +47,6 @@ def code(codec: Bucketed, rows: Tensor, segments: tuple[int, ...], number: int =
     codec.decode_add(codec.encode(rows, segments, noise), segments, out)
     codes = codec.codes_by(rows, segments, codec.fit_buckets(rows, segments), noise)
     return Coded(codes, out)
-
-
-def vnmse(values: Tensor, of: Tensor) -> Tensor:
-    """Return `|values - of|^2 / |of|^2` of every row of `[w, n]`, in 2-norms, as `[w]`."""
-    exact = of.double()
-    return (values.double() - exact).square().sum(1) / exact.square().sum(1)
 
 
 TRAINING = {"model", "dataset", "steps", "every", "window"}  # settings of a run made for a study

@@ -10,9 +10,8 @@ import torch
 from gcbench.core.codecs.kernels import keep_backend, use_backend
 from gcbench.core.codecs.native import find_compiler
 from gcbench.core.comm.collectives import Comm
-from gcbench.core.compressor import Grads, flatten
+from gcbench.core.compressor import Grads, flatten, vnmse
 from gcbench.core.wrappers.virtual import aggregate
-from gcbench.papers.studies.gradients import vnmse
 from gcbench.papers.studies.study import Row, Study, compressor
 
 METHODS = (

@@ -93,7 +93,7 @@ CASES = {
 
 
 class Seen(NamedTuple):
-    """What one process has seen in the steps of a case."""
+    """The updates of one process in the steps of a case, and the bytes that it sent."""
 
     updates: Tensor  # `[steps, n]`: what DDP leaves in the gradients
     memory: str = ""  # the attribute of the state that promises error feedback

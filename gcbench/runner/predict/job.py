@@ -21,7 +21,7 @@ from gcbench.core.exchange.shards import shard_exchange
 from gcbench.core.method_files import make_compressor, read_method
 from gcbench.runner.config.keys import read_knobs
 from gcbench.runner.predict.devices import NotNegative, Positive
-from gcbench.runner.predict.model import CodecSeconds, Compute, Method
+from gcbench.runner.predict.model import CodecSeconds, Compute, Method, codec_seconds
 from gcbench.runner.predict.payload import Payload
 from gcbench.runner.predict.probes import Probes, link_of, seconds_of
 
@@ -49,7 +49,7 @@ class MethodOnJob:
 
 @dataclass(frozen=True, config=CHECKED)
 class Job:
-    """What was measured of a training loop."""
+    """The measured facts of a training loop, from which its steps are predicted."""
 
     title: str
     kind: Annotated[str, Field(pattern="^(ddp|fsdp)$")]
@@ -79,6 +79,10 @@ class Job:
     def link(self) -> Link:
         """The link that has the seconds of the probed all-reduces."""
         return link_of(self._probes, self.workers)
+
+    @property
+    def _network(self) -> Network:
+        return Network(self.workers, 1, self.link, self.link)
 
     @property
     def _probes(self) -> Probes:
@@ -118,8 +122,7 @@ class Job:
         and exchanged when its gradients are ready, beside the rest of the backward pass.
         """
         messages = method.messages(self.workers)
-        decoded = self.workers if _gathers(messages) else 1
-        coding = method.codec.aggregate_seconds + (decoded - 1) * method.codec.decode_seconds
+        coding = codec_seconds(method.codec, messages, self._network)
         if not overlap or not method.in_buckets:
             return self.compute_seconds + coding + self._exchange(messages, 1)
         end = 0.0
@@ -130,17 +133,12 @@ class Job:
         return self.compute_seconds + end - self.buckets[-1].ready_seconds
 
     def _exchange(self, messages: Sequence[Message], share: float) -> float:
-        network = Network(self.workers, 1, self.link, self.link)
-        return seconds_of(messages, self._probes, network, share)
+        return seconds_of(messages, self._probes, self._network, share)
 
     def save(self, path: str | Path) -> None:
         """Write the job, for `gcbench predict pays profile=FILE`."""
         content = {"gcbench": "profile of a training loop", **asdict(self)}
         Path(path).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-
-
-def _gathers(messages: Sequence[Message]) -> bool:
-    return any(m.collective in ("all_gather", "ragged_gather") for m in messages)
 
 
 def make(typed: str) -> Compressor:

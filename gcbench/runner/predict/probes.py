@@ -37,11 +37,11 @@ def seconds_of(
             total += exchange_seconds([part], network)
         else:
             each = share * message.bits / message.number / 8
-            total += message.number * interpolate(sizes, each)
+            total += message.number * seconds_at(sizes, each)
     return total
 
 
-def interpolate(seconds: Mapping[int, float], size: float) -> float:
+def seconds_at(seconds: Mapping[int, float], size: float) -> float:
     """Return the seconds at a size, on lines between those that are known and beyond them."""
     sizes = sorted(seconds)
     if size > sizes[-1]:

@@ -9,7 +9,17 @@ from typing import NamedTuple
 import torch
 
 from gcbench.core.comm.collectives import Comm
-from gcbench.core.compressor import Compressor, Goal, Grads, State, Step, offsets_of, sizes_of
+from gcbench.core.compressor import (
+    Compressor,
+    Goal,
+    Grads,
+    State,
+    Step,
+    flatten,
+    offsets_of,
+    sizes_of,
+    vnmse,
+)
 from gcbench.runner.bench.local import Input, measure
 from gcbench.runner.predict.job import make
 from gcbench.runner.predict.measure import PARTS
@@ -58,5 +68,4 @@ def _vnmse(compressor: Compressor, gradients: Grads) -> float:
     copies = {name: g.clone() for name, g in gradients.items()}
     out = compressor.aggregate(copies, State(), Comm(1), step)
     goal = out.goal() if out.goal else Goal(gradients, out.update)
-    wanted, given = (torch.cat([x.flatten() for x in part.values()]) for part in goal)
-    return float((given - wanted).square().sum() / wanted.square().sum())
+    return float(vnmse(flatten(goal.got), flatten(goal.wanted)))

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch._C._distributed_c10d import _DEFAULT_FIRST_BUCKET_BYTES
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 from typing_extensions import Self
@@ -29,8 +30,6 @@ from gcbench.runner.profile.watch import DdpWatch, FsdpWatch, Times
 from gcbench.runner.records.environment import describe_machine
 
 log = logging.getLogger("gcbench")
-
-FIRST_BUCKET = 2**20  # bytes of DDP's first bucket
 
 
 def profile(module: nn.Module, methods: Sequence[str] = METHODS) -> Profile:
@@ -194,7 +193,7 @@ def _buckets(
     times: Times, shapes: dict[str, tuple[int, ...]], bucket_bytes: int
 ) -> tuple[Bucket, ...]:
     """Return the buckets that DDP fills in the order in which gradients are ready."""
-    buckets, values, limit = [], 0, FIRST_BUCKET if bucket_bytes else 0
+    buckets, values, limit = [], 0, _DEFAULT_FIRST_BUCKET_BYTES if bucket_bytes else 0
     ready = sorted(times.ready.items(), key=lambda pair: pair[1])
     for i, (name, seconds) in enumerate(ready):
         values += prod(shapes[name])

@@ -23,7 +23,7 @@ from gcbench.core.comm.network import Message, Network
 from gcbench.core.errors import ConfigError
 from gcbench.runner.predict.arguments import read_predict
 from gcbench.runner.predict.job import Bucket, Job, MethodOnJob, read_job
-from gcbench.runner.predict.probes import interpolate, link_of, seconds_of
+from gcbench.runner.predict.probes import link_of, seconds_at, seconds_of
 from gcbench.runner.predict.tables import answer
 from gcbench.runner.profile.table import outcomes_of, sentence_of
 
@@ -151,7 +151,7 @@ def test_the_sentence_says_where_compression_pays() -> None:
 def test_a_link_has_the_seconds_that_were_probed() -> None:
     network = Network(4, 1, *2 * [link_of({"all_reduce": {1000: 6e-4, 10**6: 6e-4 + 0.6}}, 4)])
     assert network.seconds("all_reduce", 8e6) == pytest.approx(0.6, rel=5e-3)
-    assert interpolate({1000: 1.0, 2000: 2.0}, 3000) == pytest.approx(3.0)
-    assert interpolate({1000: 1.0, 2000: 2.0}, 500) == 1.0
+    assert seconds_at({1000: 1.0, 2000: 2.0}, 3000) == pytest.approx(3.0)
+    assert seconds_at({1000: 1.0, 2000: 2.0}, 500) == 1.0
     messages = [Message("all", "all_reduce", 2, 16_000)]
     assert seconds_of(messages, {"all_reduce": {1000: 1.0, 2000: 2.0}}, network) == 2.0
