@@ -29,7 +29,7 @@ from gcbench.runner.config.naming import run_directory
 from gcbench.runner.launch import estimate
 from gcbench.runner.launch.estimate import START_SECONDS, Estimates
 from gcbench.runner.launch.same import find_same_run
-from gcbench.runner.records import RunFiles
+from gcbench.runner.records.files import RunFiles
 from gcbench.runner.records.result import Begun, make_result
 from gcbench.runner.records.schema import Result, Status
 from gcbench.runner.settings.config import RunConfig

@@ -31,11 +31,11 @@ from gcbench.runner.launch.meeting import security_notice
 from gcbench.runner.launch.plan import JOINING, Machine, Plan, make_plan
 from gcbench.runner.launch.same import find_same_run
 from gcbench.runner.launch.worker import work
-from gcbench.runner.records import RunFiles, print_summary
-from gcbench.runner.records.files import ENDED, WriteError
+from gcbench.runner.records.files import ENDED, RunFiles, WriteError
 from gcbench.runner.records.metrics import find_target
 from gcbench.runner.records.result import Begun, make_result
 from gcbench.runner.records.schema import Result
+from gcbench.runner.records.summary import print_summary
 from gcbench.runner.settings.config import RunConfig
 from gcbench.runner.train.writing import CheckpointError
 
