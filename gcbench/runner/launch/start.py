@@ -60,6 +60,12 @@ def start(config: RunConfig, directory: str, in_sweep: bool = False) -> Result |
         return Start.of(config, plan, RunFiles(path), in_sweep).result()
 
 
+@cache
+def _warn_once(notice: str) -> None:
+    """Warn of what is true of all rows of a sweep."""
+    log.warning(notice)
+
+
 @dataclass(frozen=True)
 class Start:
     """One start of a run by this process, which may be one of several that were started with it."""
@@ -104,7 +110,7 @@ class Start:
             data = _check(config, plan, files.directory)  # downloads what is missing, once per node
         if self.rank == 0:
             if notice := plan.notice():
-                log.warning(notice)
+                (_warn_once if self.in_sweep else log.warning)(notice)
             _warn_of_network(plan.processes == plan.local_processes)
             begun = prepare_directory(config, data, files, self.anew)
         else:
