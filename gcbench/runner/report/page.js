@@ -670,6 +670,7 @@ function renderMap() {
 const ANSWER_CS = Array.from({ length: 65 }, (_, i) => 10 ** (-2 + i / 16));
 const BELOW = "below 1.05";
 const OVERLAP = "intervals overlap";
+const SOME = "one pays, unsure which";
 const UNCOVERED = "not covered";
 
 /* The time of a mean step in times of computing, with the fastest exchange. */
@@ -703,7 +704,9 @@ function judge(label, others) {
   if (!known.length) return { ...dense, why: UNCOVERED, uncovered };
   const ranked = [dense, ...known].sort((a, b) => (b.value ?? 0) - (a.value ?? 0));
   const rest = Math.max(...ranked.slice(1).map((one) => one.high));
-  const why = ranked[0].value < data.answers[0].least ? BELOW : ranked[0].low <= rest ? OVERLAP : "";
+  const { least } = data.answers[0];
+  const unsure = known.some((one) => one.low >= least) ? SOME : OVERLAP;
+  const why = ranked[0].value < least ? BELOW : ranked[0].low <= rest ? unsure : "";
   return { ...ranked[0], why, uncovered };
 }
 
@@ -738,7 +741,7 @@ function renderAnswer() {
   for (const cell of cells) {
     const nth = cell.why ? -1 : names.indexOf(cell.label);
     svg.append(shape("rect", {
-      class: `cell ${nth < 0 ? "other" : `s${nth + 1}`}`, "data-method": cell.why || cell.label, "data-speedup": cell.value,
+      class: `cell ${cell.why === SOME ? "some" : nth < 0 ? "other" : `s${nth + 1}`}`, "data-method": cell.why || cell.label, "data-speedup": cell.value,
       x: x.at(ANSWER_CS[cell.i]) - width / 2, y: y.at(cell.j) - height / 2, width: width + 0.3, height: height + 0.3,
       "fill-opacity": cell.why === UNCOVERED ? 0.25 : cell.why === BELOW ? 0.6 : nth < 0 ? 1 : cell.uncovered ? 0.35 : 0.75,
     }));
