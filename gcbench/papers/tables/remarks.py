@@ -87,7 +87,10 @@ def _needs(rows: Sequence[Row]) -> list[str]:
     for row in rows:
         if row.needs:
             labels_by_need.setdefault(row.needs, []).append(row.spec.label)
-    return [f"{needs}: {', '.join(labels)}" for needs, labels in labels_by_need.items()]
+    return [
+        f"{needs}: {'all rows' if len(labels) == len(rows) else ', '.join(labels)}"
+        for needs, labels in labels_by_need.items()
+    ]
 
 
 def _grid(row: Row) -> str:
