@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from gcbench.core.codecs.buckets import Buckets
+from gcbench.core.codecs.buckets import Buckets, whole_of
 from gcbench.core.codecs.noise import Noise
 from gcbench.core.compressor import Properties
 
@@ -121,20 +121,6 @@ def flatten_sum(
     else:
         torch._foreach_copy_(parts, torch._foreach_add(list(tensors), list(others), alpha=alpha))
     return flat
-
-
-def whole_of(parts: Sequence[Tensor]) -> Tensor | None:
-    """Return the tensor `[w, n]` whose consecutive parts these are; None: they lie apart."""
-    first, n = parts[0], sum(part.shape[1] for part in parts)
-    memory, place = first.untyped_storage()._cdata, first.storage_offset()
-    for part in parts:
-        rows_fit = len(part) == 1 or part.stride(0) == n
-        in_line = part.shape[1] == 1 or part.stride(1) == 1
-        same = part.untyped_storage()._cdata == memory and part.storage_offset() == place
-        if not (rows_fit and in_line and same):
-            return None
-        place += part.shape[1]
-    return first.as_strided((len(first), n), (n, 1))
 
 
 class SparseCodec(Codec, Protocol):

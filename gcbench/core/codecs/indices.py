@@ -231,7 +231,7 @@ def _terms(n: int, k: int) -> NDArray[np.int64]:
     each = np.arange(k)
     terms: list[tuple[Any, ...]] = [(i * k + each, 8 * i, 255, 0) for i in range(whole)]
     if rest:
-        lane, word = np.divmod(each, -(-k // 8))
+        word, lane = np.divmod(each, 8)
         byte, bit = np.divmod(rest * lane, 8)
         byte += whole * k + word * rest
         low = np.minimum(rest, 8 - bit)

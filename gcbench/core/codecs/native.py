@@ -39,8 +39,8 @@ _FLAGS = (
 )
 
 _FUNCTIONS = {  # *: pointer, d: double, f: float, i: int, n: int64
-    "encode": "*nn***d******i",
-    "decode": "*nnn***n*ni",
+    "encode": "*n**d****n*i",
+    "decode": "*nn*n*n*ni",
     "natural_encode": "***fnn*****i",
     "natural_decode": "**nn*ni",
     "blocks_encode": "*n*niiii*****i",
@@ -51,7 +51,7 @@ _FUNCTIONS = {  # *: pointer, d: double, f: float, i: int, n: int64
     "elias_encode": "*nn*n**n**ni",
     "elias_decode": "*nn*n*n*n*nn*i",
     **dict.fromkeys(("ans_encode", "ans_decode"), "*nn*n*ni"),
-    "pack": "*nnnn*i",
+    "pack": "*nnnnnnn*i",
     "majority": "*nn*i",
     "pack_lanes": "*nnnn*i",
     "lane_values": "*nnnnfn****i",

@@ -18,7 +18,7 @@ from gcbench.core.codec import (
     decoder_of,
 )
 from gcbench.core.codecs.noise import Noise
-from gcbench.core.codecs.packing import Units, bucket_spans, shannon_bits, sum_of_codes
+from gcbench.core.codecs.packing import Units, shannon_bits, sum_of_codes
 from gcbench.core.comm.collectives import Comm
 from gcbench.core.compressor import (
     Aggregated,
@@ -263,7 +263,7 @@ class SumExchange:
             self.codec.highest / 2,
             scales,
             torch.full_like(scales, comm.workers),
-            bucket_spans(self.codec.buckets(segments, x.device)),
+            self.codec.buckets(segments, x.device).spans,
         )
 
         def values(centered: Tensor) -> Tensor:
