@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from gcbench.core.codecs.buckets import Buckets, whole_of
+from gcbench.core.codecs.indices import sparse_mean
 from gcbench.core.codecs.noise import Noise
 from gcbench.core.compressor import Properties
 
@@ -142,11 +143,7 @@ class SparseCodec(Codec, Protocol):
             part.unflatten(0, (workers, rows))
             for part in self.values_at([m.flatten(0, 1) for m in messages], segments)
         )
-        total = values.new_zeros(rows, sum(segments))
-        for of_worker in zip(positions, values, strict=True):
-            total.scatter_add_(1, *of_worker)
-        anywhere = positions.transpose(0, 1).flatten(1)
-        return total.scatter_(1, anywhere, total.gather(1, anywhere).div_(workers))
+        return sparse_mean(positions, values, sum(segments))
 
 
 @runtime_checkable

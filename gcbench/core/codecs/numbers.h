@@ -87,17 +87,20 @@ class Digits {
   const Index unit;  // codes whose words are whole bytes
 
   Digits(Index base, Index k, Index b, Index n)
-      : unit(8 * k), base(base), k(k), bits(b), words((n + k - 1) / k) {
-    for (Index i = 0, power = 1; i < k; i++, power *= base) {
-      joins |= k <= 8 ? std::uint64_t(power) << 8 * (k - 1 - i) : 0;
+      : unit(8 * k), base(base), k(k), bits(b), words((n + k - 1) / k),
+        low(b > 8 ? (k + 1) / 2 : k) {
+    Index power = 1;
+    for (Index i = 0; i < low; i++, power *= base) {
+      joins |= b > 8 ? 0 : std::uint64_t(power) << 8 * (k - 1 - i);
     }
-    if (k == 1 || b > 8) return;
-    for (Index word = 0; word < 256; word++) {
-      std::uint64_t all = 0, rest = std::uint64_t(word);
-      for (Index i = 0; i < k; i++, rest /= std::uint64_t(base)) {
-        all |= rest % std::uint64_t(base) << 8 * i;
+    by = 1 / double(power);
+    // Also of what no sender makes of digits, as it may arrive.
+    for (Index number = 0; k > 1 && number < (b > 8 ? power : 256); number++) {
+      std::uint64_t all = 0;
+      for (Index i = 0, rest = number; i < low; i++, rest /= base) {
+        all |= std::uint64_t(rest % base) << 8 * i;
       }
-      of_word.push_back(all);
+      digits_of.push_back(all);
     }
   }
 
@@ -145,30 +148,32 @@ class Digits {
       for (Index p = 0; 8 * p < bits; p++) get_bytes(message, at + done, some, p, room[p]);
       std::uint8_t* to = codes + done * k;
       if (bits <= 8) {
-        for (Index j = 0; j < some; j++) std::memcpy(to + j * k, &of_word[room[0][j]], 8);
+        for (Index j = 0; j < some; j++) std::memcpy(to + j * k, &digits_of[room[0][j]], 8);
         continue;
       }
-      std::int32_t rest[ROOM] = {}, digit[ROOM];
+      std::int32_t word[ROOM] = {}, above[ROOM];
       for (Index p = 0; 8 * p < bits; p++) {
-        for (Index j = 0; j < some; j++) rest[j] |= std::int32_t(room[p][j]) << 8 * p;
+        for (Index j = 0; j < some; j++) word[j] |= std::int32_t(room[p][j]) << 8 * p;
       }
-      const double by = 1 / double(base);
-      for (Index i = 0; i < k; i++) {
-        for (Index j = 0; j < some; j++) {  // adding 0.5 keeps quotients away from whole numbers
-          const std::int32_t above = std::int32_t((rest[j] + 0.5) * by);
-          digit[j] = rest[j] - above * std::int32_t(base);
-          rest[j] = above;
-        }
-        for (Index j = 0; j < some; j++) to[j * k + i] = std::uint8_t(digit[j]);
+      const std::int32_t power = std::int32_t(digits_of.size()), most = power - 1;
+      for (Index j = 0; j < some; j++) {  // adding 0.5 keeps quotients away from whole numbers
+        above[j] = std::int32_t((word[j] + 0.5) * by);
+        word[j] -= above[j] * power;
+        above[j] = above[j] < most ? above[j] : most;
+      }
+      for (Index j = 0; j < some; j++) {
+        std::memcpy(to + j * k, &digits_of[word[j]], 8);
+        std::memcpy(to + j * k + low, &digits_of[above[j]], 8);
       }
     }
   }
 
  private:
   static constexpr Index ROOM = 512;
-  const Index base, k, bits, words;
+  const Index base, k, bits, words, low;  // so many digits of a word are looked up at once
+  double by;
   std::uint64_t joins = 0;
-  std::vector<std::uint64_t> of_word;
+  std::vector<std::uint64_t> digits_of;  // of numbers of `low` digits, a byte each
 
   // Writes byte `plane` of words from number `at` on, of which there are all or a multiple of eight.
   void put_bytes(const std::uint8_t* from, Index at, Index count, Index plane,

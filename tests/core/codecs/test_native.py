@@ -20,6 +20,7 @@ from torch import Tensor
 from gcbench.core.codecs import native
 from gcbench.core.codecs.elias import Blocks
 from gcbench.core.codecs.elias_codes import decode_dense, decode_sparse, encode_dense, encode_sparse
+from gcbench.core.codecs.indices import sparse_mean
 from gcbench.core.codecs.kernels import keep_backend, use_backend
 from gcbench.core.codecs.noise import Noise
 from gcbench.core.codecs.packing import (
@@ -47,6 +48,7 @@ from gcbench.core.methods.orq import ORQ
 from gcbench.core.methods.qsgd import QSGD
 from gcbench.core.methods.quantizers import GridQuantizer, TableQuantizer
 from gcbench.core.methods.sign import ScaledSign
+from gcbench.core.methods.top_k import TopK
 from gcbench.core.wrappers.layers import build_exchange
 from gcbench.core.wrappers.virtual import aggregate
 from gcbench.core.wrappers.wrappers import ErrorFeedback, SigmaClipping
@@ -182,7 +184,7 @@ def test_a_residual_in_place_has_the_same_bits() -> None:
     x, residual = draw(2, 1), 0.1 * draw(2, 2)
     for backend in ("eager", "native"):
         use_backend(backend)  # type: ignore[arg-type]
-        for method in (*(methods[0] for methods in METHODS.values()), ORQ(5), Natural()):
+        for method in (*(methods[0] for methods in METHODS.values()), ORQ(5), Natural(), TopK(0.1)):
             for keep in (0.0, 0.7):
                 found = []
                 for in_place in (False, True):
@@ -193,6 +195,24 @@ def test_a_residual_in_place_has_the_same_bits() -> None:
                     found.append([*message, *left])
                     assert all(map(same_bits, before, left)) == in_place, method
                 assert all(map(same_bits, *found)), method
+
+
+def test_sparse_messages_and_means_have_the_bits_of_eager_ones() -> None:
+    """Also of sums with a residual, of ties, and of workers that send the same positions."""
+    x, residual = draw(2, 1), 0.1 * draw(2, 2)
+    for fraction, index in ((0.01, "int32"), (0.3, "auto"), (1.0, "int32")):
+        method, found = TopK(fraction, index), []  # type: ignore[arg-type]
+        for backend in ("eager", "native"):
+            use_backend(backend)  # type: ignore[arg-type]
+            message, left = method.encode_corrected(
+                x.split(SIZES, 1), residual.split(SIZES, 1), 0.3, SIZES, noise_of(2)
+            )
+            many = [torch.stack([part, part.flip(0), part]) for part in message]
+            found.append([*message, *left, method.decode_mean(many, SIZES)])
+        assert all(map(same_bits, *found)), fraction
+    beyond = torch.tensor([[[0, 7]]])
+    with pytest.raises(ValueError, match="a position is beyond the 7 values"):
+        sparse_mean(beyond, torch.ones(1, 1, 2), 7)
 
 
 def test_a_residual_in_bytes_has_the_bits_of_an_eager_one() -> None:
