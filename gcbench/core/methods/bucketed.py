@@ -25,7 +25,7 @@ from gcbench.core.codecs.radix import (
     unit_of,
     unpack_digits,
 )
-from gcbench.core.compressor import Sizes, Step
+from gcbench.core.compressor import Given, Grads, Sizes, Step, flatten_each, sizes_of
 from gcbench.core.fields import Checked, Count, example
 from gcbench.core.marks import Needs
 
@@ -129,46 +129,29 @@ class Bucketed(Checked, Codec, ABC):
             return self._encode_native(native, buckets, tensors, noise)
         return self._encode_eager(buckets.take(tensors), buckets, noise)
 
-    def encode_corrected(
-        self,
-        tensors: Sequence[Tensor],
-        residual: Sequence[Tensor],
-        alpha: float,
-        segments: tuple[int, ...],
-        noise: Noise,
-        keep: float = 0,
-        in_place: bool = False,
-    ) -> tuple[Message, list[Tensor]]:
-        buckets = self.buckets(segments, tensors[0].device)
+    def encode_corrected(self, given: Given, noise: Noise) -> tuple[Message, Grads]:
+        tensors = given.tensors
+        buckets = self.buckets(given.segments, tensors[0].device)
         native = self._native(tensors[0], buckets)
-        if native and native.fits:
-            flat = tensors[0].new_empty(len(tensors[0]), 0 if in_place else sum(segments))
-            left = list(residual if in_place else flat.split(segments, dim=1))
-            memory = Residual(residual, left, alpha, keep)
-            return self._encode_native(native, buckets, tensors, noise, memory), left
-        return super().encode_corrected(tensors, residual, alpha, segments, noise, keep, in_place)
+        if not (native and native.fits):
+            return super().encode_corrected(given, noise)
+        left = given.room() if given.residual else []
+        memory = Residual(given.before, left, given.alpha, given.keep) if left else None
+        message = self._encode_native(native, buckets, tensors, noise, memory, given.clip)
+        return message, given.named(left) if left else {}
 
     def native_for(self, x: Tensor, sizes: Sizes) -> bool:
         """Return whether native code fits and codes tensors of these sizes."""
         native = self._native(x, self.buckets(tuple(sizes.values()), x.device))
         return bool(native and native.fits)
 
-    def encode_with(
-        self,
-        tensors: Sequence[Tensor],
-        sizes: Sizes,
-        residual: Residual | None,
-        step: Step,
-        clip: float = 0,
-    ) -> Message:
-        """Return the message for tensors and a residual, by native code that clips at deviations.
-
-        Without `clip` nothing is clipped.
-        """
-        buckets = self.buckets(tuple(sizes.values()), tensors[0].device)
+    def encode_in_bytes(self, grads: Grads, residual: Residual, step: Step) -> Message:
+        """Return the message for gradients and a residual in bytes, by native code."""
+        sizes, tensors = sizes_of(grads), flatten_each(grads)
+        buckets = self.buckets(tuple(sizes.values()), CPU)
         native, noise = self._native(tensors[0], buckets), step.noise("codec", sizes, CPU)
         assert native
-        return self._encode_native(native, buckets, tensors, noise, residual, clip)
+        return self._encode_native(native, buckets, tensors, noise, residual)
 
     def _encode_native(
         self,

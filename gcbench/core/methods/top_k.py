@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, ClassVar, Literal
@@ -12,7 +11,6 @@ import torch
 from torch import Tensor
 
 from gcbench.core.codec import Message, SparseCodec
-from gcbench.core.codecs.buckets import whole_of
 from gcbench.core.codecs.indices import (
     Groups,
     largest_of_each,
@@ -22,7 +20,7 @@ from gcbench.core.codecs.indices import (
 )
 from gcbench.core.codecs.native import is_native
 from gcbench.core.codecs.noise import Noise
-from gcbench.core.compressor import Properties
+from gcbench.core.compressor import Given, Grads, Properties
 from gcbench.core.fields import Checked, Fraction, example
 
 
@@ -61,25 +59,14 @@ class TopK(Checked, SparseCodec):
     def encode(self, x: Tensor, segments: tuple[int, ...], noise: Noise) -> Message:
         return self._message(x, largest_of_each(x, segments, self._counts(segments)), segments)
 
-    def encode_corrected(
-        self,
-        tensors: Sequence[Tensor],
-        residual: Sequence[Tensor],
-        alpha: float,
-        segments: tuple[int, ...],
-        noise: Noise,
-        keep: float = 0,
-        in_place: bool = False,
-    ) -> tuple[Message, list[Tensor]]:
-        if keep or not is_native(tensors[0]):
-            return super().encode_corrected(
-                tensors, residual, alpha, segments, noise, keep, in_place
-            )
-        whole = whole_of(residual) if in_place else None
-        x = tensors[0].new_empty(len(tensors[0]), sum(segments)) if whole is None else whole
-        in_row = largest_of_sums(tensors, residual, alpha, x, self._counts(segments))
+    def encode_corrected(self, given: Given, noise: Noise) -> tuple[Message, Grads]:
+        tensors, segments = given.tensors, given.segments
+        if given.keep or not is_native(tensors[0]):
+            return super().encode_corrected(given, noise)
+        x = given.flat_room()
+        in_row = largest_of_sums(tensors, given.before, given.alpha, x, self._counts(segments))
         message = self._message(x, in_row, segments)
-        return message, list(x.scatter_(1, in_row, 0).split(segments, dim=1))
+        return message, given.left_in(x.scatter_(1, in_row, 0))
 
     def _counts(self, segments: tuple[int, ...]) -> list[int]:
         if self.index == "int32" and max(segments) > 1 << 31:
