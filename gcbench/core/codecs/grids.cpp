@@ -9,6 +9,13 @@ namespace {
 
 constexpr Word FINITE = 255u << 23;  // what the bits of finite magnitudes are below
 
+inline float power_of_two(Word exponent, Word negative) {
+  const Word bits = exponent << 23 | negative << 31;
+  float value;
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
 }  // namespace
 
 extern "C" {
@@ -31,23 +38,22 @@ void natural_encode(const float* const* x, const float* const* before, float* co
       const float *g = x[run] + place, *e = before ? before[run] + place : nullptr;
       const Word index = starts[run] + Word(place);
       float coded[TILE];
-      Word bits[TILE], sent[TILE];
+      std::uint8_t exponent[TILE], *sign = negative + (at - from);
       for (int i = 0; e && i < n; i++) coded[i] = __builtin_fmaf(alpha, e[i], g[i]);
-      std::memcpy(bits, e ? coded : g, sizeof(Word) * n);
+      const float* v = e ? coded : g;
       for (int i = 0; i < n; i++) {
-        const Word size = bits[i] & 0x7fffffff;
-        const Word rounded = (size + (draw(index + Word(i)) >> 9)) >> 23;
+        Word bits;
+        std::memcpy(&bits, v + i, sizeof bits);
+        const Word size = bits & 0x7fffffff, rounded = (size + (draw(index + Word(i)) >> 9)) >> 23;
         const Word most = rounded < 254 ? rounded : 254;
-        sent[i] = size < FINITE ? most : 255;
+        exponent[i] = std::uint8_t(size < FINITE ? most : 255);
+        sign[i] = std::uint8_t(bits >> 31);
       }
-      for (int i = 0; i < n; i++) exponents[at + i] = std::uint8_t(sent[i]);
-      for (int i = 0; i < n; i++) negative[at - from + i] = std::uint8_t(bits[i] >> 31);
-      if (e) {
-        float decoded[TILE], *rest = left[run] + place;
-        for (int i = 0; i < n; i++) sent[i] = sent[i] << 23 | (bits[i] & 1u << 31);
-        std::memcpy(decoded, sent, sizeof(Word) * n);
+      std::memcpy(exponents + at, exponent, n);
+      float* rest = e ? left[run] + place : nullptr;
+      for (int i = 0; e && i < n; i++) {
         // Adding 0 turns -0 into 0, as where decoded values are added to zeros.
-        for (int i = 0; i < n; i++) rest[i] = coded[i] - (decoded[i] + 0.0f);
+        rest[i] = coded[i] - (power_of_two(exponent[i], sign[i]) + 0.0f);
       }
       at += n;
     }
@@ -62,20 +68,18 @@ void natural_decode(const std::uint8_t* const* exponents, const std::uint8_t* co
 #pragma omp parallel for num_threads(threads) if (threads > 1)
   for (Index from = 0; from < values; from += TILE) {
     const int n = int(std::min(TILE, values - from));
-    float total[TILE] = {}, *to = out + from;
-    if (!mean) std::memcpy(total, to, sizeof(float) * n);
+    float* to = out + from;
     for (Index w = 0; w < workers; w++) {
-      std::uint8_t negative[TILE];
+      std::uint8_t negative[TILE], exponent[TILE];
       unpack_groups<1>(signs[w] + from / 8, (n + 7) / 8, negative);
-      const std::uint8_t* e = exponents[w] + from;
-      Word bits[TILE];
-      float decoded[TILE];
-      for (int i = 0; i < n; i++) bits[i] = Word(e[i]) << 23 | Word(negative[i]) << 31;
-      std::memcpy(decoded, bits, sizeof(float) * n);
-      for (int i = 0; i < n; i++) total[i] += decoded[i];
+      std::memcpy(exponent, exponents[w] + from, n);
+      if (mean && w == 0) {
+        for (int i = 0; i < n; i++) to[i] = power_of_two(exponent[i], negative[i]) + 0.0f;
+      } else {
+        for (int i = 0; i < n; i++) to[i] += power_of_two(exponent[i], negative[i]);
+      }
     }
-    for (int i = 0; mean && i < n; i++) total[i] /= divisor;
-    std::memcpy(to, total, sizeof(float) * n);
+    for (int i = 0; mean && i < n; i++) to[i] /= divisor;
   }
 }
 
