@@ -19,7 +19,8 @@ from small_cifar10 import write_cifar10
 from gcbench.core.errors import ConfigError
 from gcbench.core.methods.dense import Dense
 from gcbench.runner.config.errors import RunFailed
-from gcbench.runner.records import RunFiles, clock
+from gcbench.runner.records import clock
+from gcbench.runner.records.files import RunFiles
 from gcbench.runner.records.loggers import NoLogger
 from gcbench.runner.train import loop
 from gcbench.runner.train.checkpoints import last_step
