@@ -47,14 +47,15 @@ void pack_groups(const std::uint8_t* __restrict numbers, Index groups,
                  std::uint8_t* __restrict packed) {
   using U = Bytes<BITS>;
   constexpr int N = TOGETHER<BITS>, USED = BITS * N / 8;
-  for (Index i = 0; i < groups * 8 / N; i++) {
+  const Index count = groups * 8 / N;
+  for (Index i = 0; i < count; i++) {
     U x;
     std::memcpy(&x, numbers + N * i, N);
     x = close_gaps<BITS, 16>(x);
     if constexpr (N > 2) x = close_gaps<2 * BITS, 32>(x);
     if constexpr (N > 4) x = close_gaps<4 * BITS, 64>(x);
     if constexpr (USED == 1) packed[i] = std::uint8_t(x);
-    else std::memcpy(packed + USED * i, &x, USED);
+    else std::memcpy(packed + USED * i, &x, i + 3 <= count ? 8 : USED);  // 8 bytes are one store
   }
 }
 
@@ -63,10 +64,11 @@ void unpack_groups(const std::uint8_t* __restrict packed, Index groups,
                    std::uint8_t* __restrict numbers) {
   using U = Bytes<BITS>;
   constexpr int N = TOGETHER<BITS>, USED = BITS * N / 8;
-  for (Index i = 0; i < groups * 8 / N; i++) {
+  const Index count = groups * 8 / N;
+  for (Index i = 0; i < count; i++) {
     U x = 0;
     if constexpr (USED == 1) x = packed[i];
-    else std::memcpy(&x, packed + USED * i, USED);
+    else std::memcpy(&x, packed + USED * i, i + 3 <= count ? 8 : USED);
     if constexpr (N > 4) x = open_gaps<4 * BITS, 64>(x);
     if constexpr (N > 2) x = open_gaps<2 * BITS, 32>(x);
     x = open_gaps<BITS, 16>(x);
