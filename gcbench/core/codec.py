@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from gcbench.core.codecs.buckets import Buckets
+from gcbench.core.codecs.indices import sparse_mean
 from gcbench.core.codecs.noise import Noise
-from gcbench.core.compressor import Properties
+from gcbench.core.compressor import Given, Grads, Properties
 
 Message = list[Tensor]
 """The tensors that one `encode` sends, each `[w, ...]`."""
@@ -41,25 +42,15 @@ class Codec(Protocol):
         x = torch.cat(list(tensors), dim=1) if len(tensors) > 1 else tensors[0]
         return self.encode(x, segments, noise)
 
-    def encode_corrected(
-        self,
-        tensors: Sequence[Tensor],
-        residual: Sequence[Tensor],
-        alpha: float,
-        segments: tuple[int, ...],
-        noise: Noise,
-        keep: float = 0,
-        in_place: bool = False,
-    ) -> tuple[Message, list[Tensor]]:
-        """Return the message for tensors + alpha residual, and what of it the message leaves out.
+    def encode_corrected(self, given: Given, noise: Noise) -> tuple[Message, Grads]:
+        """Return the message for what is given, and the next residual.
 
-        To what it leaves out, `keep` times the residual is added. If it is done `in_place`, the
-        residual may be overwritten. Overriding it can save passes over memory.
+        Overriding it can save passes over memory.
         """
-        x = flatten_sum(tensors, residual, alpha, in_place and not keep)
+        x, segments = given.flat(), given.segments
         message = self.encode(x, segments, noise)
         self.drawing(noise).subtract_sent(x, message, segments)
-        return message, add_kept(x, residual, keep, segments, in_place)
+        return message, given.left_in(x)
 
     def subtract_sent(self, x: Tensor, message: Message, segments: tuple[int, ...]) -> None:
         """Subtract from `x` `[w, n]` what its message says; overriding it can save passes."""
@@ -88,55 +79,6 @@ def decoder_of(codec: Codec, noise: Callable[[], Noise]) -> Codec:
     return codec if type(codec).drawing is Codec.drawing else codec.drawing(noise())
 
 
-def add_kept(
-    x: Tensor, residual: Sequence[Tensor], keep: float, segments: tuple[int, ...], in_place: bool
-) -> list[Tensor]:
-    """Return the parts of x + keep residual, in the memory of the residual if that is given up."""
-    left = list(x.split(segments, dim=1))
-    if not keep:
-        return left
-    torch._foreach_add_(left, list(residual), alpha=keep)
-    if not in_place:
-        return left
-    torch._foreach_copy_(list(residual), left)
-    return list(residual)
-
-
-def flatten_sum(
-    tensors: Sequence[Tensor], others: Sequence[Tensor], alpha: float, in_place: bool = False
-) -> Tensor:
-    """Return x + alpha y for tensors `[w, values]`, concatenated; a CPU reads them only once.
-
-    If it is `in_place`, y is overwritten where its tensors are the parts of one.
-    """
-    sizes = [x.shape[1] for x in tensors]
-    whole = whole_of(others) if in_place else None
-    flat = tensors[0].new_empty(len(tensors[0]), sum(sizes)) if whole is None else whole
-    parts = list(flat.split(sizes, dim=1) if whole is None else others)
-    if flat.device.type == "cpu":
-        for x, y, part in zip(tensors, others, parts, strict=True):
-            torch.add(x, y, alpha=alpha, out=part)
-    elif whole is not None and alpha == 1:
-        torch._foreach_add_(parts, list(tensors))
-    else:
-        torch._foreach_copy_(parts, torch._foreach_add(list(tensors), list(others), alpha=alpha))
-    return flat
-
-
-def whole_of(parts: Sequence[Tensor]) -> Tensor | None:
-    """Return the tensor `[w, n]` whose consecutive parts these are; None: they lie apart."""
-    first, n = parts[0], sum(part.shape[1] for part in parts)
-    memory, place = first.untyped_storage()._cdata, first.storage_offset()
-    for part in parts:
-        rows_fit = len(part) == 1 or part.stride(0) == n
-        in_line = part.shape[1] == 1 or part.stride(1) == 1
-        same = part.untyped_storage()._cdata == memory and part.storage_offset() == place
-        if not (rows_fit and in_line and same):
-            return None
-        place += part.shape[1]
-    return first.as_strided((len(first), n), (n, 1))
-
-
 class SparseCodec(Codec, Protocol):
     """A codec that sends values at some positions; the others are zero."""
 
@@ -156,11 +98,7 @@ class SparseCodec(Codec, Protocol):
             part.unflatten(0, (workers, rows))
             for part in self.values_at([m.flatten(0, 1) for m in messages], segments)
         )
-        total = values.new_zeros(rows, sum(segments))
-        for of_worker in zip(positions, values, strict=True):
-            total.scatter_add_(1, *of_worker)
-        anywhere = positions.transpose(0, 1).flatten(1)
-        return total.scatter_(1, anywhere, total.gather(1, anywhere).div_(workers))
+        return sparse_mean(positions, values, sum(segments))
 
 
 @runtime_checkable

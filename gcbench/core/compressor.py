@@ -19,6 +19,7 @@ from typing import Literal, NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from gcbench.core.codecs.buckets import whole_of
 from gcbench.core.codecs.noise import Noise, join_runs, keys
 from gcbench.core.comm.collectives import Comm
 
@@ -215,14 +216,95 @@ class Compressor(Protocol):
         """
 
 
+class Given(NamedTuple):
+    """Gradients and a residual of error feedback that is still to be added.
+
+    What is compressed is grads + alpha residual; the next residual is that minus what is sent, plus
+    keep residual.
+    """
+
+    grads: Grads
+    residual: Grads
+    alpha: float = 1
+    keep: float = 0
+    clip: float = 0  # what is compressed is, to so many deviations of its tensor; 0: it is not
+    in_place: bool = False  # whether the residual is given up, so that it may be overwritten
+
+    def added(self) -> Grads:
+        """Return what is compressed, for a method that has no use for its parts."""
+        return add_scaled(self.grads, self.residual, self.alpha)
+
+    def left_by(self, rest: Grads) -> Grads:
+        """Return the next residual, where `rest` was not sent."""
+        return add_scaled(rest, self.residual, self.keep) if self.keep else rest
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """Return the gradients as `[w, values]` each."""
+        return flatten_each(self.grads)
+
+    @property
+    def before(self) -> list[Tensor]:
+        """Return the residual as `[w, values]` each, in the order of the gradients."""
+        return flatten_each({k: self.residual[k] for k in self.grads})
+
+    @property
+    def segments(self) -> tuple[int, ...]:
+        return tuple(sizes_of(self.grads).values())
+
+    def room(self) -> list[Tensor]:
+        """Return where the next residual goes, `[w, values]` each: where it lies, if it may."""
+        if self.in_place:
+            return self.before
+        first = next(iter(self.grads.values()))
+        return list(first.new_empty(len(first), sum(self.segments)).split(self.segments, dim=1))
+
+    def named(self, parts: Sequence[Tensor]) -> Grads:
+        """Return tensors `[w, values]` with the names and shapes of the gradients."""
+        named = zip(self.grads.items(), parts, strict=True)
+        return {k: x.view_as(g) for (k, g), x in named}
+
+    def flat_room(self) -> Tensor:
+        """Return room for what is compressed, `[w, n]`: where the residual lies, if it may."""
+        whole = whole_of(self.before) if self.in_place and not self.keep else None
+        first = next(iter(self.grads.values()))
+        return first.new_empty(len(first), sum(self.segments)) if whole is None else whole
+
+    def flat(self) -> Tensor:
+        """Return what is compressed in its room; a CPU reads it only once."""
+        flat, tensors, before = self.flat_room(), self.tensors, self.before
+        memory, old = (x.untyped_storage()._cdata for x in (flat, before[0]))
+        lies_there = memory == old
+        parts = before if lies_there else list(flat.split(self.segments, dim=1))
+        if flat.device.type == "cpu":
+            for x, y, part in zip(tensors, before, parts, strict=True):
+                torch.add(x, y, alpha=self.alpha, out=part)
+        elif lies_there and self.alpha == 1:
+            torch._foreach_add_(parts, tensors)
+        else:
+            torch._foreach_copy_(parts, torch._foreach_add(tensors, before, alpha=self.alpha))
+        return flat
+
+    def left_in(self, x: Tensor) -> Grads:
+        """Return the next residual, where the values of `x` `[w, n]` were not sent."""
+        left = list(x.split(self.segments, dim=1))
+        if self.keep:
+            before = self.before
+            torch._foreach_add_(left, before, alpha=self.keep)
+            if self.in_place:
+                torch._foreach_copy_(before, left)
+                left = before
+        return self.named(left)
+
+
 @runtime_checkable
 class Correcting(Compressor, Protocol):
     """A compressor that adds the error-feedback residual itself, which saves passes over memory."""
 
     def aggregate_corrected(
-        self, grads: Grads, residual: Grads, alpha: float, state: State, comm: Comm, step: Step
+        self, given: Given, state: State, comm: Comm, step: Step
     ) -> tuple[Aggregated, Grads]:
-        """Return the aggregate of corrected = grads + alpha residual, and corrected - sent."""
+        """Return the aggregate of `given.added()`, and the next residual."""
 
 
 @dataclass(frozen=True)

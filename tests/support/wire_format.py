@@ -10,7 +10,6 @@ import struct
 from collections.abc import Callable, Sequence
 
 Value = Callable[[int, list[float]], float]
-LONG = 2**18  # values in whole groups from which those of a tensor come first
 
 
 def word_of(base: int) -> tuple[int, int]:
@@ -34,9 +33,9 @@ def unpack(data: bytes, n: int, width: int) -> list[int]:
     """Read n numbers of up to 8 bits."""
     if width == 8:
         return list(data[:n])
-    m = -(-n // 8)
-    words = [int.from_bytes(data[width * j : width * (j + 1)], "little") for j in range(m)]
-    return [words[i % m] >> (width * (i // m)) & ((1 << width) - 1) for i in range(n)]
+    bits = int.from_bytes(data[: width * -(-n // 8)], "little")
+    digits = f"{bits:0{n * width}b}"[::-1]
+    return [int(digits[i * width : (i + 1) * width][::-1], 2) for i in range(n)]
 
 
 def unpack_wide(data: bytes, n: int, bits: int) -> list[int]:
@@ -58,7 +57,7 @@ def unpack_digits(data: bytes, n: int, base: int) -> list[int]:
     digits, bits = word_of(base)
     m = -(-n // digits)
     words = unpack_wide(data, m, bits)
-    return [words[i % m] // base ** (i // m) % base for i in range(n)]
+    return [words[i // digits] // base ** (i % digits) % base for i in range(n)]
 
 
 def floats(data: bytes) -> list[float]:
@@ -70,61 +69,28 @@ def to_float(value: float) -> float:
     return float(struct.unpack("<f", struct.pack("<f", value))[0])
 
 
-class Order:
-    """The order of rows, of the rest, and of buckets with their scales or levels."""
-
-    def __init__(self, sizes: Sequence[int], bucket: int | None, base: int) -> None:
-        digits, bits = word_of(base)
-        self.row = bucket if bucket and bucket % 512 else 512
-        self.rows = digits * (32 // math.gcd(32, bits))  # in a group
-        unit = math.lcm(self.rows * self.row, bucket or 1)
-        kinds: list[list[range]] = [[], [], [], []]
-        short, start = [], 0
-        for n in sizes:
-            full = n // bucket * bucket if bucket else 0
-            in_rows = n // self.row * self.row
-            long = (full if bucket else in_rows) // unit * unit
-            ends = [long if long >= LONG else 0]
-            ends += [max(full, ends[0]), max(in_rows, ends[0]), n]
-            for kind, i, j in zip(kinds, [0, *ends], ends, strict=False):
-                kind.append(range(start + i, start + j))
-            short.append(range(start + full, start + n))
-            start += n
-        rows = [part for kind in kinds[:3] for run in kind for part in parts(run, self.row)]
-        self.groups = [rows[i : i + self.rows] for i in range(0, len(rows), self.rows)]
-        last = self.groups.pop() if len(rows) % self.rows else []
-        self.rest = [i for run in [*last, *kinds[3]] for i in run]
-        whole = [part for kind in kinds[:2] for run in kind for part in parts(run, bucket or 1)]
-        self.buckets = [run for run in [*(whole if bucket else []), *short] if run]
-
-
 def parts(run: range, size: int) -> list[range]:
     return [run[i : i + size] for i in range(0, len(run), size)]
+
+
+def buckets_of(sizes: Sequence[int], bucket: int | None) -> list[range]:
+    starts = [sum(sizes[:i]) for i in range(len(sizes))]
+    tensors = [range(start, start + n) for start, n in zip(starts, sizes, strict=True)]
+    return [run for tensor in tensors for run in parts(tensor, bucket or len(tensor))]
 
 
 def read_buckets(
     data: bytes, sizes: Sequence[int], bucket: int | None, base: int, count: int, value: Value
 ) -> list[float]:
     """Read codes below `base`, and `count` numbers for each bucket, which `value` takes."""
-    order, (digits, bits) = Order(sizes, bucket, base), word_of(base)
-    codes, words = [0] * sum(sizes), order.rows // digits * bits // 32
-    for g, group in enumerate(order.groups):
-        for column in range(order.row):
-            places = [4 * ((g * words + word) * order.row + column) for word in range(words)]
-            joined = int.from_bytes(b"".join(data[at : at + 4] for at in places), "little")
-            for i, row in enumerate(group):
-                number = joined >> (bits * (i // digits)) & ((1 << bits) - 1)
-                codes[row[column]] = number // base ** (i % digits) % base
-    digits_at = 4 * len(order.groups) * words * order.row
-    rest = unpack_digits(data[digits_at:], len(order.rest), base)
-    for i, code in zip(order.rest, rest, strict=True):
-        codes[i] = code
-    sent = floats(data[len(data) - 4 * count * len(order.buckets) :])
-    values = [0.0] * len(codes)
-    for k, run in enumerate(order.buckets):
-        for i in run:
-            values[i] = value(codes[i], sent[count * k : count * (k + 1)])
-    return values
+    buckets = buckets_of(sizes, bucket)
+    codes = unpack_digits(data, sum(sizes), base)
+    sent = floats(data[len(data) - 4 * count * len(buckets) :])
+    return [
+        value(codes[i], sent[count * k : count * (k + 1)])
+        for k, run in enumerate(buckets)
+        for i in run
+    ]
 
 
 def on_grid(highest: int) -> Value:
@@ -132,13 +98,10 @@ def on_grid(highest: int) -> Value:
 
 
 def read_elias(
-    data: bytes, sizes: Sequence[int], bucket: int, levels: int, base: int, sparse: bool
+    data: bytes, sizes: Sequence[int], bucket: int, levels: int, sparse: bool
 ) -> list[float]:
     """Read the stream of codes, the lengths of its blocks, and the scales of buckets."""
-    buckets = Order(sizes, bucket, base).buckets
-    starts = [sum(sizes[:i]) for i in range(len(sizes))]
-    tensors = [range(start, start + n) for start, n in zip(starts, sizes, strict=True)]
-    blocks = [block for tensor in tensors for block in parts(tensor, min(bucket, 2048))]
+    buckets, blocks = buckets_of(sizes, bucket), buckets_of(sizes, min(bucket, 2048))
     lengths_at = len(data) - 4 * len(buckets) - 2 * len(blocks)
     lengths = struct.unpack_from(f"<{len(blocks)}h", data, lengths_at)
     stream = int.from_bytes(data[:lengths_at], "little")

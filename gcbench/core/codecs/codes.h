@@ -1,9 +1,7 @@
-// The codes of a row's values, the values that codes stand for, and the words that codes share: what
-// one core does in its first cache. Every result has the bits of the eager kernels.
+// The codes of values, and the values that codes stand for: what one core does in its first cache.
+// Every result has the bits of the eager kernels.
 
 #pragma once
-
-#include <utility>
 
 #include "fits.h"
 
@@ -87,236 +85,71 @@ inline float clip(float v, float limit) {
   return low > limit ? limit : low;
 }
 
-// What the codes and the values of a bucket depend on, for those that need no table.
-struct Bucket {
-  float unit, inverse, threshold, low, high;  // of a grid, `high` is the scale
-  bool in_range;  // whether places are on the grid: values are finite, and none exceeds the scale
-
-  Bucket() = default;
-  Bucket(const Job& job, const float* p)
-      : unit(*p > 0 ? *p : 1), inverse(1 / unit), threshold(job.fitted == 3 ? p[1] : 0),
-        low(job.value == SIGNED ? -*p : *p), high(job.fitted > 1 ? p[job.fitted - 1] : *p),
-        in_range((job.fit == LARGEST || job.fit == NORM) && *p < INFINITY) {}
-};
-
-// The codes and values of a method that need no table, one by one.
-template <Index CODE, Index VALUE>
-struct Single {
-  const std::int32_t end, middle;  // in units of a draw
-  const float places, half, inverse;
-
-  explicit Single(const Job& job)
-      : end(std::int32_t(job.highest << 22)), middle(end + (1 << 22)),
-        places(CODE == GRID ? float(end) : float(job.highest / 2)), half(float(job.highest) / 2),
-        inverse(1 / half) {}
-
-  // Returns the code at a place on a grid, which begins at -places.
-  Word at(std::int32_t place, Draw draw, Word index) const {
-    if (CODE == NEAREST) return Word(place + std::int32_t(places));
-    return Word((place + (std::int32_t(draw(index)) >> 9) + middle) >> 23);
-  }
-
-  float round(float place) const { return CODE == NEAREST ? std::nearbyint(place) : place; }
-
-  // Returns a value's code in a bucket that is in range and has quotients, or needs neither.
-  Word code(float x, const Bucket& of, Draw draw, Word index) const {
-    if (CODE == REACHES) return x >= of.threshold;
-    return at(std::int32_t(round(quotient(x, of.unit, of.inverse) * places)), draw, index);
-  }
-
-  float value(Word code, const Bucket& of) const {
-    if (VALUE != ON_GRID) return code ? of.high : of.low;
-    return quotient(float(std::int32_t(code)) - half, half, inverse) * of.high;
-  }
-};
-
-// Writes the codes of a bucket's values; those out of range get any place, but on the grid, as
-// neighbors share a word.
+// Writes the codes of n values on a grid from -scale to scale. What is beyond it, or not a number, is
+// coded as an end, as a code shares a word with its neighbors.
 template <Index CODE>
-void code_each(const Job& job, const float* x, int n, const Bucket& of, Draw draw, Word index,
-               Word* codes) {
-  const Single<CODE, ON_GRID> single(job);
-  if (CODE == REACHES || (of.in_range && has_quotients(of.unit))) {
-    // A place below 1 needs not be exact.
-    for (int i = 0; i < n; i++) codes[i] = single.code(x[i], of, draw, index + Word(i));
-    return;
-  }
-  const float end = of.in_range ? INFINITY : single.places;
-  for (int i = 0; i < n; i++) {
-    const float place = single.round(x[i] / of.unit * single.places);
-    const float above = place > -end ? place : -end;
-    codes[i] = single.at(std::int32_t(above < end ? above : end), draw, index + Word(i));
+void code_on_grid(const Job& job, const float* x, int n, float scale, Draw draw, Word index,
+                  std::uint8_t* codes) {
+  const std::int32_t end = std::int32_t(job.highest << 22), middle = end + (1 << 22);
+  const std::int32_t zero = std::int32_t(job.highest / 2);
+  const float places = CODE == GRID ? float(end) : float(zero);  // in units of a draw, or of codes
+  const float unit = scale > 0 ? scale : 1, inverse = 1 / unit;
+  const auto code = [=](float share, int i) {
+    const float place = share * places;
+    if (CODE == NEAREST) return std::uint8_t(std::int32_t(std::nearbyint(place)) + zero);
+    const std::int32_t noise = std::int32_t(draw(index + Word(i))) >> 9;
+    return std::uint8_t(Word(std::int32_t(place) + noise + middle) >> 23);
+  };
+  const auto within = [](float v, float most) {
+    const float above = v > -most ? v : -most;
+    return above < most ? above : most;
+  };
+  if (has_quotients(unit)) {
+    for (int i = 0; i < n; i++) codes[i] = code(quotient(within(x[i], unit), unit, inverse), i);
+  } else {
+    for (int i = 0; i < n; i++) codes[i] = code(within(x[i] / unit, 1), i);
   }
 }
 
-void code(const Job& job, const float* x, int n, const float* p, Draw draw, Word index,
-          Word* codes) {
+// Writes the codes of n values of a bucket with the parameters p.
+inline void code(const Job& job, const float* x, int n, const float* p, Draw draw, Word index,
+          std::uint8_t* codes) {
+  Word wide[TILE];
   switch (job.code) {
-    case GRID: return code_each<GRID>(job, x, n, {job, p}, draw, index, codes);
-    case NEAREST: return code_each<NEAREST>(job, x, n, {job, p}, draw, index, codes);
-    case REACHES: return code_each<REACHES>(job, x, n, {job, p}, draw, index, codes);
-    case NEAREST_LEVEL: return nearest_levels(job, x, n, p[1], codes);
+    case GRID: return code_on_grid<GRID>(job, x, n, *p, draw, index, codes);
+    case NEAREST: return code_on_grid<NEAREST>(job, x, n, *p, draw, index, codes);
+    case REACHES: {
+      const float threshold = job.fitted == 3 ? p[1] : 0;
+      for (int i = 0; i < n; i++) codes[i] = x[i] >= threshold;
+      return;
+    }
+    case NEAREST_LEVEL: nearest_levels(job, x, n, p[1], wide); break;
     case TABLE:
-      if (job.base < MANY_LEVELS) return code_few(x, n, p, job.base, draw, index, codes);
-      for (int i = 0; i < n; i++) codes[i] = table_code(x[i], p, job.base, draw(index + Word(i)));
+      if (job.base < MANY_LEVELS) code_few(x, n, p, job.base, draw, index, wide);
+      else for (int i = 0; i < n; i++) wide[i] = table_code(x[i], p, job.base, draw(index + Word(i)));
   }
+  for (int i = 0; i < n; i++) codes[i] = std::uint8_t(wide[i]);
 }
 
 // Calls f(i, value) for the values of codes, in any order.
 template <class F>
-inline void values(const Job& job, const Word* codes, int n, const float* p, Index step, F f) {
+inline void values(const Job& job, const std::uint8_t* codes, int n, const float* p, Index step,
+                   F f) {
+  const auto each = [=](auto value) {
+#pragma GCC ivdep
+    for (int i = 0; i < n; i++) f(i, value(codes[i]));
+  };
+  const float half = float(job.highest) / 2, inverse = 1 / half, scale = *p;
+  const float* levels = job.levels;
+  const std::int32_t last = std::int32_t(job.base - 1);
   switch (job.value) {
-    case ON_GRID: {
-      const float half = float(job.highest) / 2, inverse = 1 / half, scale = *p;
-#pragma GCC ivdep
-      for (int i = 0; i < n; i++) {
-        f(i, quotient(float(std::int32_t(codes[i])) - half, half, inverse) * scale);
-      }
-      break;
-    }
-    case SIGNED: {
-      const float scale = *p, opposite = -scale;
-#pragma GCC ivdep
-      for (int i = 0; i < n; i++) f(i, codes[i] ? scale : opposite);
-      break;
-    }
-    case LEVEL: {
-      if (job.base == 2) {
-        const float low = p[0], high = p[step];
-#pragma GCC ivdep
-        for (int i = 0; i < n; i++) f(i, codes[i] ? high : low);
-        break;
-      }
-      const Word last = Word(job.base - 1);
-#pragma GCC ivdep
-      for (int i = 0; i < n; i++) f(i, p[std::min(codes[i], last)]);
-      break;
-    }
-    case TIMES_LEVEL: {
-      const float scale = *p;
-#pragma GCC ivdep
-      for (int i = 0; i < n; i++) f(i, job.levels[codes[i]] * scale);
-    }
-  }
-}
-
-// Words
-
-constexpr int LINES = 8;
-
-struct Line {  // where values of a row lie, and what they are coded with
-  const float *x, *before;
-  float* left;
-  Bucket of;
-  Word index;
-  float limit;
-};
-
-// Adds the codes of as many lines as there are K to words, each of which stays in a register
-// meanwhile: they are the digits of a number of base FACTOR. With LEAVES, x + alpha before is coded,
-// and `left` becomes what that leaves out.
-template <Index CODE, Index VALUE, Word FACTOR, bool LEAVES, int... K>
-void code_lines(const Job& job, const Line* lines, float alpha, Draw draw, int n, Index shift,
-                Word* words) {
-  const Single<CODE, VALUE> single(job);
-  const Line line[] = {lines[K]...};  // a copy, which nothing that is written may be part of
-#pragma GCC ivdep
-  for (int i = 0; i < n; i++) {
-    Word number = 0, power = 1;
-    const auto add = [&](const Line& of) __attribute__((always_inline)) {
-      const float v = LEAVES ? __builtin_fmaf(alpha, of.before[i], of.x[i]) : of.x[i];
-      const float within = CODE == GRID ? clip(v, of.limit) : v;
-      const Word code = single.code(within, of.of, draw, of.index + Word(i));
-      if (LEAVES) of.left[i] = v - (single.value(code, of.of) + 0.0f);
-      number += code * power;
-      power *= FACTOR;
-    };
-    (add(line[K]), ...);
-    words[i] |= number << shift;
-  }
-}
-
-// Codes that have a template of their own, which takes `lines` rows at once.
-struct Known {
-  Index code, value, lines;
-  Word factor;
-  decltype(&code_lines<GRID, ON_GRID, 2, false, 0>) plain, leaving;
-};
-
-template <Index CODE, Index VALUE, Word FACTOR, int... K>
-constexpr Known known(std::integer_sequence<int, K...>) {
-  return {CODE, VALUE, sizeof...(K), FACTOR, code_lines<CODE, VALUE, FACTOR, false, K...>,
-          code_lines<CODE, VALUE, FACTOR, true, K...>};
-}
-
-template <int N>
-constexpr auto lines = std::make_integer_sequence<int, N>();
-
-constexpr Known KNOWN[] = {
-    known<GRID, ON_GRID, 2>(lines<8>),   known<GRID, ON_GRID, 4>(lines<8>),
-    known<GRID, ON_GRID, 16>(lines<8>),  known<GRID, ON_GRID, 256>(lines<4>),
-    known<GRID, ON_GRID, 3>(lines<5>),   known<REACHES, SIGNED, 2>(lines<8>),
-    known<REACHES, LEVEL, 2>(lines<8>),
-};
-
-// Returns the template for a method's codes, or null.
-inline const Known* find_known(const Job& job) {
-  const Word factor = job.digits == 1 ? 1 << job.bits : Word(job.base);
-  const Index at_once = job.digits == 1 ? std::min<Index>(LINES, job.rows) : job.digits;
-  for (const Known& of : KNOWN) {
-    const bool same = of.code == job.code && of.value == job.value && of.factor == factor;
-    if (same && of.lines == at_once && job.words == 1 && (job.value != LEVEL || job.base == 2)) {
-      return &of;
-    }
-  }
-  return nullptr;
-}
-
-// Adds the codes of a group's row k to its words, which are 0 before the first row. `number` holds
-// the digits so far of a number that is not complete.
-void put(const Job& job, const Word* codes, int n, Index k, Word* words, Word* number) {
-  const Index place = k / job.digits * job.bits, digit = k % job.digits, shift = place % 32;
-  words += place / 32 * job.row;
-  if (job.digits > 1) {
-    Word power = 1;
-    for (Index i = 0; i < digit; i++) power *= Word(job.base);
-    for (int i = 0; i < n; i++) number[i] = (digit ? number[i] : 0) + codes[i] * power;
-    if (digit + 1 < job.digits) return;
-    codes = number;
-  }
-  for (int i = 0; i < n; i++) words[i] |= codes[i] << shift;
-  if (shift + job.bits > 32) {
-    for (int i = 0; i < n; i++) words[job.row + i] |= codes[i] >> (32 - shift);
-  }
-}
-
-// Replaces numbers by their digits base^i; radix.py `from_words` says why floors are exact.
-template <class Real>
-inline void take_digit(Word* numbers, int n, Index base, Index digit) {
-  Real power = 1;
-  for (Index i = 0; i < digit; i++) power *= Real(base);
-  const Real low = 1 / power, high = 1 / (power * Real(base));
-  for (int i = 0; i < n; i++) {
-    const Real x = Real(std::int32_t(numbers[i])) + Real(0.5);
-    numbers[i] = Word(std::int32_t(x * low) - std::int32_t(base) * std::int32_t(x * high));
-  }
-}
-
-// Writes the codes of a group's row k.
-void get(const Job& job, const Word* words, int n, Index k, Word* codes) {
-  const Index place = k / job.digits * job.bits, shift = place % 32;
-  const Word mask = job.bits < 32 ? (Word(1) << job.bits) - 1 : ~Word(0);
-  words += place / 32 * job.row;
-  if (shift + job.bits > 32) {
-    for (int i = 0; i < n; i++) {
-      codes[i] = (words[i] >> shift | words[job.row + i] << (32 - shift)) & mask;
-    }
-  } else {
-    for (int i = 0; i < n; i++) codes[i] = words[i] >> shift & mask;
-  }
-  if (job.digits > 1) {
-    if (job.bits <= 21) take_digit<float>(codes, n, job.base, k % job.digits);
-    else take_digit<double>(codes, n, job.base, k % job.digits);
+    case ON_GRID:
+      return each([=](std::int32_t c) { return quotient(float(c) - half, half, inverse) * scale; });
+    case SIGNED: return each([=](bool c) { return c ? scale : -scale; });
+    case LEVEL:
+      if (last > 1) return each([=](std::int32_t c) { return p[std::min(c, last)]; });
+      return each([=, high = p[step]](bool c) { return c ? high : scale; });
+    case TIMES_LEVEL: return each([=](std::uint8_t c) { return levels[c] * scale; });
   }
 }
 

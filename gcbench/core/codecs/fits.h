@@ -1,4 +1,4 @@
-// A method, the layout of its tensors, and the parameters that fit a bucket.
+// A method, and the parameters that fit a bucket.
 //
 // Every result has the bits of the eager kernels: a bucket's sum is added in a fixed order (`Tree`),
 // and the build never contracts a product and a sum.
@@ -23,23 +23,23 @@ enum Fit {
 enum Code { GRID, NEAREST, REACHES, TABLE, NEAREST_LEVEL };
 enum Value { ON_GRID, SIGNED, LEVEL, TIMES_LEVEL };
 
-struct Piece {  // consecutive values of a tensor, of which number i is in bucket + i / size
-  Index tensor, offset, length, bucket, size;
-};
-
-struct Job {  // a method and the layout of its tensors, as native.py fills it in
-  Index fit, code, value, base, highest, digits, bits, rows, words, fitted, step;
-  Index row, bucket_size, buckets, full, groups, rest, row_pieces, tails, shorts;
-  const Piece* pieces;  // those of rows, then the tails, then the shorter buckets
+struct Job {  // a method and its tensors, as one_pass.py fills it in
+  Index fit, code, value, base, highest, digits, bits, fitted, step, bucket_size, buckets, tensors;
+  const Index* sizes;   // of the tensors
   const float* levels;  // of all buckets, and then the places halfway between them; null: none
 };
 
 // Sums
 
-typedef float Floats __attribute__((vector_size(32)));
-typedef double Doubles __attribute__((vector_size(64)));
-typedef std::int64_t Longs __attribute__((vector_size(64)));
-constexpr Index LANES = 32, BLOCK = 512;
+#ifdef __AVX512F__
+constexpr int WIDE = 8;  // doubles in a register
+#else
+constexpr int WIDE = 4;
+#endif
+typedef float Floats __attribute__((vector_size(4 * WIDE)));
+typedef double Doubles __attribute__((vector_size(8 * WIDE)));
+typedef std::int64_t Longs __attribute__((vector_size(8 * WIDE)));
+constexpr Index LANES = 32, BLOCK = 512, IN_LINE = LANES / WIDE;
 
 // Sums of blocks, added in pairs of neighbors, then pairs of pairs: scales.py `fixed_sum`.
 struct Tree {
@@ -58,16 +58,15 @@ struct Tree {
 
 // Returns the sum of all lanes: halves are added to halves.
 inline double add_lanes(const Doubles* lanes) {
-  const Doubles halves = (lanes[0] + lanes[2]) + (lanes[1] + lanes[3]);
-  double sums[8];
-  std::memcpy(sums, &halves, sizeof sums);
-  for (Index half = 4; half; half /= 2) {
+  double sums[LANES];
+  std::memcpy(sums, lanes, sizeof sums);
+  for (Index half = LANES / 2; half; half /= 2) {
     for (Index i = 0; i < half; i++) sums[i] += sums[i + half];
   }
   return sums[0];
 }
 
-// Calls f(k, values) for every eight values of a block, where k is their place in a line of lanes.
+// Calls f(k, values) for each register of a block's values, where k is its place in a line of lanes.
 template <class F>
 inline void for_lanes(const float* x, Index n, F f, float beyond = 0) {
   float last[LANES];
@@ -75,9 +74,10 @@ inline void for_lanes(const float* x, Index n, F f, float beyond = 0) {
   for (Index j = 0; j < n; j += LANES) {
     const float* line = x + j;
     if (j + LANES > n) line = static_cast<float*>(std::memcpy(last, x + j, 4 * (n - j)));
-    for (Index k = 0; k < LANES / 8; k++) {
+#pragma GCC unroll 8
+    for (Index k = 0; k < IN_LINE; k++) {
       Floats v;
-      std::memcpy(&v, line + 8 * k, sizeof v);
+      std::memcpy(&v, line + WIDE * k, sizeof v);
       f(k, __builtin_convertvector(v, Doubles));
     }
   }
@@ -89,7 +89,7 @@ inline double sum(Read read, Index n, F f) {
   Tree tree;
   for (Index j = 0; j < n; j += BLOCK) {
     const int length = int(std::min(BLOCK, n - j));
-    Doubles lanes[LANES / 8] = {};
+    Doubles lanes[IN_LINE] = {};
     for_lanes(read(j, length), length, [&](Index k, Doubles v) { lanes[k] += f(v); });
     tree.add(add_lanes(lanes));
   }
@@ -103,7 +103,7 @@ void shifted_sums(Read read, Index n, float first, double* sums) {
   const double by = first;
   for (Index j = 0; j < n; j += BLOCK) {
     const int length = int(std::min(BLOCK, n - j));
-    Doubles lanes[LANES / 8] = {}, of_squares[LANES / 8] = {};
+    Doubles lanes[IN_LINE] = {}, of_squares[IN_LINE] = {};
     const auto add = [&](Index k, Doubles v) {
       const Doubles difference = v - by;
       lanes[k] += difference;
@@ -119,7 +119,7 @@ void shifted_sums(Read read, Index n, float first, double* sums) {
 const auto magnitude = [](Doubles v) { return (Doubles)((Longs)v & 0x7fffffffffffffff); };
 const auto square = [](Doubles v) { return v * v; };
 
-inline float largest(const float* x, int n) {
+inline float largest_of(const float* x, int n) {
   Word most = 0;  // bits of magnitudes have their order, and those of a NaN are above all
   for (int i = 0; i < n; i++) {
     Word bits;
@@ -133,14 +133,14 @@ inline float largest(const float* x, int n) {
 
 template <class Read>
 inline float largest(Read read, Index n) {
-  float most[BLOCK] = {};  // of blocks, as many times as there is room
+  float most[BLOCK];  // of blocks, as many times as there is room
   Index count = 0;
   for (Index j = 0; j < n; j += BLOCK) {
     const int length = int(std::min(BLOCK, n - j));
-    most[count++] = largest(read(j, length), length);
-    if (count == BLOCK) most[0] = largest(most, int(count)), count = 1;
+    most[count++] = largest_of(read(j, length), length);
+    if (count == BLOCK) most[0] = largest_of(most, int(count)), count = 1;
   }
-  return largest(most, int(count));
+  return largest_of(most, int(count));
 }
 
 // Writes the means of the values that do not reach a threshold, and of those that do.
@@ -153,7 +153,7 @@ void two_means(Read read, Index n, float threshold, float* low, float* high) {
   for (Index j = 0; j < n; j += BLOCK) {
     const int length = int(std::min(BLOCK, n - j));
     const float* x = read(j, length);
-    Doubles low_lanes[LANES / 8] = {}, high_lanes[LANES / 8] = {};
+    Doubles low_lanes[IN_LINE] = {}, high_lanes[IN_LINE] = {};
     for_lanes(x, length, [&](Index k, Doubles v) {
       low_lanes[k] += v >= t ? none : v;
       high_lanes[k] += v >= t ? v : none;
@@ -351,14 +351,14 @@ void fit_levels(const Job& job, Read read, Index n, float* to) {
     nearest_levels(job, x, length, to[1], codes);
     std::copy_n(x, length, values);
     for (int i = 0; i < length; i++) levels[i] = job.levels[codes[i]];
-    Doubles lanes[LANES / 8] = {}, squared[LANES / 8] = {};
-    for (Index i = 0; i < length; i += 8) {
+    Doubles lanes[IN_LINE] = {}, squared[IN_LINE] = {};
+    for (Index i = 0; i < length; i += WIDE) {
       Floats v, q;
       std::memcpy(&v, values + i, sizeof v);
       std::memcpy(&q, levels + i, sizeof q);
       const Doubles wide = __builtin_convertvector(q, Doubles);
-      lanes[i / 8 % 4] += __builtin_convertvector(v, Doubles) * wide;
-      squared[i / 8 % 4] += wide * wide;
+      lanes[i / WIDE % IN_LINE] += __builtin_convertvector(v, Doubles) * wide;
+      squared[i / WIDE % IN_LINE] += wide * wide;
     }
     products.add(add_lanes(lanes));
     of_levels.add(add_lanes(squared));

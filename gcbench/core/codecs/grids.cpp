@@ -1,30 +1,19 @@
 // Codes without buckets: powers of two, codes on a grid that all workers share, and small numbers.
 
-#include <type_traits>
-
 #include "codes.h"
+#include "numbers.h"
 
-// Natural compression: values rounded to powers of two, sent as exponents, and signs in 1 bit. Bit k
-// of byte j is the sign of value j + k m, for m bytes (packing.py), so that a core walks eight
-// stretches side by side.
+// Natural compression: values rounded to powers of two, sent as exponents, and signs in 1 bit.
 
 namespace {
 
 constexpr Word FINITE = 255u << 23;  // what the bits of finite magnitudes are below
 
-constexpr Index SPAN = 32 * TILE;  // bytes of signs whose values are coded at once, page by page
-
-// Calls f(k, first, n, byte) for up to TILE values from `first` on, in the k-th stretch; their signs
-// are in the bytes from `byte` on. This covers SPAN bytes.
-template <class F>
-inline void stretches(Index values, Index start, F f) {
-  const Index bytes = (values + 7) / 8;
-  for (int k = 0; k < 8; k++) {
-    const Index end = std::min(std::min(start + SPAN, bytes), values - k * bytes);
-    for (Index byte = start; byte < end; byte += TILE) {
-      f(k, k * bytes + byte, int(std::min(TILE, end - byte)), byte);
-    }
-  }
+inline float power_of_two(Word exponent, Word negative) {
+  const Word bits = exponent << 23 | negative << 31;
+  float value;
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
 }
 
 }  // namespace
@@ -37,43 +26,38 @@ extern "C" {
 void natural_encode(const float* const* x, const float* const* before, float* const* left,
                     float alpha, Index values, Index runs, const Index* ends,
                     const Word* starts, const Word* key, std::uint8_t* exponents, std::uint8_t* signs, int threads) {
-  const Draw of_key{key[0], key[1]};
+  const Draw draw{key[0], key[1]};
 #pragma omp parallel for num_threads(threads) if (threads > 1)
-  for (Index start = 0; start < (values + 7) / 8; start += SPAN) {
-    std::uint8_t of_span[SPAN] = {};
-    stretches(values, start, [&](int k, Index from, int n, Index byte) {
-      // A copy, as a byte that is written may be part of anything that is not local.
-      const Draw draw = of_key;
-      Index run = std::upper_bound(ends, ends + runs, from) - ends;
-      for (int done = 0; done < n; run++) {
-        const Index place = from + done - (run ? ends[run - 1] : 0);
-        const int length = int(std::min<Index>(n - done, ends[run] - from - done));
-        const float *g = x[run] + place, *e = before ? before[run] + place : nullptr;
-        const Word index = starts[run] + Word(place);
-        float coded[TILE];
-        Word bits[TILE], sent[TILE];
-        for (int i = 0; e && i < length; i++) coded[i] = __builtin_fmaf(alpha, e[i], g[i]);
-        std::memcpy(bits, e ? coded : g, sizeof(Word) * length);
-        for (int i = 0; i < length; i++) {
-          const Word size = bits[i] & 0x7fffffff;
-          const Word rounded = (size + (draw(index + Word(i)) >> 9)) >> 23;
-          const Word most = rounded < 254 ? rounded : 254;
-          sent[i] = size < FINITE ? most : 255;
-        }
-        std::uint8_t *__restrict to = exponents + from + done, *__restrict of = of_span + byte - start + done;
-        for (int i = 0; i < length; i++) to[i] = std::uint8_t(sent[i]);
-        for (int i = 0; i < length; i++) of[i] |= std::uint8_t(bits[i] >> 31 << k);
-        if (e) {
-          float decoded[TILE], *rest = left[run] + place;
-          for (int i = 0; i < length; i++) sent[i] = sent[i] << 23 | (bits[i] & 1u << 31);
-          std::memcpy(decoded, sent, sizeof(Word) * length);
-          // Adding 0 turns -0 into 0, as where decoded values are added to zeros.
-          for (int i = 0; i < length; i++) rest[i] = coded[i] - (decoded[i] + 0.0f);
-        }
-        done += length;
+  for (Index from = 0; from < values; from += TILE) {
+    const Index end = std::min(from + TILE, values);
+    std::uint8_t negative[TILE] = {};
+    Index run = std::upper_bound(ends, ends + runs, from) - ends;
+    for (Index at = from; at < end; run++) {
+      const Index place = at - (run ? ends[run - 1] : 0);
+      const int n = int(std::min(end, ends[run]) - at);
+      const float *g = x[run] + place, *e = before ? before[run] + place : nullptr;
+      const Word index = starts[run] + Word(place);
+      float coded[TILE];
+      std::uint8_t exponent[TILE], *sign = negative + (at - from);
+      for (int i = 0; e && i < n; i++) coded[i] = __builtin_fmaf(alpha, e[i], g[i]);
+      const float* v = e ? coded : g;
+      for (int i = 0; i < n; i++) {
+        Word bits;
+        std::memcpy(&bits, v + i, sizeof bits);
+        const Word size = bits & 0x7fffffff, rounded = (size + (draw(index + Word(i)) >> 9)) >> 23;
+        const Word most = rounded < 254 ? rounded : 254;
+        exponent[i] = std::uint8_t(size < FINITE ? most : 255);
+        sign[i] = std::uint8_t(bits >> 31);
       }
-    });
-    std::copy_n(of_span, std::min(SPAN, (values + 7) / 8 - start), signs + start);
+      std::memcpy(exponents + at, exponent, n);
+      float* rest = e ? left[run] + place : nullptr;
+      for (int i = 0; e && i < n; i++) {
+        // Adding 0 turns -0 into 0, as where decoded values are added to zeros.
+        rest[i] = coded[i] - (power_of_two(exponent[i], sign[i]) + 0.0f);
+      }
+      at += n;
+    }
+    pack_groups<1>(negative, (end - from + 7) / 8, signs + from / 8);
   }
 }
 
@@ -82,21 +66,20 @@ void natural_decode(const std::uint8_t* const* exponents, const std::uint8_t* co
                     Index workers, Index values, float* out, Index mean, int threads) {
   const float divisor = float(workers);
 #pragma omp parallel for num_threads(threads) if (threads > 1)
-  for (Index start = 0; start < (values + 7) / 8; start += SPAN) {
-    stretches(values, start, [&](int k, Index from, int n, Index byte) {
-      float total[TILE] = {}, *to = out + from;
-      if (!mean) std::memcpy(total, to, sizeof(float) * n);
-      for (Index w = 0; w < workers; w++) {
-        const std::uint8_t *e = exponents[w] + from, *s = signs[w] + byte;
-        Word bits[TILE];
-        float decoded[TILE];
-        for (int i = 0; i < n; i++) bits[i] = Word(e[i]) << 23 | Word(s[i]) >> k << 31;
-        std::memcpy(decoded, bits, sizeof(float) * n);
-        for (int i = 0; i < n; i++) total[i] += decoded[i];
+  for (Index from = 0; from < values; from += TILE) {
+    const int n = int(std::min(TILE, values - from));
+    float* to = out + from;
+    for (Index w = 0; w < workers; w++) {
+      std::uint8_t negative[TILE], exponent[TILE];
+      unpack_groups<1>(signs[w] + from / 8, (n + 7) / 8, negative);
+      std::memcpy(exponent, exponents[w] + from, n);
+      if (mean && w == 0) {
+        for (int i = 0; i < n; i++) to[i] = power_of_two(exponent[i], negative[i]) + 0.0f;
+      } else {
+        for (int i = 0; i < n; i++) to[i] += power_of_two(exponent[i], negative[i]);
       }
-      for (int i = 0; mean && i < n; i++) total[i] /= divisor;
-      std::memcpy(to, total, sizeof(float) * n);
-    });
+    }
+    for (int i = 0; mean && i < n; i++) to[i] /= divisor;
   }
 }
 
@@ -116,7 +99,7 @@ inline void each_plane(Index n, Index planes, Index words, Index word, Index end
 }
 
 template <class C>
-void pack(const C* codes, Index n, Index bits, Index words, std::uint64_t* out, int threads) {
+void fill_lanes(const C* codes, Index n, Index bits, Index words, std::uint64_t* out, int threads) {
 #pragma omp parallel for num_threads(threads) if (threads > 1)
   for (Index word = 0; word < words; word += TILE) {
     const Index end = std::min(word + TILE, words);
@@ -164,8 +147,8 @@ void grid_codes(Index runs, const Index* lengths, const Word* starts, const Word
 
 void pack_lanes(const void* codes, Index bytes, Index n, Index bits, Index words,
                 std::uint64_t* out, int threads) {
-  if (bytes == 1) pack(static_cast<const std::uint8_t*>(codes), n, bits, words, out, threads);
-  else pack(static_cast<const std::int16_t*>(codes), n, bits, words, out, threads);
+  if (bytes == 1) fill_lanes(static_cast<const std::uint8_t*>(codes), n, bits, words, out, threads);
+  else fill_lanes(static_cast<const std::int16_t*>(codes), n, bits, words, out, threads);
 }
 
 // Writes (t - most / 2) / half * unit / divisor for the sums t in lanes. Values from `spans`[3 s] on
@@ -210,85 +193,41 @@ void lane_values(const std::uint64_t* sums, Index n, Index bits, Index words, In
 
 }  // extern "C"
 
-// Small numbers: packing.py. A group of eight numbers of WIDTH bits is WIDTH bytes.
-
-namespace {
-
-template <int WIDTH>
-using GroupOf = std::conditional_t<
-    WIDTH == 1, std::uint8_t,
-    std::conditional_t<WIDTH == 2, std::uint16_t,
-                       std::conditional_t<WIDTH <= 4, Word, std::uint64_t>>>;
-
-// Calls f(k, first, n) for the n numbers from `first` on that are the k-th of some groups.
-template <class F>
-inline void planes_of(Index n, Index groups, Index start, Index count, F f) {
-  for (int k = 0; k < 8; k++) {
-    const Index first = k * groups + start;
-    f(k, first, int(std::min(count, n - first)));
-  }
-}
-
-template <int WIDTH>
-void pack_groups(const std::uint8_t* numbers, Index n, Index groups, Index start, int count,
-                 std::uint8_t* packed) {
-  using Group = GroupOf<WIDTH>;
-  Group words[TILE] = {};
-  planes_of(n, groups, start, count, [&](int k, Index first, int length) {
-    for (int i = 0; i < length; i++) words[i] |= Group(Group(numbers[first + i]) << WIDTH * k);
-  });
-  for (int i = 0; i < count; i++) std::memcpy(packed + (start + i) * WIDTH, words + i, WIDTH);
-}
-
-template <int WIDTH>
-void unpack_groups(const std::uint8_t* packed, Index n, Index groups, Index start, int count,
-                   std::uint8_t* numbers) {
-  GroupOf<WIDTH> words[TILE] = {};
-  for (int i = 0; i < count; i++) std::memcpy(words + i, packed + (start + i) * WIDTH, WIDTH);
-  planes_of(n, groups, start, count, [&](int k, Index first, int length) {
-    for (int i = 0; i < length; i++) {
-      numbers[first + i] = std::uint8_t(words[i] >> WIDTH * k) & ((1 << WIDTH) - 1);
-    }
-  });
-}
-
-constexpr auto PACK = {pack_groups<1>, pack_groups<2>, pack_groups<3>, pack_groups<4>,
-                       pack_groups<5>, pack_groups<6>, pack_groups<7>};
-constexpr auto UNPACK = {unpack_groups<1>, unpack_groups<2>, unpack_groups<3>, unpack_groups<4>,
-                         unpack_groups<5>, unpack_groups<6>, unpack_groups<7>};
-
-}  // namespace
-
 extern "C" {
 
-// Packs rows of n numbers below 2^width, width < 8, or with `back` unpacks them.
-void pack(const std::uint8_t* from, Index rows, Index n, Index width, Index back, std::uint8_t* to,
-          int threads) {
-  const Index groups = (n + 7) / 8, tiles = (groups + TILE - 1) / TILE;
-  const auto of_tile = (back ? UNPACK : PACK).begin()[width - 1];
-  const Index read = back ? groups * width : n, written = back ? n : groups * width;
+// Packs rows of n codes below a base, in words of so many digits and bits, or with `back` unpacks
+// rows of `size` bytes.
+void pack(const std::uint8_t* from, Index rows, Index n, Index size, Index base, Index of_word,
+          Index bits, Index back, std::uint8_t* to, int threads) {
+  const Digits digits(base, of_word, bits, n);
+  const Index chunk = digits.unit * (1 + CHUNK / digits.unit), chunks = (n + chunk - 1) / chunk;
 #pragma omp parallel for num_threads(threads) if (threads > 1)
-  for (Index i = 0; i < rows * tiles; i++) {
-    const Index row = i / tiles, start = i % tiles * TILE;
-    of_tile(from + row * read, n, groups, start, int(std::min(TILE, groups - start)),
-            to + row * written);
+  for (Index i = 0; i < rows * chunks; i++) {
+    const Index row = i / chunks, start = i % chunks * chunk, count = std::min(chunk, n - start);
+    const Index units = (count + digits.unit - 1) / digits.unit;
+    std::vector<std::uint8_t> codes(chunk + 8);
+    if (back) {
+      digits.get(from + row * size, start, units, codes.data());
+      std::copy_n(codes.data(), count, to + row * n + start);
+    } else {
+      std::copy_n(from + row * n + start, count, codes.data());
+      digits.put(codes.data(), start, units, to + row * size);
+    }
   }
 }
 
 // Writes the signs of sums of n signs in rows of numbers of 1 bit: 1 for +1, and 0 for -1.
 void majority(const std::uint8_t* signs, Index rows, Index n, float* out, int threads) {
-  const Index groups = (n + 7) / 8;
 #pragma omp parallel for num_threads(threads) if (threads > 1)
-  for (Index start = 0; start < groups; start += TILE) {
-    const Index count = std::min(TILE, groups - start);
-    planes_of(n, groups, start, count, [=](int k, Index first, int length) {
-      std::int32_t sums[TILE] = {};
-      for (Index row = 0; row < rows; row++) {
-        const std::uint8_t* of_row = signs + row * groups + start;
-        for (int i = 0; i < length; i++) sums[i] += 2 * (of_row[i] >> k & 1) - 1;
-      }
-      for (int i = 0; i < length; i++) out[first + i] = float((sums[i] > 0) - (sums[i] < 0));
-    });
+  for (Index from = 0; from < n; from += TILE) {
+    const Index count = std::min(TILE, n - from), groups = (count + 7) / 8;
+    std::int32_t sums[TILE] = {};
+    for (Index row = 0; row < rows; row++) {
+      std::uint8_t of_row[TILE];
+      unpack_groups<1>(signs + row * ((n + 7) / 8) + from / 8, groups, of_row);
+      for (int i = 0; i < count; i++) sums[i] += 2 * of_row[i] - 1;
+    }
+    for (int i = 0; i < count; i++) out[from + i] = float((sums[i] > 0) - (sums[i] < 0));
   }
 }
 

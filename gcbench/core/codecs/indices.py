@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gcbench.core.codecs.native import address, is_native, load_native
+from gcbench.core.codecs.native import address, addresses, is_native, load_native
 from gcbench.core.codecs.packing import pack, packed_bytes, unpack, width_of
 
 Sizes = Sequence[int]
@@ -36,18 +36,7 @@ def largest_of_each(x: Tensor, segments: Sizes, counts: Sizes) -> Tensor:
     workers see it.
     """
     if is_native(x):
-        x, chosen = x.contiguous(), torch.empty(len(x), sum(counts), dtype=torch.int64)
-        sizes = (
-            len(segments),
-            (c_int64 * len(segments))(*segments),
-            (c_int64 * len(counts))(*counts),
-        )
-        load_native().largest(
-            address(x, torch.float32, len(x) * sum(segments)),
-            address(chosen, torch.int64, chosen.numel()),
-            *(*x.shape, *sizes, torch.get_num_threads()),
-        )
-        return chosen
+        return _largest_native(x.split(list(segments), dim=1), None, x, 1, segments, counts)
     parts, start = [], 0
     for run in _runs(tuple(segments), tuple(counts), x.is_cuda):
         size = sum(n for n, _ in run)
@@ -61,6 +50,64 @@ def largest_of_each(x: Tensor, segments: Sizes, counts: Sizes) -> Tensor:
         parts.append(found + start if start else found)
         start += size
     return torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
+
+
+def largest_of_sums(
+    tensors: Sequence[Tensor],
+    residual: Sequence[Tensor],
+    alpha: float,
+    sums: Tensor,
+    counts: Sizes,
+) -> Tensor:
+    """Write tensors `[w, n]` + alpha residual to a row of `sums`; return `largest_of_each` of that.
+
+    Native code does it in one pass; `sums` may lie where the residual does.
+    """
+    return _largest_native(tensors, residual, sums, alpha, [x.shape[1] for x in tensors], counts)
+
+
+def _largest_native(
+    tensors: Sequence[Tensor],
+    residual: Sequence[Tensor] | None,
+    sums: Tensor,
+    alpha: float,
+    sizes: Sizes,
+    counts: Sizes,
+) -> Tensor:
+    rows, chosen = len(sums), torch.empty(len(sums), sum(counts), dtype=torch.int64)
+    parts = sums.split(list(sizes), dim=1)
+    load_native().largest(
+        *(addresses(some, rows, sizes) for some in (tensors, residual, parts)),
+        *(alpha, address(chosen, torch.int64, chosen.numel()), rows, len(sizes)),
+        *((c_int64 * len(sizes))(*sizes), (c_int64 * len(counts))(*counts)),
+        torch.get_num_threads(),
+    )
+    return chosen
+
+
+def sparse_mean(positions: Tensor, values: Tensor, n: int) -> Tensor:
+    """Return the means `[r, n]` over workers of values `[W, r, k]` at positions, 0 elsewhere.
+
+    Values are added in the order of the workers. Raises ValueError for positions beyond n.
+    """
+    workers, rows, k = values.shape
+    if not is_native(values):
+        total = values.new_zeros(rows, n)
+        for of_worker in zip(positions, values, strict=True):
+            total.scatter_add_(1, *of_worker)
+        anywhere = positions.transpose(0, 1).flatten(1)
+        return total.scatter_(1, anywhere, total.gather(1, anywhere).div_(workers))
+    least, most = positions.aminmax()
+    if least < 0 or most >= n:
+        raise ValueError(f"a position is beyond the {n} values of a row")
+    positions, values = positions.contiguous(), values.contiguous()
+    out = torch.empty(rows, n, dtype=torch.float32)
+    load_native().sparse_mean(
+        address(positions, torch.int64, workers * rows * k),
+        *(address(values, torch.float32, workers * rows * k), workers, rows, k, n),
+        *(address(out, torch.float32, rows * n), torch.get_num_threads()),
+    )
+    return out
 
 
 Run = tuple[tuple[int, int], ...]
@@ -231,7 +278,7 @@ def _terms(n: int, k: int) -> NDArray[np.int64]:
     each = np.arange(k)
     terms: list[tuple[Any, ...]] = [(i * k + each, 8 * i, 255, 0) for i in range(whole)]
     if rest:
-        lane, word = np.divmod(each, -(-k // 8))
+        word, lane = np.divmod(each, 8)
         byte, bit = np.divmod(rest * lane, 8)
         byte += whole * k + word * rest
         low = np.minimum(rest, 8 - bit)

@@ -148,6 +148,10 @@ class Noise:
         ends, shifts = _table(self.runs, device)
         return Draws(_place(columns.start or 0, device).unsqueeze(0), self.keys, ends, shifts)
 
+    def by_segment(self, segments: tuple[int, ...]) -> Draws:
+        """Return draws whose `first`, `[1 or rows, segments]`, is what places in each lack."""
+        return self._draws(_segment_shifts(self.runs, segments, self.keys.device))
+
     def starts(self, segments: Sequence[int]) -> list[int]:
         """Return the first element of each segment, row by row: the runs divided anew."""
         places = np.array([0, *accumulate(segments)][:-1], dtype=np.int64)
@@ -227,6 +231,12 @@ def _table(runs: Runs, device: torch.device) -> tuple[Tensor, Tensor]:
     """Return where runs end, and what has to be added to places in them to get elements."""
     ends = torch.tensor([*accumulate(n for _, n in runs)], device=device)
     return ends, torch.tensor([a + n for a, n in runs], device=device) - ends
+
+
+@lru_cache(maxsize=64)
+def _segment_shifts(runs: Runs, segments: tuple[int, ...], device: torch.device) -> Tensor:
+    places = np.array([0, *accumulate(segments)][:-1], dtype=np.int64)
+    return torch.tensor(_shifts(runs, places), dtype=torch.int32, device=device)
 
 
 @lru_cache(maxsize=8)

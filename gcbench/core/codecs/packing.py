@@ -1,16 +1,13 @@
 """Codes packed into bytes: of 1 to 8 bits at their width, in lanes of sums, and at their entropy.
 
-The layout of widths is planar: with m = ceil(n / 8), the values j, j + m, ..., j + 7 m share a word
-of 8 x width bits, so that packing is eight shifts of contiguous planes rather than a walk over
-neighbors. A row takes `width * m` bytes, or n bytes if a code is a byte. On a CPU native code does
-all of it, each in one pass, with the same bits.
+Every eight codes of b bits take b bytes, the first code lowest. On a CPU native code does all of
+it, each in one pass, with the same bits.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -20,12 +17,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from gcbench.core.codecs.buckets import Buckets
 from gcbench.core.codecs.kernels import kernel
 from gcbench.core.codecs.native import address, is_native, load_native
 
 _TOGETHER = 4  # how many messages are unpacked at once
-_WORDS = {1: torch.uint8, 2: torch.int16, 3: torch.int32, 4: torch.int32}
 
 
 def width_of(values: int) -> int:
@@ -42,11 +37,9 @@ def pack(codes: Tensor, width: int) -> Tensor:
     if width == 8:
         return codes
     if is_native(codes, torch.uint8):
-        return _pack_native(codes, codes.shape[1], width)
-    planes = F.pad(codes, (0, -codes.shape[1] % 8)).unflatten(1, (8, -1))
-    dtype = _WORDS.get(width, torch.int64)
-    words = _join_planes(planes, width, dtype)
-    return words.view(torch.uint8).unflatten(1, (-1, dtype.itemsize))[..., :width].flatten(1)
+        n = codes.shape[1]
+        return pack_native(codes, n, packed_bytes(n, width), 1 << width, (1, width))
+    return bytes_of(_join_numbers(F.pad(codes, (0, -codes.shape[1] % 8)), width), width)
 
 
 def unpack(packed: Tensor, n: int, width: int) -> Tensor:
@@ -54,13 +47,8 @@ def unpack(packed: Tensor, n: int, width: int) -> Tensor:
     if width == 8:
         return packed[:, :n]
     if is_native(packed, torch.uint8):
-        return _pack_native(packed, n, width, back=True)
-    dtype = _WORDS.get(width, torch.int64)
-    spare = dtype.itemsize - width
-    # A view as wider words needs aligned memory.
-    chunks = packed.clone(memory_format=torch.contiguous_format).unflatten(1, (-1, width))
-    words = (F.pad(chunks, (0, spare)) if spare else chunks).flatten(1).view(dtype)
-    return _part_planes(words, width).flatten(1)[:, :n]
+        return pack_native(packed, n, packed_bytes(n, width), 1 << width, (1, width), back=True)
+    return _part_numbers(packed, width)[:, :n]
 
 
 def majority(signs: Tensor, n: int) -> Tensor:
@@ -78,34 +66,60 @@ def majority(signs: Tensor, n: int) -> Tensor:
     return (2 * total - len(signs)).sign().to(torch.float32)
 
 
-def _pack_native(x: Tensor, n: int, width: int, back: bool = False) -> Tensor:
-    """Return rows of n codes packed, or with `back` the codes of packed rows."""
-    rows, here, there = len(x), n, packed_bytes(n, width)
-    if back:
-        here, there = there, here
-    x, out = x.contiguous(), torch.empty(rows, there, dtype=torch.uint8)
+def pack_native(
+    x: Tensor, n: int, size: int, base: int, word: tuple[int, int], back: bool = False
+) -> Tensor:
+    """Return rows of n codes packed into `size` bytes, or with `back` unpacked.
+
+    The codes are digits of a base, as many as `word` has in its number of bits.
+    """
+    here, there = (size, n) if back else (n, size)
+    x, out = x.contiguous(), torch.empty(len(x), there, dtype=torch.uint8)
     load_native().pack(
-        *(address(x, torch.uint8, rows * here), rows, n, width, back),
-        *(address(out, torch.uint8, rows * there), torch.get_num_threads()),
+        *(address(x, torch.uint8, len(x) * here), len(x), n, size, base, *word, back),
+        *(address(out, torch.uint8, len(x) * there), torch.get_num_threads()),
     )
     return out
 
 
-@kernel
-def _join_planes(planes: Tensor, width: int, dtype: torch.dtype) -> Tensor:
-    """Return codes `[w, 8, words]` of `width` bits side by side in words `[w, words]`."""
-    words = planes[:, 0].to(dtype)
-    for k in range(1, 8):
-        words = words | planes[:, k].to(dtype) << (width * k)
-    return words
+def join_numbers(codes: Tensor, width: int) -> Tensor:
+    """Return codes `[w, n]`, n a multiple of 8, in words `[w, words]` of as many as fill bytes."""
+    if width == 8:
+        return codes.to(torch.uint8)
+    together = 8 // math.gcd(8, width)
+    bits = width * together
+    dtype = torch.int32 if bits <= 31 else torch.int64
+    word, *others = codes.to(dtype).unflatten(1, (-1, together)).unbind(2)
+    for k, code in enumerate(others, start=1):
+        word = word | code << (width * k)
+    return word.to(torch.uint8) if bits == 8 else word
 
 
-@kernel
-def _part_planes(words: Tensor, width: int) -> Tensor:
-    """Return uint8 codes `[w, 8, words]`: the inverse of `_join_planes`."""
-    mask = (1 << width) - 1
-    planes = [((words >> (width * k)) & mask).to(torch.uint8) for k in range(8)]
-    return torch.stack(planes, dim=1)
+_join_numbers = kernel(join_numbers)
+
+
+def bytes_of(words: Tensor, width: int) -> Tensor:
+    """Return the bytes `[w, bytes]` of words of codes."""
+    used = width // math.gcd(8, width)
+    return words.view(torch.uint8).unflatten(1, (-1, words.itemsize))[..., :used].flatten(1)
+
+
+def part_numbers(packed: Tensor, width: int) -> Tensor:
+    """Return codes `[w, n]`, uint8, of packed rows: the inverse of `pack`, up to whole bytes."""
+    if width == 8:
+        return packed
+    together = 8 // math.gcd(8, width)
+    words, used = packed.unsqueeze(2), width * together // 8
+    if used > 1:
+        first, *others = packed.to(torch.int64).unflatten(1, (-1, used)).unbind(2)
+        for k, byte in enumerate(others, start=1):
+            first = first | byte << (8 * k)
+        words = first.unsqueeze(2)
+    shifts = torch.arange(0, width * together, width, dtype=words.dtype, device=packed.device)
+    return (words >> shifts & ((1 << width) - 1)).to(torch.uint8).flatten(1)
+
+
+_part_numbers = kernel(part_numbers)
 
 
 def lanes_of(bits: int) -> int:
@@ -116,8 +130,9 @@ def lanes_of(bits: int) -> int:
 def pack_lanes(codes: Tensor, bits: int) -> Tensor:
     """Return codes `[w, n]` packed into int64 words whose lanes have room for sums of the words.
 
-    The layout is planar, as in `pack`. The caller chooses `bits` so that no sum over all workers
-    reaches 2^bits; then no lane carries over into the next.
+    The layout is planar, for shifts of contiguous planes: with m words, the codes j, j + m,
+    j + 2 m, ... share word j. The caller chooses `bits` so that no sum over all workers reaches
+    2^bits; then no lane carries over into the next.
     """
     lanes = lanes_of(bits)
     planes = F.pad(codes, (0, -codes.shape[1] % lanes)).unflatten(1, (lanes, -1))
@@ -160,14 +175,6 @@ class Units(NamedTuple):
     unit: Tensor
     divisor: Tensor  # as many as units
     spans: Spans
-
-
-def bucket_spans(buckets: Buckets) -> Spans:
-    """Return the spans of buckets, which have a unit each."""
-    rows, tails, _ = buckets.places()
-    starts = [*accumulate(buckets.segments, initial=0)]
-    spans = sorted((starts[i] + offset, size, first) for i, offset, _, first, size in rows + tails)
-    return np.array(spans, dtype=np.int64)
 
 
 def sum_of_codes(

@@ -18,10 +18,11 @@ from gcbench.core.codec import (
     decoder_of,
 )
 from gcbench.core.codecs.noise import Noise
-from gcbench.core.codecs.packing import Units, bucket_spans, shannon_bits, sum_of_codes
+from gcbench.core.codecs.packing import Units, shannon_bits, sum_of_codes
 from gcbench.core.comm.collectives import Comm
 from gcbench.core.compressor import (
     Aggregated,
+    Given,
     Grads,
     Properties,
     State,
@@ -55,22 +56,11 @@ class GatherExchange:
         return self.gather(message, grads, state, comm, step)
 
     def aggregate_corrected(
-        self,
-        grads: Grads,
-        residual: Grads,
-        alpha: float,
-        state: State,
-        comm: Comm,
-        step: Step,
-        keep: float = 0,
+        self, given: Given, state: State, comm: Comm, step: Step
     ) -> tuple[Aggregated, Grads]:
-        segments, noise = _sizes_and_noise(grads, step)
-        message, left = self.codec.encode_corrected(
-            *(flatten_each(grads), flatten_each(residual), alpha, segments, noise),
-            *(keep, step.in_place),
-        )
-        out = self.gather(message, grads, state, comm, step)
-        return out, {k: x.view_as(g) for (k, g), x in zip(grads.items(), left, strict=True)}
+        _, noise = _sizes_and_noise(given.grads, step)
+        message, left = self.codec.encode_corrected(given, noise)
+        return self.gather(message, given.grads, state, comm, step), left
 
     def codec_in_native_code(self, grads: Grads) -> Bucketed | None:
         """Return the codec if native code fits and codes these gradients."""
@@ -263,7 +253,7 @@ class SumExchange:
             self.codec.highest / 2,
             scales,
             torch.full_like(scales, comm.workers),
-            bucket_spans(self.codec.buckets(segments, x.device)),
+            self.codec.buckets(segments, x.device).spans,
         )
 
         def values(centered: Tensor) -> Tensor:

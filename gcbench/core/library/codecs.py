@@ -11,7 +11,7 @@ from torch import Tensor
 from gcbench.core.codec import Codec, RaggedCodec, decoder_of
 from gcbench.core.codecs.noise import Noise
 from gcbench.core.comm.messages import Part, from_bytes, to_bytes
-from gcbench.core.compressor import Compressor, Step
+from gcbench.core.compressor import Compressor, Given, Step
 from gcbench.core.errors import ConfigError
 from gcbench.core.exchange.gather import GatherExchange
 from gcbench.core.library.compress import make_method, name_of, read_seed, use_codecs
@@ -102,10 +102,8 @@ class BufferCodec:
             message = self._codec.encode(row, (len(values),), noise)
         else:
             old = self._row(residual, "residual")
-            message, (left,) = self._codec.encode_corrected(
-                [row], [old], 1.0, (len(values),), noise
-            )
-            residual.copy_(left[0])
+            message, left = self._codec.encode_corrected(Given({"": row}, {"": old}), noise)
+            residual.copy_(left[""][0])
         return to_bytes(message)[0][0]
 
     def decode_add(

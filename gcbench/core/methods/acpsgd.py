@@ -28,6 +28,7 @@ from gcbench.core.codecs.power_iteration import (
 from gcbench.core.comm.collectives import Comm
 from gcbench.core.compressor import (
     Aggregated,
+    Given,
     Grads,
     Properties,
     State,
@@ -91,11 +92,12 @@ class ACPSGD(Checked):
         return self._to_aggregated(grads, shapes, base, own, mean, turned, updates)
 
     def aggregate_corrected(
-        self, grads: Grads, residual: Grads, alpha: float, state: State, comm: Comm, step: Step
+        self, given: Given, state: State, comm: Comm, step: Step
     ) -> tuple[Aggregated, Grads]:
+        grads = given.grads
         if (parts := _by_last_factor(grads, state))[1:]:
             some = [
-                self.aggregate_corrected(part, residual, alpha, state.select(part), comm, step)
+                self.aggregate_corrected(given._replace(grads=part), state.select(part), comm, step)
                 for part in parts
             ]
             left = {name: rest for _, of_part in some for name, rest in of_part.items()}
@@ -103,16 +105,17 @@ class ACPSGD(Checked):
         ordered = by_shape(grads)
         shapes = shapes_of(ordered, self.rank)
         base, turned = self._base(ordered, shapes, state, step)
-        gs, es = (matrices_of(x, shapes) for x in (ordered, {k: residual[k] for k in ordered}))
+        residual = {k: given.residual[k] for k in ordered}
+        gs, es = (matrices_of(x, shapes) for x in (ordered, residual))
         if turned:
-            ms, worker_p = add(gs, es, alpha, shapes), None
+            ms, worker_p = add(gs, es, given.alpha, shapes), None
         else:
-            ms, worker_p = add_times(gs, es, alpha, base, shapes)
+            ms, worker_p = add_times(gs, es, given.alpha, base, shapes)
         own, mean = self._factors(worker_p, ms, base, shapes, comm)
         factors = (base, mean, base, own) if turned else (mean, base, own, base)
         updates = product_and_rest(*factors, ms, shapes)
         out = self._to_aggregated(grads, shapes, base, own, mean, turned, updates)
-        return out, tensors_of(ms, grads)
+        return out, given.left_by(tensors_of(ms, grads))
 
     def _factors(
         self, worker_p: Tensor | None, ms: Stacks, base: Tensor, shapes: Shapes, comm: Comm

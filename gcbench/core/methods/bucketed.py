@@ -3,30 +3,35 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Annotated, ClassVar
+from functools import lru_cache, partial
+from typing import Annotated, ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from gcbench.core.codec import Codec, Message, add_kept, flatten_sum
-from gcbench.core.codecs.buckets import Buckets, Groups, Rows, buckets_of
-from gcbench.core.codecs.kernels import block_slices
+from gcbench.core.codec import Codec, Message
+from gcbench.core.codecs.buckets import Buckets, Where, buckets_of
+from gcbench.core.codecs.kernels import kernel
 from gcbench.core.codecs.native import is_native
-from gcbench.core.codecs.noise import Noise
-from gcbench.core.codecs.one_pass import Kinds, OnePass, Parameters, Residual, kernels_of
-from gcbench.core.codecs.radix import pack_digits, rows_of, unpack_digits, words_of
-from gcbench.core.compressor import Sizes, Step
+from gcbench.core.codecs.noise import Draws, Noise
+from gcbench.core.codecs.one_pass import Kinds, OnePass, Parameters, Residual
+from gcbench.core.codecs.radix import (
+    bytes_of_digits,
+    join_digits,
+    pack_digits,
+    part_digits,
+    unit_of,
+    unpack_digits,
+)
+from gcbench.core.compressor import Given, Grads, Sizes, Step, flatten_each, sizes_of
 from gcbench.core.fields import Checked, Count, example
 from gcbench.core.marks import Needs
 
 CPU = torch.device("cpu")
-# With at most this many parameters, the codes of all rows of a group are computed at once in the
-# registers of a CPU core, or of a GPU thread if a group has at most _FEW_ROWS rows.
+# With at most this many parameters, a GPU thread computes all codes that share a word.
 _FEW = 4
-_FEW_ROWS = 64
 # How many messages are decoded in one pass over the mean: of few parameters, and of tables, which
 # a compiler would unroll for minutes.
 _TOGETHER, _TABLES_TOGETHER = 16, 4
@@ -39,8 +44,8 @@ class Bucketed(Checked, Codec, ABC):
     A subclass defines what is fitted (`fit`), and how values are coded and decoded with it (`code`,
     `value`).
 
-    Groups of full rows are coded and decoded by one kernel each, as 32-bit words. The rest, which
-    are rows that do not fill a group and the tails of tensors, is packed as digits.
+    A message is the digits of all codes in the order of the values, and the parameters of all
+    buckets.
     """
 
     bucket_size: Annotated[Count, example(512), Needs("per_layer", (False,))] = 2048
@@ -85,7 +90,7 @@ class Bucketed(Checked, Codec, ABC):
 
     def buckets(self, segments: tuple[int, ...], device: torch.device) -> Buckets:
         size = None if self.per_layer else self.bucket_size
-        return buckets_of(segments, size, rows_of(self.base), device)
+        return buckets_of(segments, size, device)
 
     def shorter_than(self, size: int) -> bool:
         """Return whether all buckets have fewer than `size` values."""
@@ -109,18 +114,9 @@ class Bucketed(Checked, Codec, ABC):
     ) -> Tensor:
         """Return the codes `[w, n]`, uint8, of `x` with the buckets' parameters `fitted`."""
         buckets, tensors = self.buckets(segments, x.device), x.split(segments, dim=1)
-        codes = torch.empty(x.shape, dtype=torch.uint8, device=x.device)
         if native := self._native(x, buckets):
-            native.write_codes(tensors, fitted, noise, codes.split(segments, dim=1))
-            return codes
-        rows = buckets.take(tensors)
-        out = buckets.make_room(codes.split(segments, dim=1))
-        table, draws = _of_rows(fitted, buckets.groups), noise.at(buckets.groups.starts)
-        for (part, matrix), (_, room) in zip(_blocks(rows), _blocks(out), strict=True):
-            kernels_of(self).codes(matrix, table[:, part], draws.of(part), room)
-        out.rest.copy_(self._rest_codes(rows.rest, fitted, buckets.groups, noise))
-        buckets.put_back(out)
-        return codes
+            return native.codes(tensors, fitted, noise)
+        return self._codes(buckets.take(tensors), fitted, buckets, noise)
 
     def encode(self, x: Tensor, segments: tuple[int, ...], noise: Noise) -> Message:
         return self.encode_each(x.split(segments, dim=1), segments, noise)
@@ -131,56 +127,31 @@ class Bucketed(Checked, Codec, ABC):
         buckets = self.buckets(segments, tensors[0].device)
         if native := self._native(tensors[0], buckets):
             return self._encode_native(native, buckets, tensors, noise)
-        return self._encode_rows(buckets.take(tensors), buckets, noise)
+        return self._encode_eager(buckets.take(tensors), buckets, noise)
 
-    def encode_corrected(
-        self,
-        tensors: Sequence[Tensor],
-        residual: Sequence[Tensor],
-        alpha: float,
-        segments: tuple[int, ...],
-        noise: Noise,
-        keep: float = 0,
-        in_place: bool = False,
-    ) -> tuple[Message, list[Tensor]]:
-        buckets = self.buckets(segments, tensors[0].device)
+    def encode_corrected(self, given: Given, noise: Noise) -> tuple[Message, Grads]:
+        tensors = given.tensors
+        buckets = self.buckets(given.segments, tensors[0].device)
         native = self._native(tensors[0], buckets)
-        if native and native.fits:
-            flat = tensors[0].new_empty(len(tensors[0]), 0 if in_place else sum(segments))
-            left = list(residual if in_place else flat.split(segments, dim=1))
-            memory = Residual(residual, left, alpha, keep)
-            return self._encode_native(native, buckets, tensors, noise, memory), left
-        x = flatten_sum(tensors, residual, alpha, in_place and not keep)
-        left = list(x.split(segments, dim=1))
-        if native:
-            message = self._encode_native(native, buckets, left, noise, Residual(None, left))
-        else:
-            rows = buckets.take(left)
-            message = self._encode_rows(rows, buckets, noise)
-            self._subtract(message, rows, buckets)
-        return message, add_kept(x, residual, keep, segments, in_place)
+        if not (native and native.fits):
+            return super().encode_corrected(given, noise)
+        left = given.room() if given.residual else []
+        memory = Residual(given.before, left, given.alpha, given.keep) if left else None
+        message = self._encode_native(native, buckets, tensors, noise, memory, given.clip)
+        return message, given.named(left) if left else {}
 
     def native_for(self, x: Tensor, sizes: Sizes) -> bool:
         """Return whether native code fits and codes tensors of these sizes."""
         native = self._native(x, self.buckets(tuple(sizes.values()), x.device))
         return bool(native and native.fits)
 
-    def encode_with(
-        self,
-        tensors: Sequence[Tensor],
-        sizes: Sizes,
-        residual: Residual | None,
-        step: Step,
-        clip: float = 0,
-    ) -> Message:
-        """Return the message for tensors and a residual, by native code that clips at deviations.
-
-        Without `clip` nothing is clipped.
-        """
-        buckets = self.buckets(tuple(sizes.values()), tensors[0].device)
+    def encode_in_bytes(self, grads: Grads, residual: Residual, step: Step) -> Message:
+        """Return the message for gradients and a residual in bytes, by native code."""
+        sizes, tensors = sizes_of(grads), flatten_each(grads)
+        buckets = self.buckets(tuple(sizes.values()), CPU)
         native, noise = self._native(tensors[0], buckets), step.noise("codec", sizes, CPU)
         assert native
-        return self._encode_native(native, buckets, tensors, noise, residual, clip)
+        return self._encode_native(native, buckets, tensors, noise, residual)
 
     def _encode_native(
         self,
@@ -192,113 +163,163 @@ class Bucketed(Checked, Codec, ABC):
         clip: float = 0,
     ) -> Message:
         given = None if native.fits else self._fit_each(tensors, buckets)
-        words, digits, fitted = native.encode(
+        digits, fitted = native.encode(
             tensors, noise if self.random else None, given, residual, clip
         )
-        return [words, digits, self.sends(fitted)]
+        return [digits, self.sends(fitted)]
 
-    def _encode_rows(self, rows: Rows, buckets: Buckets, noise: Noise) -> Message:
-        """Return the groups' words `[w, groups, words, row]`, the rest's digits, and parameters."""
-        groups, fitted = buckets.groups, buckets.reduce(rows, self.fit)
-        table, draws = _of_rows(fitted, groups), noise.at(groups.starts) if self.random else None
-        out = torch.empty(
-            len(rows.rest),
-            len(groups.starts),
-            words_of(self.base),
-            buckets.row,
-            dtype=torch.int32,
-            device=buckets.device,
-        )
-        in_registers = fitted.shape[2] <= _FEW and (
-            buckets.device.type == "cpu" or rows_of(self.base) <= _FEW_ROWS
-        )
-        encode = kernels_of(self).encode if in_registers else kernels_of(self).encode_in_two
-        for part, matrix in _blocks(rows):
-            encode(
-                matrix,
-                table[:, part],
-                draws.of(part) if draws else None,
-                *out[:, part].unbind(2),
+    def _encode_eager(self, x: Tensor, buckets: Buckets, noise: Noise) -> Message:
+        fitted = buckets.reduce(x, self.fit)
+        if buckets.in_parts or fitted.shape[2] > _FEW:
+            digits = pack_digits(self._codes(x, fitted, buckets, noise), self.base)
+        else:
+            ((_, where),) = buckets.parts(len(x))
+            draws = noise.by_segment(buckets.segments) if self.random else None
+            n = sum(buckets.segments)
+            words = kernels_of(self).encode(x, fitted, where, draws, n)
+            digits = bytes_of_digits(words, n, self.base)
+        return [digits, self.sends(fitted)]
+
+    def _codes(self, x: Tensor, fitted: Tensor, buckets: Buckets, noise: Noise) -> Tensor:
+        codes = torch.empty(len(x), sum(buckets.segments), dtype=torch.uint8, device=x.device)
+        for part, where in buckets.parts(len(x)):
+            some = x[:, part] if buckets.in_parts else x
+            draws = noise.of(part) if buckets.in_parts else noise.by_segment(buckets.segments)
+            kernels_of(self).codes(
+                some, fitted, where, draws if self.random else None, codes[:, part]
             )
-        codes = self._rest_codes(rows.rest, fitted, groups, noise)
-        return [out, pack_digits(codes, self.base), self.sends(fitted)]
-
-    def _rest_codes(self, rest: Tensor, fitted: Tensor, groups: Groups, noise: Noise) -> Tensor:
-        """Return codes `[w, rest]`, uint8, by the kernel for rows, which have one value each."""
-        draws = noise.at(groups.rest_positions) if self.random else None
-        codes = torch.empty(rest.shape, dtype=torch.uint8, device=rest.device)
-        table = fitted.index_select(1, groups.rest_buckets)
-        kernels_of(self).codes(rest.unsqueeze(-1), table, draws, codes.unsqueeze(-1))
         return codes
 
     def decode_add(self, message: Message, segments: tuple[int, ...], out: Tensor) -> None:
-        words, digits, sent = message
         buckets = self.buckets(segments, out.device)
         if native := self._native(out, buckets):
             native.decode([part.unsqueeze(0) for part in message], out, mean=False)
             return
-        rows = buckets.take(out.split(segments, dim=1))
-        table = _of_rows(sent, buckets.groups)
-        for part, matrix in _blocks(rows):
-            kernels_of(self).decode_add(words[:, part], table[:, part], matrix)
-        codes, of_rest = self._rest_of(digits.unsqueeze(0), sent.unsqueeze(0), buckets.groups)
-        kernels_of(self).rest_mean(codes, of_rest, True, 1, rows.rest)
-        buckets.put_back(rows)
+        self._decode(kernels_of(self).add, message, buckets, out)
 
-    def _subtract(self, message: Message, rows: Rows, buckets: Buckets) -> None:
-        """Subtract what a message says from the values that it was made of."""
-        words, digits, sent = message
-        table = _of_rows(sent, buckets.groups)
-        for part, matrix in _blocks(rows):
-            kernels_of(self).subtract(words[:, part], table[:, part], matrix)
-        codes, of_rest = self._rest_of(digits.unsqueeze(0), sent.unsqueeze(0), buckets.groups)
-        kernels_of(self).rest_mean(codes, of_rest, False, 1, rest := torch.empty_like(rows.rest))
-        rows.rest.sub_(rest)
-        buckets.put_back(rows)
+    def subtract_sent(self, x: Tensor, message: Message, segments: tuple[int, ...]) -> None:
+        if self.kinds and is_native(x):
+            return super().subtract_sent(x, message, segments)
+        self._decode(kernels_of(self).subtract, message, self.buckets(segments, x.device), x)
+
+    def _decode(
+        self, kernel: Callable[..., None], message: Message, buckets: Buckets, out: Tensor
+    ) -> None:
+        """Call a kernel with the codes of each part of a message, their parameters, and `out`."""
+        digits, sent = message
+        codes = unpack_digits(digits, out.shape[1], self.base) if buckets.in_parts else digits
+        for part, where in buckets.parts(len(out)):
+            some = codes[:, part] if buckets.in_parts else codes
+            kernel(some, sent, where, buckets.in_parts, out[:, part])
 
     def decode_mean(self, messages: Message, segments: tuple[int, ...]) -> Tensor:
-        words, digits, sent = messages
-        workers, count = words.shape[:2]
-        buckets = self.buckets(segments, words.device)
-        out = torch.empty(count, sum(segments), dtype=torch.float32, device=words.device)
+        digits, sent = messages
+        workers, count = digits.shape[:2]
+        buckets = self.buckets(segments, digits.device)
+        out = torch.empty(count, sum(segments), dtype=torch.float32, device=digits.device)
         if native := self._native(out, buckets):
             native.decode(messages, out, mean=True)
             return out
-        rows = buckets.make_room(out.split(segments, dim=1))
-        table = _of_rows(sent.flatten(0, 1), buckets.groups).unflatten(0, (workers, count))
-        codes, of_rest = self._rest_of(digits, sent, buckets.groups)
         together = _TOGETHER if sent.shape[-1] <= _FEW else _TABLES_TOGETHER
         for first in range(0, workers, together):
             some = slice(first, first + together)
             end = first > 0, workers if some.stop >= workers else 1
-            for part, matrix in _blocks(rows):
-                kernels_of(self).decode_mean(
-                    words[some, :, part], table[some, :, part], *end, matrix
-                )
-            kernels_of(self).rest_mean(codes[some], of_rest[some], *end, rows.rest)
-        buckets.put_back(rows)
+            kernel = partial(kernels_of(self).mean, *end)
+            each = [part[some].flatten(0, 1) for part in messages]
+            self._decode(kernel, each, buckets, out)
         return out
 
-    def _rest_of(self, digits: Tensor, sent: Tensor, groups: Groups) -> tuple[Tensor, Tensor]:
-        """Return the codes `[W, w, rest]` of the rest, and the parameters of each value."""
-        codes = unpack_digits(digits.flatten(0, 1), len(groups.rest_buckets), self.base)
-        table = sent.flatten(0, 1).index_select(1, groups.rest_buckets)
-        return codes.unflatten(0, digits.shape[:2]), table.unflatten(0, digits.shape[:2])
+
+class Method(Protocol):
+    """The part of a method that kernels read; it can be a key of a dict."""
+
+    @property
+    def base(self) -> int: ...
+
+    def code(self, v: Tensor, parameters: Parameters, words: Tensor | None) -> Tensor: ...
+
+    def value(self, codes: Tensor, parameters: Parameters) -> Tensor: ...
 
 
-def _of_rows(fitted: Tensor, groups: Groups) -> Tensor:
-    """Return the parameters of each row, `[w, groups, rows, k]`, from `[w, buckets, k]`."""
-    index = groups.buckets.flatten()
-    each = fitted[:, : len(index)] if groups.one_row else fitted.index_select(1, index)
-    return each.view(len(fitted), *groups.buckets.shape, fitted.shape[2])
+class Kernels(NamedTuple):
+    codes: Callable[..., None]
+    encode: Callable[..., list[Tensor]]
+    add: Callable[..., None]
+    subtract: Callable[..., None]
+    mean: Callable[..., None]
 
 
-def _blocks(rows: Rows) -> Iterator[tuple[slice, Tensor]]:
-    """Yield blocks for one kernel call each: a slice of groups, and their values."""
-    for place, matrix in rows.matrices:
-        workers, count, together, row = matrix.shape
-        for part in block_slices(count, workers * together * row, matrix.device):
-            yield slice(place.start + part.start, place.start + part.stop), matrix[:, part]
+@lru_cache(maxsize=64)
+def kernels_of(method: Method) -> Kernels:
+    base = method.base
+
+    def code(
+        x: Tensor, fitted: Tensor, where: Where, draws: Draws | None, n: int, of: int
+    ) -> Tensor:
+        found = where.find(n, of)
+        if found.in_copy is not None:
+            x = x[:, found.in_copy]
+        words = None
+        if draws and found.tensors is not None and found.places is not None:
+            elements = draws.first[:, found.tensors] + found.places
+            words = Draws(elements.to(torch.int32), draws.keys).words()
+        elif draws:
+            words = draws.words(n)
+        return method.code(x, _of_values(fitted, found.buckets), words)
+
+    def value(codes: Tensor, sent: Tensor, where: Where, unpacked: bool, n: int) -> Tensor:
+        digits = codes if unpacked else part_digits(codes, n, base)
+        return method.value(digits.to(torch.int32), _of_values(sent, where.find(n, n).buckets))
+
+    @kernel
+    def codes(x: Tensor, fitted: Tensor, where: Where, draws: Draws | None, out: Tensor) -> None:
+        out.copy_(code(x, fitted, where, draws, out.shape[1], out.shape[1]))
+
+    @kernel
+    def encode(
+        x: Tensor, fitted: Tensor, where: Where, draws: Draws | None, n: int
+    ) -> list[Tensor]:
+        # Without a call that pads, whose result a compiler would store.
+        whole = n + -n % unit_of(base)
+        digits = code(x, fitted, where, draws, whole, n)
+        return join_digits(torch.where(torch.arange(whole, device=x.device) < n, digits, 0), base)
+
+    @kernel
+    def add(codes: Tensor, sent: Tensor, where: Where, unpacked: bool, out: Tensor) -> None:
+        out.add_(value(codes, sent, where, unpacked, out.shape[1]))
+
+    @kernel
+    def subtract(codes: Tensor, sent: Tensor, where: Where, unpacked: bool, out: Tensor) -> None:
+        # Adding 0.0 turns -0 into 0, as where decoded values are added to zeros.
+        out.sub_(value(codes, sent, where, unpacked, out.shape[1]) + 0.0)
+
+    @kernel
+    def mean(
+        onto: bool,
+        divisor: int,
+        codes: Tensor,
+        sent: Tensor,
+        where: Where,
+        unpacked: bool,
+        out: Tensor,
+    ) -> None:
+        rows, n = out.shape
+        first, *others = [
+            value(*of_worker, where, unpacked, n)
+            for of_worker in zip(codes.split(rows), sent.split(rows), strict=True)
+        ]
+        # Adding 0.0 turns -0 into 0, as in a sum that starts at zero.
+        total = out + first if onto else first + 0.0
+        for x in others:
+            total = total + x
+        out.copy_(total / divisor)
+
+    return Kernels(codes, encode, add, subtract, mean)
+
+
+def _of_values(of_buckets: Tensor, numbers: Tensor) -> Parameters:
+    """Return the parameters `[w, n]` each of values in buckets of these numbers."""
+    return [column.index_select(1, numbers) for column in of_buckets.unbind(2)]
 
 
 @lru_cache(maxsize=64)

@@ -147,7 +147,7 @@ class LoCo(Checked):
             *(before, left, self.alpha, 1 - self.alpha),
             *([old_scales[k] for k in grads], [*new_scales.values()]),
         )
-        message = codec.encode_with(flatten_each(grads), sizes_of(grads), residual, step)
+        message = codec.encode_in_bytes(grads, residual, step)
         if self._resets(step):
             torch._foreach_zero_([*new.values(), *new_scales.values()])
         out = self.inner.gather(message, grads, scales.inner or State(), comm, step)

@@ -14,7 +14,7 @@ from gcbench.core.codecs.kernels import kernel
 from gcbench.core.codecs.native import address, addresses, is_native, load_native
 from gcbench.core.codecs.noise import Draws, Noise
 from gcbench.core.codecs.packing import pack, packed_bytes, unpack
-from gcbench.core.compressor import Properties
+from gcbench.core.compressor import Given, Grads, Properties
 
 _MANTISSA_BITS = 23
 _NOT_FINITE = 255  # the exponent of infinities and NaN
@@ -56,23 +56,13 @@ class Natural(Codec):
             return _encode_native(tensors, segments, noise)
         return super().encode_each(tensors, segments, noise)
 
-    def encode_corrected(
-        self,
-        tensors: Sequence[Tensor],
-        residual: Sequence[Tensor],
-        alpha: float,
-        segments: tuple[int, ...],
-        noise: Noise,
-        keep: float = 0,
-        in_place: bool = False,
-    ) -> tuple[Message, list[Tensor]]:
-        if keep or not is_native(tensors[0]):
-            return super().encode_corrected(
-                tensors, residual, alpha, segments, noise, keep, in_place
-            )
-        flat = tensors[0].new_empty(len(tensors[0]), 0 if in_place else sum(segments))
-        left = list(residual if in_place else flat.split(segments, dim=1))
-        return _encode_native(tensors, segments, noise, residual, left, alpha), left
+    def encode_corrected(self, given: Given, noise: Noise) -> tuple[Message, Grads]:
+        tensors = given.tensors
+        if given.keep or not is_native(tensors[0]):
+            return super().encode_corrected(given, noise)
+        left = given.room()
+        message = _encode_native(tensors, given.segments, noise, given.before, left, given.alpha)
+        return message, given.named(left)
 
     def decode_add(self, message: Message, segments: tuple[int, ...], out: Tensor) -> None:
         exponents, signs = message

@@ -8,11 +8,21 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from gcbench.core.codecs.kernels import kernel
 from gcbench.core.codecs.levels import level_values
 from gcbench.core.codecs.one_pass import Kinds, Parameters
-from gcbench.core.codecs.scales import Sides, inside, mean_where
+from gcbench.core.codecs.scales import inside, mean_where
 from gcbench.core.compressor import Properties
 from gcbench.core.methods.quantizers import Signs
+
+
+@kernel
+def _means_of_sides(v: Tensor, d: Tensor | None) -> Tensor:
+    nonnegative, counts = v >= 0, inside(v, d)
+    # Not v < 0, because a NaN is sent as a negative sign and has to show in that mean.
+    return torch.stack(
+        [mean_where(v, ~nonnegative & counts), mean_where(v, nonnegative & counts)], dim=-1
+    )
 
 
 @dataclass(frozen=True)
@@ -40,17 +50,7 @@ class OneBit(Signs):
     properties: ClassVar[Properties] = Properties(contractive=True)
 
     def fit(self, v: Tensor, d: Tensor | None = None) -> Tensor:
-        nonnegative, counts = v >= 0, inside(v, d)
-        # Not v < 0, because a NaN is sent as a negative sign and has to show in that mean.
-        return torch.stack(
-            [mean_where(v, ~nonnegative & counts), mean_where(v, nonnegative & counts)], dim=-1
-        )
-
-    def fit_sides(self, sides: Sides, d: Tensor) -> Tensor:
-        below = (d - sides.nonnegative).clamp_min(1)
-        return torch.stack(
-            [sides.negative / below, sides.positive / sides.nonnegative.clamp_min(1)], dim=-1
-        )
+        return _means_of_sides(v, d)
 
     def value(self, codes: Tensor, parameters: Parameters) -> Tensor:
         return level_values(codes, parameters)

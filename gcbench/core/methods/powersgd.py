@@ -27,6 +27,7 @@ from gcbench.core.codecs.power_iteration import (
 from gcbench.core.comm.collectives import Comm
 from gcbench.core.compressor import (
     Aggregated,
+    Given,
     Grads,
     Properties,
     State,
@@ -141,20 +142,23 @@ class PowerSGD(Checked):
         return self._to_aggregated(grads, shapes, factors, updates)
 
     def aggregate_corrected(
-        self, grads: Grads, residual: Grads, alpha: float, state: State, comm: Comm, step: Step
+        self, given: Given, state: State, comm: Comm, step: Step
     ) -> tuple[Aggregated, Grads]:
+        grads = given.grads
         ordered = by_shape(grads)
         shapes = self.shapes(ordered)
         q = self._start(ordered, shapes, state, step)
-        gs, es = (matrices_of(x, shapes) for x in (ordered, {k: residual[k] for k in ordered}))
-        ms, p = add_times(gs, es, alpha, q, shapes)
+        residual = {k: given.residual[k] for k in ordered}
+        gs, es = (matrices_of(x, shapes) for x in (ordered, residual))
+        ms, p = add_times(gs, es, given.alpha, q, shapes)
         if self.svd:
             factors = self._best(ms, shapes, comm)
         else:
             factors = self._iterate(ms, p, q, shapes, comm)
         sent_q = factors.q if self.residual == "aggregated" else factors.worker_q
         updates = product_and_rest(factors.p, factors.q, factors.p, sent_q, ms, shapes)
-        return self._to_aggregated(grads, shapes, factors, updates), tensors_of(ms, grads)
+        out = self._to_aggregated(grads, shapes, factors, updates)
+        return out, given.left_by(tensors_of(ms, grads))
 
     def _to_aggregated(
         self, grads: Grads, shapes: Shapes, factors: Factors, updates: Stacks

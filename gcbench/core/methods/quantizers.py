@@ -13,19 +13,18 @@ from torch import Tensor
 from typing_extensions import Self
 
 from gcbench.core.codec import Message
-from gcbench.core.codecs.buckets import Buckets, Rows
 from gcbench.core.codecs.levels import level_values, random_codes
 from gcbench.core.codecs.noise import Noise
 from gcbench.core.codecs.one_pass import Kinds, Parameters
 from gcbench.core.codecs.packing import width_of
-from gcbench.core.codecs.radix import from_words, pack_digits, unpack_digits
-from gcbench.core.codecs.scales import Sides, grid_codes, grid_values, signs_and_sides
+from gcbench.core.codecs.radix import unpack_digits
+from gcbench.core.codecs.scales import grid_codes, grid_values
 from gcbench.core.fields import example
 from gcbench.core.methods.bucketed import Bucketed
 
 
 class Signs(Bucketed, ABC):
-    """A codec of signs, with parameters that may follow from the sums of either sign."""
+    """A codec of signs."""
 
     random: ClassVar[bool] = False
 
@@ -33,28 +32,8 @@ class Signs(Bucketed, ABC):
     def base(self) -> int:
         return 2
 
-    @property
-    def fits_sums(self) -> bool:
-        """Return whether the parameters follow from the sums of the values of either sign."""
-        return True
-
-    def in_one_pass(self, x: Tensor) -> bool:
-        """Return whether one kernel finds signs and sums of both sides."""
-        return self.fits_sums and x.is_cuda
-
-    @abstractmethod
-    def fit_sides(self, sides: Sides, d: Tensor) -> Tensor:
-        """Return what `fit` returns, from the sums of each side and the sizes d of the buckets."""
-
     def code(self, v: Tensor, parameters: Parameters, words: Tensor | None) -> Tensor:
         return (v >= 0).to(torch.int32)
-
-    def _encode_rows(self, rows: Rows, buckets: Buckets, noise: Noise) -> Message:
-        if not self.in_one_pass(rows.rest):
-            return super()._encode_rows(rows, buckets, noise)
-        words, sides = signs_and_sides(rows, buckets.groups)
-        fitted = self.fit_sides(sides, buckets.sizes).to(rows.rest.dtype)
-        return [words, pack_digits((rows.rest >= 0).to(torch.uint8), 2), self.sends(fitted)]
 
 
 @dataclass(frozen=True)
@@ -108,10 +87,7 @@ class GridQuantizer(Bucketed, ABC):
         return grid_values(codes - self.highest / 2, parameters[0], self.highest)
 
     def codes_in(self, message: Message, segments: tuple[int, ...]) -> Tensor:
-        words, digits, _ = message
-        in_words = from_words(words, self.base).flatten(1).to(torch.uint8)
-        rest = sum(segments) - in_words.shape[1]
-        return torch.cat([in_words, unpack_digits(digits, rest, self.base)], dim=1)
+        return unpack_digits(message[0], sum(segments), self.base)
 
     def scales_of(self, x: Tensor, segments: tuple[int, ...]) -> Tensor:
         return self.fit_buckets(x, segments).squeeze(-1)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gcbench.core.codecs.one_pass import Kinds, Parameters
-from gcbench.core.codecs.scales import Sides, mean_magnitude, root_mean_square
+from gcbench.core.codecs.scales import mean_magnitude, root_mean_square
 from gcbench.core.compressor import Properties
 from gcbench.core.marks import Neutral
 from gcbench.core.methods.quantizers import Signs
@@ -54,16 +54,9 @@ class ScaledSign(Signs):
     def kinds(self) -> Kinds:
         return Kinds(self.scale, "reaches", "signed")
 
-    @property
-    def fits_sums(self) -> bool:
-        return self.scale == "mean"
-
     def fit(self, v: Tensor, d: Tensor | None = None) -> Tensor:
         magnitude = mean_magnitude if self.scale == "mean" else root_mean_square
         return magnitude(v, d).unsqueeze(-1)
-
-    def fit_sides(self, sides: Sides, d: Tensor) -> Tensor:
-        return ((sides.positive - sides.negative) / d).unsqueeze(-1)
 
     def value(self, codes: Tensor, parameters: Parameters) -> Tensor:
         return torch.where(codes > 0, parameters[0], -parameters[0])

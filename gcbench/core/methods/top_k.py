@@ -11,9 +11,16 @@ import torch
 from torch import Tensor
 
 from gcbench.core.codec import Message, SparseCodec
-from gcbench.core.codecs.indices import Groups, largest_of_each, pack_indices, unpack_indices
+from gcbench.core.codecs.indices import (
+    Groups,
+    largest_of_each,
+    largest_of_sums,
+    pack_indices,
+    unpack_indices,
+)
+from gcbench.core.codecs.native import is_native
 from gcbench.core.codecs.noise import Noise
-from gcbench.core.compressor import Properties
+from gcbench.core.compressor import Given, Grads, Properties
 from gcbench.core.fields import Checked, Fraction, example
 
 
@@ -50,16 +57,30 @@ class TopK(Checked, SparseCodec):
         return count_share(self.fraction, n)
 
     def encode(self, x: Tensor, segments: tuple[int, ...], noise: Noise) -> Message:
-        packed = self.index == "auto"
-        if not packed and max(segments) > 1 << 31:
+        return self._message(x, largest_of_each(x, segments, self._counts(segments)), segments)
+
+    def encode_corrected(self, given: Given, noise: Noise) -> tuple[Message, Grads]:
+        tensors, segments = given.tensors, given.segments
+        if given.keep or not is_native(tensors[0]):
+            return super().encode_corrected(given, noise)
+        x = given.flat_room()
+        in_row = largest_of_sums(tensors, given.before, given.alpha, x, self._counts(segments))
+        message = self._message(x, in_row, segments)
+        return message, given.left_in(x.scatter_(1, in_row, 0))
+
+    def _counts(self, segments: tuple[int, ...]) -> list[int]:
+        if self.index == "int32" and max(segments) > 1 << 31:
             raise ValueError(
                 f"index=int32: a tensor of {max(segments):,} values has positions that 32 bits do "
                 "not hold; type index=auto"
             )
+        return [*map(self.count, segments)]
+
+    def _message(self, x: Tensor, in_row: Tensor, segments: tuple[int, ...]) -> Message:
         groups, starts = self._layout(segments, x.device)
-        in_row = largest_of_each(x, segments, [k for _, k, _ in groups])
         chosen = in_row - starts
-        positions = pack_indices(chosen, groups) if packed else chosen.to(torch.int32)
+        auto = self.index == "auto"
+        positions = pack_indices(chosen, groups) if auto else chosen.to(torch.int32)
         return [positions, x.gather(1, in_row)]
 
     def values_at(self, message: Message, segments: tuple[int, ...]) -> tuple[Tensor, Tensor]:

@@ -17,6 +17,7 @@ from gcbench.core.comm.collectives import Comm
 from gcbench.core.compressor import (
     Aggregated,
     Compressor,
+    Given,
     Grads,
     Properties,
     State,
@@ -196,10 +197,10 @@ class AdaptiveRank(Checked):
         return finish(method.aggregate(grads, qs, comm, step))
 
     def aggregate_corrected(
-        self, grads: Grads, residual: Grads, alpha: float, state: State, comm: Comm, step: Step
+        self, given: Given, state: State, comm: Comm, step: Step
     ) -> tuple[Aggregated, Grads]:
-        method, qs, finish = self._of_step(grads, state, step)
-        out, left = method.aggregate_corrected(grads, residual, alpha, qs, comm, step)
+        method, qs, finish = self._of_step(given.grads, state, step)
+        out, left = method.aggregate_corrected(given, qs, comm, step)
         return finish(out), left
 
     def _of_step(

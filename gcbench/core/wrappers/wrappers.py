@@ -7,14 +7,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from gcbench.core.codec import Message
-from gcbench.core.codecs.one_pass import Residual
 from gcbench.core.codecs.scales import clip, norm
 from gcbench.core.comm.collectives import Comm
 from gcbench.core.compressor import (
     Aggregated,
     Compressor,
     Correcting,
+    Given,
     Goal,
     Grads,
     Properties,
@@ -25,7 +24,6 @@ from gcbench.core.compressor import (
     flatten_each,
     merge,
     refuse_other_tensors,
-    sizes_of,
     unflatten,
     zeros_of,
 )
@@ -133,33 +131,22 @@ class ErrorFeedback(Checked):
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         residual = state.per_worker or zeros_of(grads)
         inner_state, keep = state.inner or State(), self.beta - self.alpha
-        given = grads, residual, self.alpha, inner_state, comm, step
-        if isinstance(self.inner, GatherExchange | SigmaClipping):
-            out, left = self.inner.aggregate_corrected(*given, keep)
-        elif isinstance(self.inner, Correcting):
-            out, left = self.inner.aggregate_corrected(*given)
-            left = add_scaled(left, residual, keep) if keep else left
+        given = Given(grads, residual, self.alpha, keep, in_place=step.in_place)
+        if isinstance(self.inner, Correcting):
+            out, left = self.inner.aggregate_corrected(given, inner_state, comm, step)
         else:
-            out, left = _aggregate_corrected(self.inner, *given, keep)
+            out, left = _aggregate_added(self.inner, given, inner_state, comm, step)
         return out._replace(state=State(per_worker=left, inner=out.state), goal=None)
 
 
-def _aggregate_corrected(
-    inner: Compressor,
-    grads: Grads,
-    residual: Grads,
-    alpha: float,
-    state: State,
-    comm: Comm,
-    step: Step,
-    keep: float,
+def _aggregate_added(
+    inner: Compressor, given: Given, state: State, comm: Comm, step: Step
 ) -> tuple[Aggregated, Grads]:
-    corrected = add_scaled(grads, residual, alpha)
+    corrected = given.added()
     out = inner.aggregate(corrected, state, comm, step)
     sent = out.sent()
-    refuse_other_tensors(sent, grads)
-    left = add_scaled(corrected, sent, -1)
-    return out, add_scaled(left, residual, keep) if keep else left
+    refuse_other_tensors(sent, given.grads)
+    return out, given.left_by(add_scaled(corrected, sent, -1))
 
 
 @dataclass(frozen=True)
@@ -189,41 +176,27 @@ class SigmaClipping(Checked):
         )
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
-        if message := self._encode_native(grads, step):
-            assert isinstance(self.inner, GatherExchange)
-            out = self.inner.gather(message, grads, state, comm, step)
-            return out._replace(goal=lambda: Goal(self._clip(grads), out.update))
+        if out := self._aggregate_native(Given(grads, {}), state, comm, step):
+            return out[0]._replace(goal=lambda: Goal(self._clip(grads), out[0].update))
         clipped = self._clip(grads)
         return self.inner.aggregate(clipped, state, comm, step).with_goal_of(clipped)
 
     def aggregate_corrected(
-        self,
-        grads: Grads,
-        residual: Grads,
-        alpha: float,
-        state: State,
-        comm: Comm,
-        step: Step,
-        keep: float = 0,
+        self, given: Given, state: State, comm: Comm, step: Step
     ) -> tuple[Aggregated, Grads]:
-        old = {k: residual[k] for k in grads}
-        left = old if step.in_place else {k: torch.empty_like(g) for k, g in grads.items()}
-        before, after = flatten_each(old), flatten_each(left)
-        if message := self._encode_native(grads, step, Residual(before, after, alpha, keep)):
-            assert isinstance(self.inner, GatherExchange)
-            return self.inner.gather(message, grads, state, comm, step), left
-        return _aggregate_corrected(self, grads, residual, alpha, state, comm, step, keep)
+        out = self._aggregate_native(given, state, comm, step)
+        return out or _aggregate_added(self, given, state, comm, step)
 
-    def _encode_native(
-        self, grads: Grads, step: Step, residual: Residual | None = None
-    ) -> Message | None:
-        """Return the message of native code that also clips; None: there is none."""
+    def _aggregate_native(
+        self, given: Given, state: State, comm: Comm, step: Step
+    ) -> tuple[Aggregated, Grads] | None:
+        """Return the aggregate by native code that also clips; None: there is none."""
         inner = self.inner
-        codec = inner.codec_in_native_code(grads) if isinstance(inner, GatherExchange) else None
-        if codec is None:
-            return None
-        sizes, tensors = sizes_of(grads), flatten_each(grads)
-        return codec.encode_with(tensors, sizes, residual, step, self.clip_sigma)
+        if isinstance(inner, GatherExchange) and inner.codec_in_native_code(given.grads):
+            return inner.aggregate_corrected(
+                given._replace(clip=self.clip_sigma), state, comm, step
+            )
+        return None
 
     def _clip(self, grads: Grads) -> Grads:
         clipped = clip(flatten_each(grads), self.clip_sigma)

@@ -10,20 +10,18 @@ from backends import needs_compiler, use
 from nightly import slow_but
 
 from gcbench.core.codec import Codec
-from gcbench.core.codecs import buckets, kernels
+from gcbench.core.codecs import kernels
 from gcbench.core.codecs.kernels import backend_in_use, use_backend
 from gcbench.core.codecs.tracing import compile_call
 from gcbench.core.comm.collectives import Comm
 from gcbench.core.compressor import Aggregated, State, Step
-from gcbench.core.methods.bingrad import BinGradB
 from gcbench.core.methods.bucketed import Bucketed
-from gcbench.core.methods.onebit import OneBit
 from gcbench.core.methods.orq import ORQ
 from gcbench.core.methods.qsgd import QSGD
 from gcbench.core.methods.sign import ScaledSign
 from gcbench.core.wrappers.build import build
 
-# Together these have full rows, short buckets, tails, and fewer rows than a group.
+# Together these have full buckets and short ones.
 SHAPES = {"a": (40, 130), "b": (7,), "c": (3, 999), "d": (64 * 40,)}
 METHODS = {"three bits": QSGD(3, bucket_size=64), "three levels": ORQ(3, bucket_size=64)}
 
@@ -53,37 +51,6 @@ def test_compiled_and_eager_are_equal_to_the_bit(name: str, compiled: None) -> N
             assert torch.equal(sent_values[k], expected.sent()[k])
 
 
-@pytest.fixture
-def in_place(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Code small tensors in place, too, as if they were large."""
-    monkeypatch.setattr(buckets, "LARGE", 1)
-    buckets.buckets_of.cache_clear()
-    yield
-    buckets.buckets_of.cache_clear()
-
-
-BUCKETED = {
-    **METHODS,
-    "a bucket a tensor": ScaledSign(per_layer=True),
-    "signs with two means": OneBit(bucket_size=64),
-    "two levels": BinGradB(bucket_size=64),
-}
-
-
-@pytest.mark.parametrize("name", BUCKETED)
-def test_values_are_coded_alike_where_they_lie_and_copied(
-    name: str, request: pytest.FixtureRequest
-) -> None:
-    def step_and_sent() -> list[torch.Tensor]:
-        out = step(BUCKETED[name], 0)
-        return [*out.update.values(), *out.sent().values()]
-
-    copied = step_and_sent()
-    request.getfixturevalue("in_place")
-    torch.testing.assert_close(step_and_sent(), copied, rtol=1e-6, atol=1e-7)
-
-
-@pytest.mark.usefixtures("in_place")
 @pytest.mark.parametrize(
     ("backend", "sizes"),
     [

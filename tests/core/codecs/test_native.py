@@ -17,9 +17,11 @@ from backends import needs_compiler
 from nightly import each
 from torch import Tensor
 
+from gcbench.core.codec import Codec
 from gcbench.core.codecs import native
 from gcbench.core.codecs.elias import Blocks
 from gcbench.core.codecs.elias_codes import decode_dense, decode_sparse, encode_dense, encode_sparse
+from gcbench.core.codecs.indices import sparse_mean
 from gcbench.core.codecs.kernels import keep_backend, use_backend
 from gcbench.core.codecs.noise import Noise
 from gcbench.core.codecs.packing import (
@@ -31,7 +33,7 @@ from gcbench.core.codecs.packing import (
     unpack,
 )
 from gcbench.core.comm.collectives import Comm
-from gcbench.core.compressor import Compressor, State, Step, offsets_of, sizes_of
+from gcbench.core.compressor import Compressor, Given, State, Step, offsets_of, sizes_of
 from gcbench.core.exchange.gather import GatherExchange
 from gcbench.core.methods.bingrad import BinGradB, BinGradPB
 from gcbench.core.methods.bucketed import Bucketed
@@ -47,6 +49,7 @@ from gcbench.core.methods.orq import ORQ
 from gcbench.core.methods.qsgd import QSGD
 from gcbench.core.methods.quantizers import GridQuantizer, TableQuantizer
 from gcbench.core.methods.sign import ScaledSign
+from gcbench.core.methods.top_k import TopK
 from gcbench.core.wrappers.layers import build_exchange
 from gcbench.core.wrappers.virtual import aggregate
 from gcbench.core.wrappers.wrappers import ErrorFeedback, SigmaClipping
@@ -120,6 +123,20 @@ def draw(workers: int, seed: int) -> Tensor:
     return x
 
 
+def given_of(x: Tensor, residual: Tensor, alpha: float) -> Given:
+    grads, old = (
+        dict(zip(map(str, range(len(SIZES))), part.split(SIZES, 1), strict=True))
+        for part in (x, residual)
+    )
+    return Given(grads, old, alpha)
+
+
+def corrected_by(method: Codec, given: Given, noise: Noise) -> list[Tensor]:
+    """Return a message and the next residual."""
+    message, left = method.encode_corrected(given, noise)
+    return [*message, *left.values()]
+
+
 def results(method: Bucketed, x: Tensor, residual: Tensor) -> list[Tensor]:
     """Return what a method sends, decodes, and keeps with error feedback."""
     noise = noise_of(len(x))
@@ -130,10 +147,7 @@ def results(method: Bucketed, x: Tensor, residual: Tensor) -> list[Tensor]:
     corrected = [
         part
         for alpha in (1.0, 0.3)
-        for parts in method.encode_corrected(
-            x.split(SIZES, 1), residual.split(SIZES, 1), alpha, SIZES, noise
-        )
-        for part in parts
+        for part in corrected_by(method, given_of(x, residual, alpha), noise)
     ]
     codes = []
     if isinstance(method, GridQuantizer | TableQuantizer):
@@ -168,11 +182,9 @@ def test_rotations_have_the_bits_of_eager_ones() -> None:
             use_backend(backend)  # type: ignore[arg-type]
             code = Eden(3, "unbiased", size)  # type: ignore[arg-type]
             noise = noise_of(2)
-            message, left = code.encode_corrected(
-                x.split(SIZES, 1), x.flip(0).split(SIZES, 1), 0.5, SIZES, noise
-            )
+            message, left = code.encode_corrected(given_of(x, x.flip(0), 0.5), noise)
             mean = code.drawing(noise).decode_mean([m.unsqueeze(0) for m in message], SIZES)
-            numbers = [mean, *left, message.pop()]
+            numbers = [mean, *left.values(), message.pop()]
             found[backend] = [*message, *(part.nan_to_num() for part in numbers)]
         assert [*map(same_bits, *found.values())] == [True] * len(found["eager"]), size
 
@@ -182,17 +194,33 @@ def test_a_residual_in_place_has_the_same_bits() -> None:
     x, residual = draw(2, 1), 0.1 * draw(2, 2)
     for backend in ("eager", "native"):
         use_backend(backend)  # type: ignore[arg-type]
-        for method in (*(methods[0] for methods in METHODS.values()), ORQ(5), Natural()):
+        for method in (*(methods[0] for methods in METHODS.values()), ORQ(5), Natural(), TopK(0.1)):
             for keep in (0.0, 0.7):
                 found = []
                 for in_place in (False, True):
-                    before = residual.clone().split(SIZES, 1)
-                    message, left = method.encode_corrected(
-                        x.split(SIZES, 1), before, 0.3, SIZES, noise_of(2), keep, in_place
+                    given = given_of(x, residual.clone(), 0.3)._replace(
+                        keep=keep, in_place=in_place
                     )
-                    found.append([*message, *left])
-                    assert all(map(same_bits, before, left)) == in_place, method
+                    found.append(corrected_by(method, given, noise_of(2)))
+                    left = found[-1][-len(SIZES) :]
+                    assert all(map(same_bits, given.before, left)) == in_place, method
                 assert all(map(same_bits, *found)), method
+
+
+def test_sparse_messages_and_means_have_the_bits_of_eager_ones() -> None:
+    """Also of sums with a residual, of ties, and of workers that send the same positions."""
+    x, residual = draw(2, 1), 0.1 * draw(2, 2)
+    for fraction, index in ((0.01, "int32"), (0.3, "auto"), (1.0, "int32")):
+        method, found = TopK(fraction, index), []  # type: ignore[arg-type]
+        for backend in ("eager", "native"):
+            use_backend(backend)  # type: ignore[arg-type]
+            message, left = method.encode_corrected(given_of(x, residual, 0.3), noise_of(2))
+            many = [torch.stack([part, part.flip(0), part]) for part in message]
+            found.append([*message, *left.values(), method.decode_mean(many, SIZES)])
+        assert all(map(same_bits, *found)), fraction
+    beyond = torch.tensor([[[0, 7]]])
+    with pytest.raises(ValueError, match="a position is beyond the 7 values"):
+        sparse_mean(beyond, torch.ones(1, 1, 2), 7)
 
 
 def test_a_residual_in_bytes_has_the_bits_of_an_eager_one() -> None:

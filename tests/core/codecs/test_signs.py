@@ -1,4 +1,4 @@
-"""Signs and the sums of both sides in one pass have the bits and means of separate passes."""
+"""Signs, and the means of both sides."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from nightly import each
 from torch import Tensor
 
 from gcbench.core.codec import Message
-from gcbench.core.codecs.kernels import use_backend
 from gcbench.core.compressor import Step
 from gcbench.core.methods.onebit import OneBit
 from gcbench.core.methods.quantizers import Signs
@@ -36,13 +35,9 @@ METHODS = {
 }
 
 
-@pytest.fixture(autouse=True, params=["C++", "rows"])
-def native(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    if request.param == "C++":
-        yield from use("native")
-    else:
-        monkeypatch.setattr(Signs, "in_one_pass", lambda self, _: self.fits_sums)  # as on a GPU
-        yield
+@pytest.fixture(autouse=True, params=["native", "eager"])
+def backend(request: pytest.FixtureRequest) -> Iterator[None]:
+    yield from use(request.param)
 
 
 def values(sizes: tuple[int, ...], workers: int = 2) -> Tensor:
@@ -59,20 +54,6 @@ def encode(method: Signs, x: Tensor, sizes: tuple[int, ...]) -> Message:
     return method.encode(x, sizes, noise)
 
 
-@pytest.mark.parametrize("name", METHODS)
-@pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
-def test_one_pass_finds_what_two_do(
-    name: str, sizes: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    x = values(sizes)
-    words, digits, means = encode(METHODS[name], x, sizes)
-    use_backend("eager")
-    monkeypatch.setattr(Signs, "in_one_pass", lambda *_: False)
-    expected_words, expected_digits, expected = encode(METHODS[name], x, sizes)
-    assert torch.equal(words, expected_words) and torch.equal(digits, expected_digits)
-    torch.testing.assert_close(means, expected, rtol=1e-6, atol=1e-7)
-
-
 @each("name", METHODS)
 def test_a_worker_alone_has_the_same_bits_as_among_others(name: str) -> None:
     sizes = SIZES["rows and tails"]
@@ -84,7 +65,7 @@ def test_a_worker_alone_has_the_same_bits_as_among_others(name: str) -> None:
 def test_means_are_those_of_each_side() -> None:
     """Means by the definition are computed in float64; a side without values has a mean of 0."""
     x = torch.cat([values((2048,), 1), -values((2048,), 1).abs() - 1], dim=1)
-    means = encode(OneBit(), x, (4096,))[2]
+    means = encode(OneBit(), x, (4096,))[1]
     first, second = x[0].double().split(2048)
     torch.testing.assert_close(
         means[0, 0].double(), torch.stack([first[first < 0].mean(), first[first >= 0].mean()])
@@ -98,5 +79,5 @@ def test_what_is_not_finite_is_not_hidden(where: int) -> None:
     """The value is in a group of rows, or after the last group."""
     x = values((16384 + 2048,), 1)
     x[0, where] = torch.nan
-    means = encode(ScaledSign(), x, (16384 + 2048,))[2]
+    means = encode(ScaledSign(), x, (16384 + 2048,))[1]
     assert means.isnan().sum() == 1

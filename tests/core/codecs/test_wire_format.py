@@ -18,7 +18,7 @@ from gcbench.runner.config.help import method_keys
 from gcbench.runner.config.resolve import resolve
 from gcbench.runner.launch.instantiate import make_compressor
 
-# With tails, short buckets, tensors shorter than a row, and one whose rows come first.
+# With short buckets, tensors shorter than one, and codes that share bytes across tensors.
 SIZES = (7, 700, 2048, 5000, 1, 20_001, 512)
 LARGE = (900, 2**18 + 70_000, 3)
 
@@ -67,7 +67,7 @@ def buckets(size: int | None, base: int, count: int, value: wire_format.Value) -
 
 
 def elias(bucket: int, sparse: bool) -> Reader:
-    return lambda data, sizes: wire_format.read_elias(data, sizes, bucket, 7, 16, sparse)
+    return lambda data, sizes: wire_format.read_elias(data, sizes, bucket, 7, sparse)
 
 
 def top_k(fraction: float, packed: bool) -> Reader:

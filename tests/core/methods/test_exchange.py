@@ -14,17 +14,16 @@ from layout_cases import one_tensor, wire_bits_over_gloo
 from method_cases import aggregate, flat, gradients
 from nightly import each
 
-from gcbench.core.codec import flatten_sum
 from gcbench.core.codecs.packing import ONE_SPAN, Units, pack_lanes, unpack_lanes
 from gcbench.core.comm.collectives import Comm
 from gcbench.core.compressor import (
+    Given,
     Grads,
     Properties,
     State,
     Step,
     add_scaled,
     flatten,
-    flatten_each,
 )
 from gcbench.core.exchange.gather import sum_codes
 from gcbench.core.exchange.shards import shard_exchange
@@ -240,6 +239,4 @@ def test_a_sum_of_all_tensors_end_to_end_is_that_of_each(workers: int) -> None:
         return {**vectors, "kernels": kernels, "matrix": torch.randn(workers, 5, 4)}
 
     x, y = draw(), draw()
-    assert torch.equal(
-        flatten_sum(flatten_each(x), flatten_each(y), 0.3), flatten(add_scaled(x, y, 0.3))
-    )
+    assert torch.equal(Given(x, y, 0.3).flat(), flatten(add_scaled(x, y, 0.3)))
