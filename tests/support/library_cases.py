@@ -33,6 +33,21 @@ def train_like_runner(
     process: Process, config: RunConfig, knobs: dict[str, Any], bucket_mib: float
 ) -> tuple[list[Tensor], int]:
     """Return the parameters after STEPS steps, and the bits that this worker sent."""
+    parameters, compression = _train_like_runner(process, config, knobs, bucket_mib)
+    return parameters, compression.bits_sent
+
+
+def errors_like_runner(
+    process: Process, config: RunConfig, knobs: dict[str, Any]
+) -> tuple[float, float]:
+    """Return the error and the cosine that a handle measured in the last of STEPS steps."""
+    _, compression = _train_like_runner(process, config, {**knobs, "error_every": 1}, 0.001)
+    return compression.error(), compression.cosine()
+
+
+def _train_like_runner(
+    process: Process, config: RunConfig, knobs: dict[str, Any], bucket_mib: float
+) -> tuple[list[Tensor], gcbench.Compression]:
     data, seed = make_data(config), config.seed
     torch.manual_seed(mix(seed) >> 1)
     model = make_model(config.model.as_dict(), data.shape, data.outputs)
@@ -51,7 +66,7 @@ def train_like_runner(
         optimizer.zero_grad()
         cross_entropy(ddp(inputs), targets).backward()
         optimizer.step()
-    return [p.detach().clone() for p in model.parameters()], compression.bits_sent
+    return [p.detach().clone() for p in model.parameters()], compression
 
 
 def train_compiled(process: Process, config: RunConfig) -> dict[bool, tuple[list[Tensor], int]]:

@@ -123,6 +123,10 @@ class HookState:
         """Return the relative error of the update, see `Compression.error`."""
         return self._in_use("error").error()
 
+    def cosine(self) -> float:
+        """Return the cosine between the update and what was coded, see `Compression.cosine`."""
+        return self._in_use("cosine").cosine()
+
     def state_dict(self, gather_to: int | None = None) -> dict[str, Any]:
         """Return the compressor's state for `torch.save`, see `Compression.state_dict`."""
         return self._in_use("state_dict").state_dict(gather_to)

@@ -151,15 +151,21 @@ class Compression(ABC):
         return (exchange.state for exchange in self._exchanges.values())
 
     def error(self) -> float:
-        """Return the relative error |y - x| / |x| of the update y, x being the mean gradient.
+        """Return the relative error |y - x| / |x| of the update y, as in a run's result.
 
-        It is that of the last exchange in which it was measured, `compress(error_every=...)`; NaN
-        before. With FSDP2 it is that of the gradients that this process owns.
+        x is the mean of what workers coded: their gradients, or what a method makes of these, such
+        as momenta. It is that of the last exchange in which it was measured,
+        `compress(error_every=...)`; NaN before, and of updates without a scale, such as signs.
+        With FSDP2 it is that of the gradients that this process owns.
 
         Raises:
             ConfigError: if `compress` was called without `error_every`.
         """
-        return self._errors.last()
+        return self._errors.last("relative", self.compressor)
+
+    def cosine(self) -> float:
+        """Return the cosine between the update and the mean of what was coded, see `error`."""
+        return self._errors.last("cosine", self.compressor)
 
     def state_dict(self, gather_to: int | None = None) -> dict[str, Any]:
         """Return the steps, the bits and the compressor's state, for `torch.save`.
@@ -223,7 +229,6 @@ class Compression(ABC):
         The update has the shapes of `rows`, or else those of `like`.
         """
         device, before = next(iter(rows.values())).device, self.bits_sent
-        mean = self._errors.mean(exchange.step, rows)
         # A backward pass may run under autocast.
         with torch.autocast(device.type, enabled=False):
             out = aggregate(
@@ -236,8 +241,7 @@ class Compression(ABC):
                 offsets=exchange.offsets,
             )
         refuse_other_update(out.update, like or rows)
-        if mean is not None:
-            self._errors.compare(mean, out.update)
+        self._errors.measure(exchange.step, out.goal_of(rows))
         exchange.step += 1
         self._own_bits += self.bits_sent - before
         self._fp32_bits += self._bits_of_fp32(sum(row.numel() for row in rows.values()))

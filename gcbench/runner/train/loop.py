@@ -12,8 +12,7 @@ from typing import Any, Literal
 
 import torch
 
-from gcbench.core.compressor import flatten
-from gcbench.core.wrappers.virtual import is_direction
+from gcbench.core.deviation import Deviation
 from gcbench.runner.records.metrics import reaches
 from gcbench.runner.train.checkpoints import Checkpoints
 from gcbench.runner.train.drift import refuse_drift
@@ -257,28 +256,15 @@ def train_step(run: Run, progress: Progress) -> ExchangeResult | None:
 
 @torch.no_grad()
 def sample(run: Run, exchanged: ExchangeResult) -> Sample:
-    """Return the update's relative 2-norm error and its cosine to the mean of what was coded.
+    """Return the update's relative error and its cosine to the mean of what was coded.
 
-    This is the mean over workers of their gradients, unless a wrapper or a method changes what is
-    coded (`core.compressor.Goal`). Both are left out where that mean is exactly 0, the cosine
-    where the update is, and the error where the update has no scale. Where codes were gathered,
-    `shannon_bits`, the least that these could cost, is included. The communication for a sample is
-    neither counted nor timed.
+    Where codes were gathered, `shannon_bits`, the least that these could cost, is included. The
+    communication for a sample is neither counted nor timed.
     """
     goal = exchanged.goal()
-    wanted = flatten(goal.wanted).sum(0, dtype=torch.float64)
-    workers = len(next(iter(goal.wanted.values()))) * run.comm.processes
-    mean = run.control.sum(wanted) / workers
-    got = flatten({name: goal.got[name] for name in goal.wanted})[0].double()
-    norm, got_norm = mean.norm(), got.norm()
-    measured: Sample = {}
-    # Rounding to float32 hides the order in which the workers were summed.
-    if norm != 0 and not is_direction(run.compressor):
-        measured["relative"] = float(((got - mean).norm() / norm).float())
-    if norm != 0 and got_norm != 0:
-        measured["cosine"] = float((got @ mean / (got_norm * norm)).float())
+    measured: Sample = Deviation.of(goal, run.comm, run.control.sum).measured(run.compressor)
     if exchanged.shannon_bits is not None:
         measured["shannon_bits"] = float(
-            (run.control.sum(exchanged.shannon_bits().sum()) / workers).float()
+            (run.control.sum(exchanged.shannon_bits().sum()) / run.comm.workers).float()
         )
     return measured

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,8 +11,10 @@ import torch
 from backends import needs_compiler
 from gloo_pool import pool
 from library_cases import (
+    STEPS,
     accumulate,
     backward_under_autocast,
+    errors_like_runner,
     gradients_of_slices,
     join,
     late_parameters,
@@ -31,6 +34,7 @@ from library_cases import (
 )
 from method_cases import CHOICES
 from nightly import each, slow_but
+from pipeline_cases import train_steps
 from runner_cases import PLAIN_SGD, compare_with_runner
 from sentence import SMALL, config_of
 from torch import Tensor
@@ -107,6 +111,25 @@ def test_the_error_is_that_of_the_update_beside_the_mean() -> None:
         for measured, expected in pool(2).run(measure_error, "qsgd", knobs):
             assert measured == pytest.approx(expected, rel=1e-5) and measured > 0.1
     assert all(error < 1e-6 for error, _ in pool(2).run(measure_error, "none", {}))
+
+
+@pytest.mark.parametrize(
+    "choice, knobs",
+    [
+        ("qsgd", {"bits": 2, "min_size": 0, "clip_norm": 0.1}),
+        ("qsgd", {"bits": 2, "min_size": 0, "overlap": True}),
+        ("signum", {"momentum": 0.9}),
+        ("dion", {"rank": 2}),
+    ],
+)
+def test_the_error_is_that_of_a_run(choice: str, knobs: dict[str, Any]) -> None:
+    """That of what was coded, such as clipped gradients or momenta; signs have a cosine only."""
+    typed = [f"{key}={value}" for key, value in knobs.items() if key != "overlap"]
+    config = config_of(*SMALL, *PLAIN_SGD, f"compressor={choice}", *typed)
+    in_loops = pool(2).run(errors_like_runner, config, knobs)
+    for measured, run in zip(in_loops, pool(2).run(train_steps, config, STEPS), strict=True):
+        relative, cosine = run.sample.get("relative", math.nan), run.sample["cosine"]
+        assert measured == pytest.approx((relative, cosine), rel=1e-6, nan_ok=True)
 
 
 def test_autocast_does_not_reach_into_the_compressor() -> None:
