@@ -126,7 +126,7 @@ def observe_step(compressor: Compressor, shapes: Mapping[str, tuple[int, ...]]) 
             {k: torch.empty(shape, device="cuda") for k, shape in shapes.items()}
         )
         hook = _Hook(cast(DistributedDataParallel, _Ddp(module, group)), compressor, 1)
-        hook._comm = Comm(RANKS, NcclTransport(group))
+        hook._exchange.comm = Comm(RANKS, NcclTransport(group))
         whole = torch.empty(sum(map(math.prod, shapes.values())), device="cuda")
         views = split_rows(whole.unsqueeze(0), shapes)
         arrived = Arrived({p: views[name][0] for name, p in module.items()}, [whole])
@@ -141,7 +141,7 @@ def observe_step(compressor: Compressor, shapes: Mapping[str, tuple[int, ...]]) 
                 watch.step.cut_short = True
                 watch.step.uploads.clear()  # of the tables that a first step makes
                 break
-        layers = hook._exchanges["gradient"].state.layers()
+        layers = hook._kept["gradient"].state.layers()
         kept = [
             x
             for layer in layers

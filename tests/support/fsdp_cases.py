@@ -203,8 +203,8 @@ def run_choices(
     for name, knobs in choices.items():
         ours = Sharded(between)
         compression = ours.compress(name, **knobs)
-        wire = CountingTransport(compression._comm.transport)
-        compression._comm.transport = wire  # type: ignore[assignment]
+        wire = CountingTransport(compression._exchange.comm.transport)
+        compression._exchange.comm.transport = wire  # type: ignore[assignment]
         seen[name] = (ours.backward(process.rank, 0), compression.bits_sent, wire.bits)
     return seen
 

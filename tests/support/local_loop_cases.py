@@ -131,6 +131,17 @@ def handle_of(process: Process) -> dict[str, Any]:
     return {**seen, "sent after remove": local.bits_sent - sent}
 
 
+def bits_under_way(process: Process) -> list[int]:
+    """Return the bits of a handle while an exchange is under way, and after it has arrived."""
+    loop = Loop(process.rank, compressor="qsgd", min_size=0, delay=1)
+    loop.train(range(4))
+    for future, _ in loop.local._exchange._under_way:
+        future.result()
+    seen = [loop.local.bits_sent]
+    loop.train(range(4, 5))
+    return [*seen, loop.local.bits_sent]
+
+
 class SlowWeights(torch.optim.Optimizer):
     """An optimizer that steps another one, and then moves parameters back by a part."""
 
@@ -315,8 +326,8 @@ def timeouts(process: Process) -> list[float]:
         gcbench.compress(ddp, "qsgd", overlap=True),
         Loop(process.rank, delay=1).local,
     )
-    seen = [timeout_of(group).total_seconds() for group in (short, overlapped._group)]
-    seen.append((timeout_of(local._group) - timeout_of(process.world)).total_seconds())
+    seen = [timeout_of(group).total_seconds() for group in (short, overlapped._exchange.group)]
+    seen.append((timeout_of(local._exchange.group) - timeout_of(process.world)).total_seconds())
     local.remove()
     overlapped.remove()
     return seen

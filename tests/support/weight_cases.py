@@ -61,7 +61,7 @@ def weights_of_steps(process: Process, differences: bool) -> dict[str, list[Tens
     handle = gcbench.compress_weights(
         model, "qsgd", bits=4, bucket_size=32, min_size=0, differences=differences, seed=3
     )
-    handle._comm.transport = wire = CountingTransport(handle._comm.transport)  # type: ignore
+    handle._exchange.comm.transport = wire = CountingTransport(handle._exchange.comm.transport)  # type: ignore
     true, expected, bits = [], [], []
     codec, estimate = QSGD(7, bucket_size=32), None
     w = dist.get_world_size()

@@ -6,8 +6,8 @@ import math
 import re
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -15,12 +15,12 @@ import torch.distributed as dist
 from torch import Tensor
 
 from gcbench.core.codecs.kernels import backend_in_use
-from gcbench.core.codecs.noise import count
 from gcbench.core.comm.collectives import Comm
 from gcbench.core.comm.control import gather_json
-from gcbench.core.compressor import Aggregated, Compressor, Grads, State, refuse_other_update
-from gcbench.core.library.agreement import agree, choose, refuse_difference, refuse_other_arguments
-from gcbench.core.library.errors import Errors
+from gcbench.core.compressor import Compressor, State
+from gcbench.core.errors import ConfigError
+from gcbench.core.library.agreement import refuse_other_arguments
+from gcbench.core.library.exchange import Exchange, Kept
 from gcbench.core.library.states import (
     by_name,
     own_state,
@@ -31,17 +31,7 @@ from gcbench.core.library.states import (
     to_plain,
 )
 from gcbench.core.methods.matrices import StacksOfMatrices
-from gcbench.core.wrappers.virtual import aggregate, is_direction, parts_of, state_bytes
-
-
-@dataclass
-class Exchange:
-    """The state of gradients that are exchanged together, and the number of exchanges so far."""
-
-    seed: int
-    step: int = 0
-    state: State = field(default_factory=State)
-    offsets: Mapping[str, int] | None = None  # of all tensors, where only some are sent at once
+from gcbench.core.wrappers.virtual import is_direction, parts_of, state_bytes
 
 
 class Compression(ABC):
@@ -55,35 +45,32 @@ class Compression(ABC):
         comm: Comm,
         device: torch.device,
         seed: int,
-        exchanges: Mapping[str, Exchange],
+        kept: Mapping[str, Kept],
+        group: dist.ProcessGroup | None,
         error_every: int | None = None,
         overlap: bool | str = False,
         **place: Any,
     ) -> None:
-        """Take the user's seed, and the exchanges of a backward pass by name, none made yet.
+        """Take the user's seed, and what a backward pass exchanges by name, nothing of it yet.
 
-        `place` holds further values that a saved state must match, such as a shard's number.
+        Processes of a `group` agree on whether values are finite. `place` holds further values that
+        a saved state must match, such as a shard's number.
         """
         self.compressor = compressor
         self.name = type(compressor).__name__  # or what was typed, see `compress`
-        self._errors = Errors(error_every, comm)
-        self._comm = comm
+        self._exchange = Exchange(compressor, comm, device, group=group, error_every=error_every)
         self._device = device
-        self._exchanges: Mapping[str, Exchange] = exchanges
-        self._fp32_bits = self._own_bits = 0  # since this was made, which need not be all steps
+        self._error_every = error_every
+        self._kept: Mapping[str, Kept] = kept
+        self._fp32_bits = self._loaded_bits = 0  # since this was made, and before
         self._told = self._told_of_sum = False
-        # What `judge` found, and as much of it as has reached the host, which never waits for it.
-        self._verdict = torch.zeros(1, dtype=torch.int64, device=device)
-        self._arrived_verdict = torch.zeros(
-            1, dtype=torch.int64, pin_memory=device.type == "cuda" and torch.cuda.is_available()
-        )
         self._identity = {
             "compressor": re.sub(r" at 0x[0-9a-f]+", "", repr(compressor)),  # without addresses
             "workers": comm.workers,
             "worker": comm.local.start,
             **place,
         }
-        seeds = {name: exchange.seed for name, exchange in exchanges.items()}
+        seeds = {name: own.seed for name, own in kept.items()}
         self._refuse_other_arguments(
             {
                 "seed": seed,
@@ -102,7 +89,7 @@ class Compression(ABC):
 
     def _gather(self, value: Any) -> list[Any]:
         """Return what each worker has, which JSON can represent."""
-        transport = self._comm.transport
+        transport = self._exchange.comm.transport
         if transport is None:
             return [value]
 
@@ -113,9 +100,9 @@ class Compression(ABC):
         return gather_json(value, gather)
 
     def __repr__(self) -> str:
-        steps = max(exchange.step for exchange in self._exchanges.values())
+        steps, workers = max(x.exchanges for x in self._kept.values()), self._exchange.comm.workers
         return (
-            f"<gcbench.{self.maker} {self.name}: {self._comm.workers} workers, {steps} exchanges, "
+            f"<gcbench.{self.maker} {self.name}: {workers} workers, {steps} exchanges, "
             f"{self.ratio:.4g}x fewer bits than fp32 gradients>"
         )
 
@@ -131,7 +118,12 @@ class Compression(ABC):
     @property
     def bits_sent(self) -> int:
         """Payload bits that this worker handed to collectives so far, as in `result.json`."""
-        return self._comm.meter.sent_bits[0]
+        return self._exchange.meter.sent_bits[0]
+
+    @property
+    def _own_bits(self) -> int:
+        """Return the bits that were sent since this was made, which need not be all steps."""
+        return self.bits_sent - self._loaded_bits
 
     @property
     def ratio(self) -> float:
@@ -148,7 +140,7 @@ class Compression(ABC):
         return sum(state_bytes(state) for state in self._states())
 
     def _states(self) -> Iterable[State]:
-        return (exchange.state for exchange in self._exchanges.values())
+        return (own.state for own in self._kept.values())
 
     def error(self) -> float:
         """Return the relative error |y - x| / |x| of the update y, as in a run's result.
@@ -161,11 +153,16 @@ class Compression(ABC):
         Raises:
             ConfigError: if `compress` was called without `error_every`.
         """
-        return self._errors.last("relative", self.compressor)
+        return self._measured("relative")
 
     def cosine(self) -> float:
         """Return the cosine between the update and the mean of what was coded, see `error`."""
-        return self._errors.last("cosine", self.compressor)
+        return self._measured("cosine")
+
+    def _measured(self, what: str) -> float:
+        if self._error_every is None:
+            raise ConfigError("error(): nothing is measured; type error_every=50 where it is made")
+        return self._exchange.measured(what)
 
     def state_dict(self, gather_to: int | None = None) -> dict[str, Any]:
         """Return the steps, the bits and the compressor's state, for `torch.save`.
@@ -185,9 +182,9 @@ class Compression(ABC):
         return {
             **self._identity,
             "name": self.name,
-            "steps": {name: exchange.step for name, exchange in self._exchanges.items()},
-            "states": {name: to_plain(x.state) for name, x in self._exchanges.items()},
-            "traffic": self._comm.meter.state(),
+            "steps": {name: own.exchanges for name, own in self._kept.items()},
+            "states": {name: to_plain(own.state) for name, own in self._kept.items()},
+            "traffic": self._exchange.meter.state(),
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -199,55 +196,37 @@ class Compression(ABC):
         own = own_state(state_dict)
         self._replace(self._read(own), own)
 
-    def _replace(self, exchanges: Mapping[str, Exchange], saved: Mapping[str, Any]) -> None:
-        self._exchanges = exchanges
-        self._comm.meter.load(saved["traffic"])
+    def _replace(self, kept: Mapping[str, Kept], saved: Mapping[str, Any]) -> None:
+        own_bits = self._own_bits
+        self._kept = kept
+        self._exchange.load_meter(saved["traffic"])
+        self._loaded_bits = self.bits_sent - own_bits
 
-    def _read(self, saved: Mapping[str, Any]) -> Mapping[str, Exchange]:
-        """Return the exchanges that were saved. Raises ConfigError if they are not these."""
+    def _read(self, saved: Mapping[str, Any]) -> Mapping[str, Kept]:
+        """Return what was kept of exchanges. Raises ConfigError if they are not these."""
         refuse_other_identity(saved, self._identity, self.name)
-        steps = read_steps(saved, self._exchanges)
+        steps = read_steps(saved, self._kept)
         refuse_other_traffic(saved)
-        states = by_name(saved, "states", self._exchanges)
+        states = by_name(saved, "states", self._kept)
         read = {
-            name: replace(own, step=steps[name], state=read_state(states[name], self._device))
-            for name, own in self._exchanges.items()
+            name: replace(own, exchanges=steps[name], state=read_state(states[name], self._device))
+            for name, own in self._kept.items()
         }
-        return {name: self._check(name, exchange, saved) for name, exchange in read.items()}
+        return {name: self._check(name, own, saved) for name, own in read.items()}
 
     @abstractmethod
-    def _check(self, name: str, read: Exchange, saved: Mapping[str, Any]) -> Exchange:
-        """Return the exchange `read` from `saved`. Raises ConfigError if its state does not fit."""
+    def _check(self, name: str, read: Kept, saved: Mapping[str, Any]) -> Kept:
+        """Return what was `read` from `saved`. Raises ConfigError if its state does not fit."""
 
     @abstractmethod
     def remove(self) -> None:
         """Let the module average gradients without a compressor."""
 
-    def _aggregate(self, exchange: Exchange, rows: Grads, like: Grads | None = None) -> Aggregated:
-        """Return the aggregate of all workers' gradients; its state is not stored yet.
-
-        The update has the shapes of `rows`, or else those of `like`.
-        """
-        device, before = next(iter(rows.values())).device, self.bits_sent
-        # A backward pass may run under autocast.
-        with torch.autocast(device.type, enabled=False):
-            out = aggregate(
-                self.compressor,
-                rows,
-                number=exchange.step,
-                seed=exchange.seed,
-                state=exchange.state,
-                comm=self._comm,
-                offsets=exchange.offsets,
-            )
-        refuse_other_update(out.update, like or rows)
-        self._errors.measure(exchange.step, out.goal_of(rows))
-        exchange.step += 1
-        self._own_bits += self.bits_sent - before
-        self._fp32_bits += self._bits_of_fp32(sum(row.numel() for row in rows.values()))
-        if exchange.step >= 2:  # two kinds of messages may take turns
+    def _count(self, kept: Kept, values: int) -> None:
+        """Count an exchange of so many values, and warn of one that sends more than they take."""
+        self._fp32_bits += self._bits_of_fp32(values)
+        if kept.number >= 2:  # two kinds of messages may take turns
             self._warn_if_more_than_fp32()
-        return out
 
     def _bits_of_fp32(self, values: int) -> int:
         """Return the bits that a worker sends of so many values without compression."""
@@ -278,42 +257,3 @@ class Compression(ABC):
             + ("min_ratio=1, or a lower rank" if larger else "other knobs, or another method"),
             stacklevel=2,
         )
-
-    def _keep(
-        self, exchange: Exchange, state: State, bad: Tensor, group: dist.ProcessGroup | None
-    ) -> Tensor:
-        """Store `state` unless a process of `group` has seen a `bad` value; return whether any has.
-
-        Else they keep the old state.
-        """
-        bad, _ = self._agree(exchange, bad, group)
-        exchange.state = choose(bad, exchange.state, state)
-        return bad
-
-    def _agree(
-        self,
-        exchange: Exchange,
-        bad: Tensor,
-        group: dist.ProcessGroup | None,
-        earlier: Sequence[Tensor] | None = None,
-        used: Mapping[str, bool] | None = None,
-    ) -> tuple[Tensor, list[str]]:
-        """Return whether a process of `group` has seen a `bad` value, and what none of them `used`.
-
-        A GPU decides that itself, and the host does not wait for it unless `used` is told, or the
-        state that is chosen has other tensors than before, as in the first exchange.
-
-        Raises:
-            ConfigError: if they have made different numbers of exchanges, or have different
-                `earlier` updates, where None stands for any. On a GPU in a later exchange.
-        """
-        if group is None:
-            return bad, []
-        number = count(exchange.seed, exchange.step, self._device)
-        decided = agree(bad, number, earlier, used, group, self._verdict)
-        self._arrived_verdict.copy_(self._verdict, non_blocking=True)
-        self._refuse_difference(int(self._arrived_verdict))
-        return decided
-
-    def _refuse_difference(self, verdict: int) -> None:
-        refuse_difference(verdict, self._identity["worker"])

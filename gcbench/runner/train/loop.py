@@ -13,12 +13,13 @@ from typing import Any, Literal
 import torch
 
 from gcbench.core.deviation import Deviation
+from gcbench.core.library.exchange import ExchangeResult
 from gcbench.runner.records.metrics import reaches
 from gcbench.runner.train.checkpoints import Checkpoints
 from gcbench.runner.train.drift import refuse_drift
 from gcbench.runner.train.evaluation import evaluate
 from gcbench.runner.train.finite import BadValue, describe_bad_value
-from gcbench.runner.train.run import ExchangeResult, Progress, Run, Sample
+from gcbench.runner.train.run import Progress, Run, Sample
 
 Status = Literal["done", "diverged", "interrupted"]
 Record = Callable[[dict[str, Any]], None]
@@ -216,7 +217,7 @@ def _spend(run: Run, progress: Progress) -> dict[str, float | None]:
 
     Seconds are None for virtual workers.
     """
-    meter = run.comm.meter
+    meter = run.exchange.meter
     local = meter.sent_bits, meter.wire_bits, run.clock.take()
     sent, received, laps = zip(*run.control.gather(local), strict=True)
     progress.ledger.add(list(laps))
@@ -243,10 +244,7 @@ def train_step(run: Run, progress: Progress) -> ExchangeResult | None:
     run.schedule.set_rates(run.optimizer, number)
     if exchanged is not None:
         # Some optimizers write into p.grad (Nesterov momentum), but `sample` needs the update.
-        copy = run.samples_error(number, progress)
-        for name, p in replica.parameters.items():
-            update = exchanged.update.get(name)
-            p.grad = None if update is None else update[0].to(p.dtype, copy=copy)
+        exchanged.give(replica.parameters, copy=run.samples_error(number, progress))
         run.optimizer.step()
     progress.step += 1
     run.estimator.end_step(run, progress)

@@ -10,25 +10,27 @@ import torch
 from torch import Tensor
 
 from gcbench.core.compressor import Goal, Grads, State, flatten, unflatten
+from gcbench.core.library.exchange import ExchangeResult
 from gcbench.runner.settings.config import RunConfig
-from gcbench.runner.train.run import ExchangeResult, InnerModel, Progress, Run
+from gcbench.runner.train.run import InnerModel, Progress, Run
 
 log = logging.getLogger("gcbench")
 
 
 def shared_content(run: Run, progress: Progress) -> dict[str, Any]:
     """Return the content of the file for what all workers share."""
+    late = progress.kept.late
     return {
         "model": run.replica.model.state_dict(),
         "optimizer": run.optimizer.state_dict(),
         "schedule": run.schedule.state_dict(),
-        "state": [dict(layer.shared) for layer in progress.state.layers()],
-        "late": progress.late and {"update": progress.late.update, "got": progress.late.goal().got},
+        "state": [dict(layer.shared) for layer in progress.kept.state.layers()],
+        "late": late and {"update": late.update, "got": late.goal().got},
         "buckets": progress.buckets,
         "estimator": progress.estimator,
         "step": progress.step,
         "steps_per_epoch": run.steps_per_epoch,
-        "exchanges": progress.exchanges,
+        "exchanges": progress.kept.exchanges,
         "logged": progress.logged,
         "tests": progress.tests,
         "samples": progress.samples,
@@ -43,12 +45,12 @@ def worker_content(run: Run, progress: Progress, row: int) -> dict[str, Any]:
     return {
         "state": [
             {k: t[row].clone() for k, t in layer.per_worker.items()}
-            for layer in progress.state.layers()
+            for layer in progress.kept.state.layers()
         ],
-        "late": progress.late and _late_row(progress.late, row),
+        "late": progress.kept.late and _late_row(progress.kept.late, row),
         "carry": run.replica.carries[row],
         "buffers": [buffer.clone() for buffer in run.replica.buffers_of(row)],
-        "meter": run.comm.meter.state()[row],
+        "meter": run.exchange.meter.state()[row],
         "loss": float(progress.losses[row]),
         "inner": _inner_content(run.inner[row]) if run.inner else None,
     }
@@ -66,13 +68,14 @@ def restore(
     run.schedule.load_state_dict(shared["schedule"])
     _restore_workers(run, progress, workers)
     per_worker = [stack([w["state"][i] for w in workers]) for i in range(len(shared["state"]))]
-    progress.state = State.of_layers(list(zip(shared["state"], per_worker, strict=True)))
+    kept = progress.kept
+    kept.state = State.of_layers(list(zip(shared["state"], per_worker, strict=True)))
     if shared["late"] is not None:
-        progress.late = _late_from(shared["late"], stack([w["late"] for w in workers]))
+        kept.late = _late_from(shared["late"], stack([w["late"] for w in workers]))
     progress.buckets = shared.get("buckets", [])  # an older gcbench wrote none
     progress.estimator = shared["estimator"]
     progress.step = shared["step"]
-    progress.exchanges = shared["exchanges"]
+    kept.exchanges = shared["exchanges"]
     progress.logged = shared["logged"]
     progress.tests, progress.samples = shared["tests"], shared["samples"]
     progress.sampled = shared.get("sampled", -1)  # likewise
@@ -113,7 +116,7 @@ def _restore_workers(run: Run, progress: Progress, workers: Sequence[dict[str, A
     for row, worker in enumerate(workers):
         if "buffers" in worker:  # not in older checkpoints, nor if the number of workers changes
             run.replica.set_buffers(row, worker["buffers"])
-    run.comm.meter.load([w["meter"] for w in workers])
+    run.exchange.load_meter([w["meter"] for w in workers])
     progress.losses.copy_(torch.tensor([w["loss"] for w in workers], dtype=torch.float64))
     for row, inner in enumerate(run.inner):
         content = workers[row]["inner"]

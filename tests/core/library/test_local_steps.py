@@ -9,6 +9,7 @@ import pytest
 import torch
 from gloo_pool import pool
 from local_loop_cases import (
+    bits_under_way,
     change_shared,
     handle_of,
     load_across_compile,
@@ -78,6 +79,12 @@ def test_a_state_holds_all_that_training_needs_to_go_on(knobs: dict[str, Any]) -
         assert equal(seen["whole own"], seen["resumed own"])
         assert seen["bits"][0][0] == seen["bits"][0][1] > 0
     assert not equal(ranks[0]["whole own"], ranks[1]["whole own"])
+
+
+def test_bits_count_when_an_exchange_arrives() -> None:
+    """Not while it is under way, when it would depend on chance how many of them."""
+    for under_way, arrived in pool(2).run(bits_under_way):
+        assert under_way == 0 < arrived
 
 
 def test_a_handle_counts_bits_and_workers_meet_in_every_exchange() -> None:

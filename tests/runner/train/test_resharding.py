@@ -89,7 +89,7 @@ def test_a_run_with_residuals_goes_on_when_they_may_be_merged(
 
     def watched(self: Checkpoints, path: Path, run: Run, progress: Progress) -> None:
         load(self, path, run, progress)
-        seen.append({k: rows.clone() for k, rows in progress.state.per_worker.items()})
+        seen.append({k: rows.clone() for k, rows in progress.kept.state.per_worker.items()})
 
     monkeypatch.setattr(Checkpoints, "load", watched)
     result = go_on(tmp_path, [*overrides, f"trainer.workers={gpus}", "resume.workers=merge"])
