@@ -114,7 +114,7 @@ def resume(process: Process) -> tuple[list[Tensor], list[Tensor], list[str]]:
     resumed.load_state_dict(state)
     train(model, optimizer, range(3, 6))
     train(again, other, range(3, 6))
-    states = ({**state, "shards": 3}, {**state, "states": {}})
+    states = ({**state, "shards": 3}, {**state, "exchanges": {}})
     messages = [message_of(lambda s=one: resumed.load_state_dict(s)) for one in states]
     return whole(model), whole(again), messages
 

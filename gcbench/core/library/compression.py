@@ -7,8 +7,7 @@ import re
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 import torch.distributed as dist
@@ -21,23 +20,26 @@ from gcbench.core.compressor import Compressor, State
 from gcbench.core.errors import ConfigError
 from gcbench.core.library.agreement import refuse_other_arguments
 from gcbench.core.library.exchange import Exchange, Kept
+from gcbench.core.library.loading import own_state
+from gcbench.core.library.saved import shared_part, worker_part
 from gcbench.core.library.states import (
+    FORMAT,
     by_name,
-    own_state,
-    read_state,
-    read_steps,
+    read_kept,
     refuse_other_identity,
     refuse_other_traffic,
-    to_plain,
 )
 from gcbench.core.methods.matrices import StacksOfMatrices
 from gcbench.core.wrappers.virtual import is_direction, parts_of, state_bytes
+
+Workers = Literal["refuse", "merge"]
 
 
 class Compression(ABC):
     """A compressor in the backward passes of a module, made by `compress`."""
 
     maker: ClassVar[str] = "compress"
+    _alone: ClassVar[str] = ""  # why states of another number of workers are of no use
 
     def __init__(
         self,
@@ -180,38 +182,45 @@ class Compression(ABC):
 
     def _state(self) -> dict[str, Any]:
         return {
+            "format": FORMAT,
             **self._identity,
             "name": self.name,
-            "steps": {name: own.exchanges for name, own in self._kept.items()},
-            "states": {name: to_plain(own.state) for name, own in self._kept.items()},
-            "traffic": self._exchange.meter.state(),
+            "exchanges": {
+                name: {"shared": shared_part(kept), "own": worker_part(kept, 0)}
+                for name, kept in self._kept.items()
+            },
+            "meter": self._exchange.meter.state()[0],
         }
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state_dict: Mapping[str, Any], workers: Workers = "refuse") -> None:
         """Restore what `state_dict` returned on this worker, or gathered from all.
+
+        States that were gathered from another number of workers are shared among these; residuals,
+        which a worker has of its own, only with `workers="merge"`, which averages them.
 
         Raises:
             ConfigError: if it is not this worker's state, or damaged; nothing is replaced then.
         """
-        own = own_state(state_dict)
+        own = self._own_state(state_dict, workers)
         self._replace(self._read(own), own)
+
+    def _own_state(self, saved: Any, workers: str) -> Any:
+        if workers not in get_args(Workers):
+            raise ConfigError(f"workers={workers!r}: type 'refuse' or 'merge'")
+        return own_state(saved, self._identity, self.name, workers == "merge", self._alone)
 
     def _replace(self, kept: Mapping[str, Kept], saved: Mapping[str, Any]) -> None:
         own_bits = self._own_bits
         self._kept = kept
-        self._exchange.load_meter(saved["traffic"])
+        self._exchange.load_meter([saved["meter"]])
         self._loaded_bits = self.bits_sent - own_bits
 
     def _read(self, saved: Mapping[str, Any]) -> Mapping[str, Kept]:
         """Return what was kept of exchanges. Raises ConfigError if they are not these."""
         refuse_other_identity(saved, self._identity, self.name)
-        steps = read_steps(saved, self._kept)
         refuse_other_traffic(saved)
-        states = by_name(saved, "states", self._kept)
-        read = {
-            name: replace(own, exchanges=steps[name], state=read_state(states[name], self._device))
-            for name, own in self._kept.items()
-        }
+        parts = by_name(saved, "exchanges", self._kept)
+        read = {k: read_kept(kept, parts[k], self._device) for k, kept in self._kept.items()}
         return {name: self._check(name, own, saved) for name, own in read.items()}
 
     @abstractmethod

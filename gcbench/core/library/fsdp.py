@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -42,6 +42,8 @@ class FlatKept(Kept):
 
 class FsdpCompression(JointCompression):
     """A compressor that sees each parameter group's gradient when FSDP reduces it."""
+
+    _alone: ClassVar[str] = "each remembers its shard, whose size depends on their number"
 
     def __init__(
         self,

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 
 from gcbench.core.comm.collectives import Comm
 from gcbench.core.comm.transport import transport_of
-from gcbench.core.compressor import Compressor, Goal, offsets_of, split_rows
+from gcbench.core.compressor import Compressor, offsets_of, split_rows
 from gcbench.core.errors import ConfigError
 from gcbench.core.fragments import Pattern
 from gcbench.core.library.compress import make_method, name_of, read_seed, use_codecs
@@ -40,7 +40,6 @@ KEPT = (
     "outer",
     "model",
     "optimizer",
-    "late",
 )  # in a state, beside compress's
 _CHANGED = (
     "within shared_parameters() changes the shared parameters on this worker alone; type "
@@ -141,6 +140,7 @@ class LocalTraining(JointCompression):
     """The local steps of a worker, made by `local_steps`."""
 
     maker: ClassVar[str] = "local_steps"
+    _alone: ClassVar[str] = "each worker has parameters of its own between exchanges"
 
     def __init__(
         self,
@@ -273,8 +273,7 @@ class LocalTraining(JointCompression):
         shared = {name: p.detach() for name, p in self._shared.items()}
         model = {name_without_wrappers(k): x for k, x in self._model.state_dict().items()}
         optimizers = [optimizer.state_dict() for optimizer in self._optimizers]
-        late = kept.late.update if kept.late else {}
-        parts = self._steps, shared, self._outer.state_dict(), model, optimizers, late
+        parts = self._steps, shared, self._outer.state_dict(), model, optimizers
         return {**super()._state(), **dict(zip(KEPT, parts, strict=True))}
 
     def _read(self, saved: Mapping[str, Any]) -> Mapping[str, Kept]:
@@ -290,7 +289,8 @@ class LocalTraining(JointCompression):
             name: torch.empty(1, *p.shape, dtype=torch.float32, device="meta")
             for name, p in self._own.items()
         }
-        refuse_other_values("late", saved["late"], late, some=True)
+        if (arrived := read["parameters"].late) is not None:
+            refuse_other_values("late", arrived.update, late, some=True)
         model = {name_without_wrappers(k): x for k, x in self._model.state_dict().items()}
         refuse_other_values("model", saved["model"], model, finite=self._own)
         refuse_other_optimizer("outer", saved["outer"], self._outer)
@@ -315,9 +315,6 @@ class LocalTraining(JointCompression):
     def _replace(self, kept: Mapping[str, Kept], saved: Mapping[str, Any]) -> None:
         self._exchange.settle(self._kept["parameters"])
         super()._replace(kept, saved)
-        late = {k: update.to(self._device) for k, update in saved["late"].items()}
-        if late:
-            kept["parameters"].late = ExchangeResult(late, lambda: Goal({}, late), None)
         self._steps = saved["local steps"]
         for name, p in self._shared.items():
             p.copy_(saved["shared"][name])

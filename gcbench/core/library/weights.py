@@ -112,6 +112,7 @@ class WeightCompression(JointCompression):
     """A codec in the all-gathers of a module's weights, made by `compress_weights`."""
 
     maker: ClassVar[str] = "compress_weights"
+    _alone: ClassVar[str] = "each remembers shards, whose size depends on their number"
     _kept: Mapping[str, GroupWeights]
 
     def __init__(

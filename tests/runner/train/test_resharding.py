@@ -13,6 +13,7 @@ from sentence import run
 from torch import Tensor
 
 from gcbench.core.errors import ConfigError
+from gcbench.core.library.saved import replaced_shares
 from gcbench.runner.config.errors import RunFailed
 from gcbench.runner.identity import identify
 from gcbench.runner.records import RunFiles
@@ -21,7 +22,7 @@ from gcbench.runner.records.store import read_run
 from gcbench.runner.records.summary import _facts
 from gcbench.runner.train.checkpoints import Checkpoints
 from gcbench.runner.train.run import Progress, Run
-from gcbench.runner.train.snapshot import merge_workers, replaced_shares
+from gcbench.runner.train.snapshot import merge_workers
 
 LENGTH = [
     *"trainer.launcher=virtual trainer.checkpoint_steps=4 trainer.log_every=3".split(),
