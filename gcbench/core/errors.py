@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
 
@@ -42,3 +42,10 @@ def nearest(typed: str, known: Iterable[str], most: int = 3, like: float = 0.6) 
 def near(typed: str, known: Iterable[str], ending: str = "") -> str:
     """Return the names like `typed`, joined by "or"; an empty text if there are none."""
     return " or ".join(name + ending for name in nearest(typed, known, like=0.5))
+
+
+def name_first(names: Sequence[str], count: int) -> str:
+    """Return the first `count` names and the number of others, or all if it is at most one."""
+    if len(names) <= count + 1:
+        return ", ".join(names)
+    return f"{', '.join(names[:count])} and {len(names) - count} more"

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 import sys
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from shutil import get_terminal_size
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any, Literal, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from rich import box
 from rich.console import Console
@@ -37,45 +35,6 @@ class _Output(Console):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-class _Terminal:
-    """A stream to a terminal that goes nowhere once the terminal has been closed."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-    def write(self, text: str) -> int:
-        with self._maybe_closed():
-            self._stream.write(text)
-        return len(text)
-
-    def flush(self) -> None:
-        with self._maybe_closed():
-            self._stream.flush()
-
-    @contextmanager
-    def _maybe_closed(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            if error.errno != errno.EIO:
-                raise
-            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
-
-
-def outlive_terminal() -> None:
-    """Let this process print nothing, rather than fail, once its terminal has been closed.
-
-    SIGHUP comes then, after which a run has to write its checkpoint and its result.
-    """
-    for name in ("stdout", "stderr"):
-        stream = getattr(sys, name)
-        if stream is not None and stream.isatty():
-            setattr(sys, name, _Terminal(stream))
-
-
 def console() -> Console:
     """Return a console on standard output that folds lines only on a terminal."""
     output = _Output()
@@ -94,13 +53,6 @@ def with_bar(items: Sequence[T], title: str) -> Iterator[T]:
     output = Console(stderr=True)
     hidden = not output.is_terminal or len(items) < 2
     return iter(track(items, title, console=output, transient=True, disable=hidden))
-
-
-def name_first(names: Sequence[str], count: int) -> str:
-    """Return the first `count` names and the number of others, or all if it is at most one."""
-    if len(names) <= count + 1:
-        return ", ".join(names)
-    return f"{', '.join(names[:count])} and {len(names) - count} more"
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from gcbench.runner.config.typed import to_overrides
 from gcbench.runner.differences import differences, format_differences
 from gcbench.runner.identity import BOOKKEEPING, LENGTH, SWEPT
 from gcbench.runner.launch.start import start
-from gcbench.runner.records import RunFiles
+from gcbench.runner.records.files import RunFiles
 from gcbench.runner.records.schema import Result
 from gcbench.runner.settings.config import RunConfig
 

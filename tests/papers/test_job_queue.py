@@ -15,7 +15,7 @@ import pytest
 from needed import patience
 
 from gcbench.papers.job_queue import Ended, run_commands
-from gcbench.runner.records import RunFiles
+from gcbench.runner.records.files import RunFiles
 
 SLEEP = "import time; time.sleep(600)"
 NOTE = "import sys, time; open(sys.argv[1], 'a').write(sys.argv[2]); time.sleep(0.1)"

@@ -29,7 +29,7 @@ from gcbench.runner.config.naming import run_directory
 from gcbench.runner.launch import estimate
 from gcbench.runner.launch.estimate import START_SECONDS, Estimates
 from gcbench.runner.launch.same import find_same_run
-from gcbench.runner.records import RunFiles
+from gcbench.runner.records.files import RunFiles
 from gcbench.runner.records.result import Begun, make_result
 from gcbench.runner.records.schema import Result, Status
 from gcbench.runner.settings.config import RunConfig
@@ -325,6 +325,7 @@ def test_an_estimate_that_fails_leaves_the_threads_as_they_were(
     assert torch.get_num_threads() == before
 
 
+TEXT = "model=gpt_bytes dataset=wikitext2_bytes"
 WHOLE = START_SECONDS + 2.95 * 10 * 50  # seconds of ten epochs, with the start
 
 
@@ -354,6 +355,18 @@ def test_a_network_of_other_widths_is_another_size() -> None:
     past = three_seconds_a_step(config_of("trainer.epochs=10"))
     wider = config_of("trainer.epochs=10", "model.widths=[512]")
     assert Estimates([past]).seconds(wider) != WHOLE
+
+
+@pytest.mark.parametrize(
+    ("key", "tokens"), [("dataset=synthetic dataset.samples", None), (f"{TEXT} dataset.size", 64)]
+)
+def test_an_epoch_of_more_samples_has_more_steps(key: str, tokens: int | None) -> None:
+    before, now = (f"{key}={size}".split() for size in (1024, 4096))
+    config = config_of("trainer.epochs=10", *before)
+    past = three_seconds_a_step(config, tokens_per_sample=tokens)
+    longer = config_of("trainer.epochs=10", *now)
+    assert Estimates([past]).seconds(config) == WHOLE
+    assert Estimates([past]).seconds(longer) == START_SECONDS + 4 * (WHOLE - START_SECONDS)
 
 
 def test_a_continued_run_counts_by_the_steps_since_then() -> None:

@@ -85,12 +85,12 @@ def resolves(typed: str) -> None:
 
 
 def one_point(overrides: Sequence[str]) -> list[str]:
-    """Return the first point of a sweep."""
+    """Return the first point of a sweep, or a bound of a search."""
     options = {"-m", "--cfg", "job", "--config", "FILE"}
     typed = [
-        override
+        override.replace("=NAME", "=qsgd")
         for override in overrides
-        if override not in options and not override.startswith("hydra/")
+        if override not in options and not override.startswith(("hydra/", "hydra."))
     ]
     return [_first(override) for override in OverridesParser.create().parse_overrides(typed)]
 
@@ -102,6 +102,8 @@ def _first(override: Override) -> str:
     group = override.key_or_group
     if "glob(" in line:
         return f"+{group}={min(row_names(group.removeprefix('experiment/')))}"
+    if override.is_interval_sweep():
+        return f"{line.partition('=')[0]}={override.value().start}"
     return f"{line.partition('=')[0]}={next(override.sweep_string_iterator())}"
 
 

@@ -19,7 +19,7 @@ from sentence import run
 
 from gcbench.core.errors import ConfigError
 from gcbench.runner.config.errors import RunFailed
-from gcbench.runner.records import RunFiles
+from gcbench.runner.records.files import RunFiles
 
 OVERRIDES = [
     "trainer.launcher=virtual",

@@ -22,7 +22,8 @@ from pathlib import Path
 from results import plain_result
 from sentence import config_of
 from gcbench.core.errors import ConfigError
-from gcbench.runner.records import RunFiles, start_logger
+from gcbench.runner.records.files import RunFiles
+from gcbench.runner.records.loggers import start_logger
 from gcbench.runner.records.result import Begun
 from gcbench.runner.report.wandb_runs import load_wandb
 

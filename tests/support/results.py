@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gcbench.papers.tables.configs import compose
-from gcbench.runner.records import RunFiles
-from gcbench.runner.records.files import replace_file
+from gcbench.runner.records.files import RunFiles, replace_file
 from gcbench.runner.records.result import Begun, count_bits, make_result, summarize_tests
 from gcbench.runner.records.schema import PHASES, SCHEMA_VERSION, Git, Result, Status
 from gcbench.runner.settings.config import RunConfig

@@ -12,7 +12,7 @@ from gcbench.core.conf import Config
 from gcbench.runner.config.compose import compose_overrides
 from gcbench.runner.config.resolve import resolve
 from gcbench.runner.launch.start import start
-from gcbench.runner.records import RunFiles
+from gcbench.runner.records.files import RunFiles
 from gcbench.runner.settings.config import RunConfig
 
 SMALL = ("trainer.threads=1", "trainer.batch_size=16", "trainer.epochs=1", "logger.mode=disabled")

@@ -55,6 +55,9 @@ _FUNCTIONS = {  # *: pointer, d: double, f: float, i: int, n: int64
     "majority": "*nn*i",
     "pack_lanes": "*nnnn*i",
     "lane_values": "*nnnnfn****i",
+    "momentum_step": "n****ffffiii",
+    "adam_moments": "n*****ffffi",
+    "adam_step": "n****ffffi",
     **{
         name: f"n*{rest}"
         for name, rest in {  # the number of matrices, and their shapes

@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
+from gcbench.core.errors import name_first
 from gcbench.papers.claims.kept_tests import find_tests
 from gcbench.papers.claims.relations import BUDGETS, EARLY_LOSS, LEARNING_RATE, STEPS, RowRelations
 from gcbench.papers.claims.verdicts import Judged, Value, Verdict
@@ -19,7 +20,6 @@ from gcbench.papers.tables.rates import Rate, describe_sources
 from gcbench.papers.tables.rows import Row, find_row
 from gcbench.papers.tables.tables import Column, TableRow, read_table, table_names
 from gcbench.runner.config.budget import PAPER
-from gcbench.runner.console import name_first
 from gcbench.runner.records.store import RecordedRun
 from gcbench.runner.report.document import Heading, Summary, format_number, format_summary
 from gcbench.runner.report.measures import LOWER, SCORES, is_infinite, measure

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import matplotlib
 
-from gcbench.core.errors import ConfigError, near
+from gcbench.core.errors import ConfigError, name_first, near
 from gcbench.papers.figures.study_figures import STUDIES, TABLE_STUDIES
 from gcbench.papers.ladder.ladder_fit import draw_penalties, fits_of
 from gcbench.papers.ladder.ladder_map import answer_of, draw_answer
@@ -19,7 +19,6 @@ from gcbench.papers.tables.measured import StudyResult, find_study
 from gcbench.papers.tables.rows import Row, group_runs
 from gcbench.papers.tables.tables import Table, read_table, tables_of
 from gcbench.runner.config.budget import PAPER
-from gcbench.runner.console import name_first
 from gcbench.runner.drawing import KEPT_KINDS, RC
 from gcbench.runner.records.store import RecordedRun
 from gcbench.runner.report.figures.bars import draw_breakdown

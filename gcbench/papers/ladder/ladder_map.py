@@ -43,6 +43,7 @@ from gcbench.runner.predict.sigma import (
     OVERLAP,
     PER_TOKEN,
     SAME,
+    SOME,
     UNCOVERED,
     Bounded,
     Cost,
@@ -60,7 +61,7 @@ from gcbench.runner.records.store import RecordedRun
 CS = [10 ** (-2 + i / 16) for i in range(65)]
 WORKERS = (2, 4, 8, 16, 32, 64)
 MOST = 64  # workers for which exchanges have to be possible
-GRAYS = {BELOW: "#e6e6e6", OVERLAP: "#c8c8c8", UNCOVERED: "#f6f6f6"}
+GRAYS = {BELOW: "#e6e6e6", OVERLAP: "#c8c8c8", SOME: "#c4d3b4", UNCOVERED: "#f6f6f6"}
 PALETTE = (BLUE, GREEN, VERMILLION, PURPLE, ORANGE, SKY, BLACK)
 STRONG, PALE = 0.75, 0.35  # share of a color
 NARROWEST = 6  # cells of a stretch that has its number in it
@@ -299,8 +300,8 @@ def draw_answer(answer: Answer) -> Figure:
         [
             "Numbers: how many times sooner than dense bfloat16 with overlap the method with the "
             "largest sigma / rho is at the loss that dense training has after T x 20 tokens a "
-            "parameter. Pale: not all methods ran there. Gray: no number is surely above those of "
-            "all others and of dense training.",
+            "parameter. Pale: not all methods ran there. Green gray: some surely pay, but none is "
+            "surely the best. Gray: none surely pays.",
             f"c of the dotted lines, {absent}.",
         ],
     )

@@ -34,7 +34,6 @@ from gcbench.runner.config.hydra_versions import VERSION_BASE, trusting
 from gcbench.runner.config.naming import notices_of
 from gcbench.runner.config.resolve import resolve, resolve_benchmark
 from gcbench.runner.config.typed import readable
-from gcbench.runner.console import spinner
 from gcbench.runner.launch import slurm
 
 log = logging.getLogger("gcbench")
@@ -83,6 +82,8 @@ def _run(composed: DictConfig) -> float | list[float] | None:
     for notice in notices_of(config):
         log.warning(notice)
     # This imports torch, which is slow: the mistakes above are reported before it.
+    from gcbench.runner.console import spinner
+
     with spinner("importing PyTorch"):
         from gcbench.runner.launch.start import start
 

@@ -24,7 +24,7 @@ from gcbench.runner.config.errors import COMPOSITION_ERRORS, RunFailed
 from gcbench.runner.config.hydra_versions import register_resolver
 from gcbench.runner.config.sentences import bare_word, sentence_of
 from gcbench.runner.config.typed import readable
-from gcbench.runner.console import outlive_terminal
+from gcbench.runner.terminal import outlive_terminal
 
 # What others call a subcommand that starts a run, or a sweep.
 RUNS = ("run", "train", "start", "launch")

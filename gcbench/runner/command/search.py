@@ -6,7 +6,7 @@ They choose points by the values of earlier ones, and minimize them.
 from __future__ import annotations
 
 from traceback import walk_tb
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hydra.conf import HydraConf
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -14,9 +14,10 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from gcbench.core.errors import ConfigError
-from gcbench.runner.records.metrics import MAIN_SCORES
-from gcbench.runner.records.schema import BITS_PER_MIB, Result
 from gcbench.runner.settings.config import RunConfig
+
+if TYPE_CHECKING:
+    from gcbench.runner.records.schema import Result
 
 WORST = 1e30  # finite, as from two infinite objectives Optuna's TPE computes NaN
 
@@ -82,6 +83,8 @@ def objectives(result: Result | None) -> list[float]:
     Both are WORST without a result, as for a run that has diverged, and the error of a score that
     is infinite.
     """
+    from gcbench.runner.records.metrics import MAIN_SCORES
+    from gcbench.runner.records.schema import BITS_PER_MIB
     from gcbench.runner.report.measures import LOWER, measure  # imports pandas
 
     if result is None or result.bits_sent is None:

@@ -5,13 +5,83 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from gcbench.core.conf import choices_in, file_of, read_yaml
-from gcbench.runner.config.checks import values_fit
+from gcbench.core.fields import Count, Fraction, Positive, Settings
+from gcbench.runner.config.checks import validate, values_fit
 
 PAPER = "paper"  # the settings of the papers, with nothing made smaller
 RECIPE_BATCH = 512  # samples of all workers for which a recipe gives its learning rate
+
+Keys = dict[str, Any]
+
+
+class Bounds(Settings):
+    """What a budget makes of a model: another one in its place, and upper bounds."""
+
+    model: str | None = None
+    """the model in its place"""
+    workers: Count | None = None
+    """at most so many"""
+    batch_size: Count | None = None
+    """at most so many samples of a worker"""
+    epochs: Positive | None = None
+    """at most so many"""
+    max_steps: Count | None = None
+    """at most so many, or the H of local steps"""
+    keep_steps: bool = False
+    """whether epochs first shrink as the batch over all workers does, which keeps the steps"""
+    scale_lr: bool = True
+    """whether rates follow the total batch (Goyal et al., 2017), or only the number of workers"""
+
+
+class Recipe(Settings):
+    """Settings of a model that replaces another: the row keeps its method and its momentum."""
+
+    model: Keys = {}
+    """keys of the model"""
+    trainer: Keys = {}
+    """keys of the trainer"""
+    optimizer: Keys = {}
+    """keys of the optimizer"""
+    datasets: dict[str, Keys] = {}
+    """keys of a chosen data set"""
+    schedule: Keys | None = None
+    """keys of the schedule"""
+    warmup: Fraction = 1.0
+    """share of the run in which the rate rises with that schedule"""
+    lr: Positive | None = None
+    """factor on the row's rate at 512 samples over all workers; with `scale_by_workers`, a worker
+    gets its share"""
+    methods: dict[str, Keys] = {}
+    """for a choice of compressor, keys of the optimizer, such as a rate that is never scaled, and
+    `lr_scale`, a factor on the rate of the recipe"""
+    optimizers: dict[str, Keys] = {}
+    """for a choice of optimizer, keys that replace those of the recipe"""
+
+
+class Budget(Settings):
+    """The keys of conf/budget/NAME.yaml."""
+
+    models: dict[str, Bounds]
+    """for a chosen model, or for all others (default)"""
+    trainer: Keys = {}
+    """keys of the trainer, for every run"""
+    datasets: dict[str, Keys] = {}
+    """keys of a chosen data set"""
+    recipes: dict[str, Recipe] = {}
+    """settings of the models that replace others"""
+
+    @staticmethod
+    def read(node: DictConfig) -> Budget:
+        """Return the budget of a composed file. Raises ConfigError for a key or value in it."""
+        plain: Any = OmegaConf.to_container(node, resolve=True)
+        kinds: dict[str, type[Settings]] = {"models": Bounds, "recipes": Recipe}
+        for key, kind in kinds.items():
+            for name, part in plain.get(key, {}).items():
+                plain[key][name] = validate(kind, part, f"budget.{key}.{name}.")
+        return validate(Budget, plain, "budget.")
 
 
 def budget_names() -> list[str]:
@@ -20,42 +90,27 @@ def budget_names() -> list[str]:
 
 
 def apply_budget(
-    budget: DictConfig, tree: DictConfig, choices: dict[str, str], typed: Collection[str]
+    node: DictConfig, tree: DictConfig, choices: dict[str, str], typed: Collection[str]
 ) -> None:
-    """Apply a budget to `tree` and `choices` in place; what the user typed stays as typed.
+    """Apply a budget's file to `tree` and `choices` in place; what the user typed stays as typed.
 
-    `budget` (conf/budget/NAME.yaml) has these keys. `models`: for a chosen model, or
-    `default`, the `model` that replaces it and upper bounds for `workers`, `batch_size` (per
-    worker), `epochs` and `max_steps` (raised to the H of local steps); with `keep_steps: true`, the
-    epochs first shrink as the batch over all workers does, so that the row keeps its number of
-    steps. `trainer`: keys for every run. `datasets`: keys for a chosen data set. Learning rates are
-    scaled with the total batch size (Goyal et al., 2017), or only with the number of workers if the
-    model has `scale_lr: false`; warm-up is scaled with the epochs; milestones are fractions
-    already.
-
-    `recipes` has settings for a model that replaces another, all of them optional. Keys of model,
-    data set, trainer, optimizer and schedule replace the row's, which keeps its method, its form of
-    optimizer and its momentum. `lr` multiplies the row's rate for a total batch of 512 samples, and
-    is scaled with the batch; with `scale_by_workers` each worker gets its share of it. `warmup` is
-    the share of the run in which the rate rises with that schedule. `methods` has keys of the
-    optimizer for a choice of compressor, such as a rate that is never scaled, and `lr_scale`, a
-    factor on the rate of the recipe. `optimizers` has, for the row's choice of optimizer, keys that
-    replace those of the recipe.
+    Warm-up is scaled with the epochs; milestones are fractions already.
     """
     if choices.get("budget") == PAPER:
         return
     if not values_fit(tree, typed):
         return  # nothing is computed with a mistake, which is refused later
-    part = budget.models.get(choices["model"], budget.models.get("default"))
-    _set(tree.trainer, budget.get("trainer") or {}, "trainer", typed)
-    _set(tree.dataset, (budget.get("datasets") or {}).get(choices["dataset"], {}), "dataset", typed)
-    if part is None:
+    budget = Budget.read(node)
+    bounds = budget.models.get(choices["model"], budget.models.get("default"))
+    _set(tree.trainer, budget.trainer, "trainer", typed)
+    _set(tree.dataset, budget.datasets.get(choices["dataset"], {}), "dataset", typed)
+    if bounds is None:
         return
-    if "model" in part:
-        _stand_in(tree, part.model, choices, typed)
+    if bounds.model:
+        _stand_in(tree, bounds.model, choices, typed)
     published_lr = tree.optimizer.lr
-    _shrink(tree, part, typed)
-    recipe = (budget.get("recipes") or {}).get(choices["model"])
+    _shrink(tree, bounds, typed)
+    recipe = budget.recipes.get(choices["model"])
     if recipe is not None:
         _follow(tree, recipe, published_lr, choices, typed)
 
@@ -69,15 +124,15 @@ def _stand_in(tree: DictConfig, name: str, choices: dict[str, str], typed: Colle
         tree.model = {**model, **{key: tree.model[key] for key in keys}}
 
 
-def _shrink(tree: DictConfig, part: Mapping[str, Any], typed: Collection[str]) -> None:
+def _shrink(tree: DictConfig, bounds: Bounds, typed: Collection[str]) -> None:
     trainer = tree.trainer
     before = {key: trainer[key] for key in ("workers", "batch_size", "epochs")}
     for key in ("workers", "batch_size", "epochs", "max_steps"):
-        if key == "epochs" and part.get("keep_steps") and "trainer.epochs" not in typed:
+        if key == "epochs" and bounds.keep_steps and "trainer.epochs" not in typed:
             batches = [sizes["workers"] * sizes["batch_size"] for sizes in (trainer, before)]
             trainer.epochs *= batches[0] / batches[1]
-        if key in part and f"trainer.{key}" not in typed:
-            bound = part[key]
+        bound = getattr(bounds, key)
+        if bound is not None and f"trainer.{key}" not in typed:
             if key == "max_steps" and (every := tree.estimator.get("every")):
                 bound = max(bound, every)  # local steps need H steps for an exchange
             trainer[key] = bound if trainer[key] is None else min(bound, trainer[key])
@@ -86,7 +141,7 @@ def _shrink(tree: DictConfig, part: Mapping[str, Any], typed: Collection[str]) -
             step for step in trainer.record_gradients if step < trainer.max_steps
         ]
     if "optimizer.lr" not in typed:
-        batch = trainer.batch_size / before["batch_size"] if part.get("scale_lr", True) else 1.0
+        batch = trainer.batch_size / before["batch_size"] if bounds.scale_lr else 1.0
         workers = 1 if _scales_by_workers(tree, typed) else trainer.workers / before["workers"]
         tree.optimizer.lr *= batch * workers
     if "schedule.warmup_epochs" not in typed:
@@ -95,27 +150,25 @@ def _shrink(tree: DictConfig, part: Mapping[str, Any], typed: Collection[str]) -
 
 def _follow(
     tree: DictConfig,
-    recipe: Mapping[str, Any],
+    recipe: Recipe,
     published_lr: float,
     choices: dict[str, str],
     typed: Collection[str],
 ) -> None:
     """Set the keys of a recipe, including those for the chosen optimizer and method."""
-    recipe = {**recipe, **recipe.get("optimizers", {}).get(choices["optimizer"], {})}
+    recipe = recipe.model_copy(update=recipe.optimizers.get(choices["optimizer"], {}))
     for group in ("model", "trainer", "optimizer"):
-        _set(tree[group], recipe.get(group, {}), group, typed)
-    dataset = recipe.get("datasets", {}).get(choices["dataset"], {})
-    _set(tree.dataset, dataset, "dataset", typed)
-    if "schedule" in recipe and not {"schedule", "schedule.kind", "schedule._target_"} & {*typed}:
-        choices["schedule"] = recipe["schedule"]["kind"]
-        _set(tree.schedule, recipe["schedule"], "schedule", typed)
-        rise = {"warmup_epochs": recipe["warmup"] * tree.trainer.epochs}
-        _set(tree.schedule, rise, "schedule", typed)
-    if "lr" in recipe and "optimizer.lr" not in typed:
+        _set(tree[group], getattr(recipe, group), group, typed)
+    _set(tree.dataset, recipe.datasets.get(choices["dataset"], {}), "dataset", typed)
+    if recipe.schedule and not {"schedule", "schedule.kind", "schedule._target_"} & {*typed}:
+        choices["schedule"] = recipe.schedule["kind"]
+        rise = {"warmup_epochs": recipe.warmup * tree.trainer.epochs}
+        _set(tree.schedule, recipe.schedule | rise, "schedule", typed)
+    if recipe.lr is not None and "optimizer.lr" not in typed:
         batch = tree.trainer.workers * tree.trainer.batch_size
         workers = tree.trainer.workers if _scales_by_workers(tree, typed) else 1
-        tree.optimizer.lr = published_lr * recipe["lr"] * batch / (RECIPE_BATCH * workers)
-    method = dict(recipe.get("methods", {}).get(choices["compressor"], {}))
+        tree.optimizer.lr = published_lr * recipe.lr * batch / (RECIPE_BATCH * workers)
+    method = dict(recipe.methods.get(choices["compressor"], {}))
     lr_scale = method.pop("lr_scale", 1.0)
     _set(tree.optimizer, {"lr": tree.optimizer.lr * lr_scale, **method}, "optimizer", typed)
 

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from functools import cache
 from itertools import product
 from pathlib import Path
-from string import Template
 
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
@@ -17,7 +16,14 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
-from gcbench.core.conf import Config, choices_in, conf_directory, method_files, refuse_no_folder
+from gcbench.core.conf import (
+    Config,
+    choices_in,
+    conf_directory,
+    method_files,
+    read_yaml,
+    refuse_no_folder,
+)
 from gcbench.core.errors import ConfigError
 from gcbench.core.keys import NO_KNOBS, sort_keys
 from gcbench.core.method_files import levels_of_bits, read_method
@@ -136,9 +142,11 @@ def points_of(overrides: Sequence[str]) -> list[list[str]]:
 
 
 def help_of(config: str) -> str:
-    """Return the --help text of conf/<config>.yaml."""
-    with _open_conf():
-        return Template(compose(config, return_hydra_config=True).hydra.help.template).substitute()
+    """Return the --help text of conf/<config>.yaml, without the time of a composition."""
+    register()
+    name = "gcbench" if config == "config" else config
+    texts = read_yaml(conf_directory() / "hydra" / "help" / f"{name}.yaml")
+    return str(OmegaConf.create({"hydra": {"help": texts}}).hydra.help.template)
 
 
 def find_method(

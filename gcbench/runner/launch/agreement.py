@@ -19,8 +19,7 @@ import torch
 
 import gcbench
 from gcbench.core.comm.control import Control
-from gcbench.core.errors import ConfigError
-from gcbench.runner.console import name_first
+from gcbench.core.errors import ConfigError, name_first
 from gcbench.runner.differences import value_of
 from gcbench.runner.identity import Flat, iterate_leaves, relevant_config
 from gcbench.runner.launch.instantiate import import_targets

@@ -15,8 +15,8 @@ from gcbench.runner.data import Data
 from gcbench.runner.launch import slurm
 from gcbench.runner.launch.directory import extends
 from gcbench.runner.launch.failure import forget_notes
-from gcbench.runner.records import RunFiles
 from gcbench.runner.records.environment import slurm_job
+from gcbench.runner.records.files import RunFiles
 from gcbench.runner.records.gradients import recording_path
 from gcbench.runner.records.result import Begun
 from gcbench.runner.records.schema import Extended, Resharded

@@ -14,8 +14,7 @@ from gcbench.runner.identity import ABSENT, BOOKKEEPING, EXECUTION, LENGTH
 from gcbench.runner.labels import CHOICE_GROUPS
 from gcbench.runner.launch.optimization import fits_one_length
 from gcbench.runner.launch.same import ran_on_another_link
-from gcbench.runner.records import RunFiles
-from gcbench.runner.records.files import ENDED
+from gcbench.runner.records.files import ENDED, RunFiles
 from gcbench.runner.records.schema import Result
 from gcbench.runner.settings.config import RunConfig
 from gcbench.runner.train.checkpoints import last_step

@@ -57,7 +57,7 @@ class Estimates:
         past = _alike(self._past.get(size, []), plain)
         if past:
             step_seconds = median_low(map(_step_seconds, past))
-            steps_per_epoch = _steps_per_epoch(past[0])
+            steps_per_epoch = _steps_per_epoch(past[0], plain)
         else:
             try:
                 if size not in self._tried:
@@ -76,7 +76,7 @@ class Estimates:
         past = _alike(self._past_work.get(_work(config, config["choices"], device), []), config)
         if not past:
             return None
-        steps = _steps(config, _steps_per_epoch(past[0]))
+        steps = _steps(config, _steps_per_epoch(past[0], config))
         return median_low(
             (START_SECONDS + _step_seconds(result) * steps) * result.cores for result in past
         )
@@ -93,9 +93,12 @@ def _steps(config: Config, steps_per_epoch: int) -> int:
     return total_steps(trainer.max_steps, trainer.epochs, steps_per_epoch)
 
 
-def _steps_per_epoch(result: Result) -> int:
+def _steps_per_epoch(result: Result, config: Config) -> int:
+    """Return the steps of an epoch, as a run had them; of a data set that is typed longer, more."""
     assert result.steps_per_epoch is not None  # as the run is done
-    return result.steps_per_epoch
+    length = "size" if result.tokens_per_sample else "samples"
+    before, now = (of["dataset"].get(length) for of in (result.config, config))
+    return round(result.steps_per_epoch * (now / before if before and now else 1))
 
 
 def _work(config: Config, choices: dict[str, str], device: str | None) -> Size:

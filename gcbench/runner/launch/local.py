@@ -25,10 +25,11 @@ from rich.status import Status
 
 from gcbench.core.deadline import end_process, end_with
 from gcbench.core.meeting import MEETING_FILE
-from gcbench.runner.console import outlive_terminal, spinner
+from gcbench.runner.console import spinner
 from gcbench.runner.launch import slurm
 from gcbench.runner.launch.failure import Failure, describe_exit, failure_of, leave_note, read_notes
 from gcbench.runner.launch.lock import Lock, temporary_folder
+from gcbench.runner.terminal import outlive_terminal
 
 log = logging.getLogger("gcbench")
 

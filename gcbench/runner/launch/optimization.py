@@ -37,10 +37,10 @@ log = logging.getLogger("gcbench")
 
 # The classes of conf/optimizer, by kind.
 OPTIMIZERS: dict[str, Config] = {
-    "sgd": {"_target_": "torch.optim.SGD", "foreach": True},
+    "sgd": {"_target_": "gcbench.runner.train.optimizers.SGD", "foreach": True},
     "powersgd": {"_target_": "gcbench.runner.train.optimizers.PowerSGDMomentum"},
-    "adam": {"_target_": "torch.optim.Adam", "foreach": True},
-    "adamw": {"_target_": "torch.optim.AdamW", "foreach": True},
+    "adam": {"_target_": "gcbench.runner.train.optimizers.Adam", "foreach": True},
+    "adamw": {"_target_": "gcbench.runner.train.optimizers.AdamW", "foreach": True},
     "frozen_adam": {"_target_": "gcbench.runner.train.optimizers.FrozenAdam"},
     "dion": {"_target_": "gcbench.runner.train.optimizers.DionOptimizer"},
     "muon": {"_target_": "gcbench.runner.train.optimizers.Muon"},

@@ -31,11 +31,11 @@ from gcbench.runner.launch.meeting import security_notice
 from gcbench.runner.launch.plan import JOINING, Machine, Plan, make_plan
 from gcbench.runner.launch.same import find_same_run
 from gcbench.runner.launch.worker import work
-from gcbench.runner.records import RunFiles, print_summary
-from gcbench.runner.records.files import ENDED, WriteError
+from gcbench.runner.records.files import ENDED, RunFiles, WriteError
 from gcbench.runner.records.metrics import find_target
 from gcbench.runner.records.result import Begun, make_result
 from gcbench.runner.records.schema import Result
+from gcbench.runner.records.summary import print_summary
 from gcbench.runner.settings.config import RunConfig
 from gcbench.runner.train.writing import CheckpointError
 
@@ -58,6 +58,12 @@ def start(config: RunConfig, directory: str, in_sweep: bool = False) -> Result |
     plan = replace(make_plan(config, machine), quiet=in_sweep and not config.verbose)
     with slurm.torchrun_environment(path) if plan.launcher == "slurm" else nullcontext():
         return Start.of(config, plan, RunFiles(path), in_sweep).result()
+
+
+@cache
+def _warn_once(notice: str) -> None:
+    """Warn of what is true of all rows of a sweep."""
+    log.warning(notice)
 
 
 @dataclass(frozen=True)
@@ -104,7 +110,7 @@ class Start:
             data = _check(config, plan, files.directory)  # downloads what is missing, once per node
         if self.rank == 0:
             if notice := plan.notice():
-                log.warning(notice)
+                (_warn_once if self.in_sweep else log.warning)(notice)
             _warn_of_network(plan.processes == plan.local_processes)
             begun = prepare_directory(config, data, files, self.anew)
         else:

@@ -30,11 +30,13 @@ from gcbench.runner.launch.optimization import make_optimizer, make_schedule
 from gcbench.runner.launch.outcome import Ending, make_outcome
 from gcbench.runner.launch.plan import Plan
 from gcbench.runner.models import InitializedFromData
-from gcbench.runner.records import ProgressDisplay, RunFiles, print_summary, start_logger
 from gcbench.runner.records.clock import Clock
 from gcbench.runner.records.environment import describe_machine
+from gcbench.runner.records.files import RunFiles
 from gcbench.runner.records.gradients import GradientFiles
+from gcbench.runner.records.loggers import start_logger
 from gcbench.runner.records.result import Begun
+from gcbench.runner.records.summary import ProgressDisplay, print_summary
 from gcbench.runner.settings.config import RunConfig
 from gcbench.runner.settings.trainer import TrainerSettings
 from gcbench.runner.train.checkpoints import Checkpoints

@@ -92,7 +92,7 @@ class Steps(OnClusters):
     Other keys are knobs of the compressors (rank=2, bits=4, exchange=scatter; several values are
     separated by commas, for example rank=1,2,4)."""
 
-    usage = "gcbench predict [pays | profile | measure | compare | links | devices] [key=value ...]"
+    usage = "gcbench predict [pays | machine | measure | compare | links | devices] [key=value ...]"
     examples = """
 gcbench predict model=resnet18 compressor=powersgd rank=2 network=10gbit workers=2,4,8,16
 gcbench predict model=resnet50_imagenet compressor=all network=25gbit workers=64 workers_per_node=8
@@ -102,7 +102,7 @@ gcbench predict pays target=27 model=gpt_tiny seconds=0.07 batch_size=16 network
 gcbench predict model=resnet18 compressor=none,qsgd every=1,8,32 network=1gbit     local steps
 gcbench predict shapes=mine.yaml compressor=powersgd rank=1,2,4     a model without its code
 gcbench predict --config-dir my_conf compressor=mine,qsgd     a method of your own
-gcbench predict profile device=mine.yaml     this machine, measured now: coding and computation
+gcbench predict machine device=mine.yaml     this machine, measured now: coding and computation
 gcbench predict measure outputs device=mine.yaml     a device, from what ran below a folder
 gcbench predict compare outputs/RUN network=1gbit    a run's times beside the prediction
 """
@@ -167,11 +167,11 @@ class Measure(Predict):
     """of the device; by default the file's name"""
 
 
-class Profile(Predict):
+class ThisMachine(Predict):
     """Measures this machine, one thread of it: a device file with the coding of every method, and
     computation. ATEN_CPU_CAPABILITY=avx2 before it: as a processor without AVX-512 has it."""
 
-    usage = "gcbench predict profile device=FILE.yaml [key=value ...]"
+    usage = "gcbench predict machine device=FILE.yaml [key=value ...]"
 
     device: str | None = None
     """the yaml file to write, or to write anew if this command made it"""
@@ -212,7 +212,7 @@ COMMANDS: dict[str, type[Predict]] = {
     "": Steps,
     "pays": Pays,
     "measure": Measure,
-    "profile": Profile,
+    "machine": ThisMachine,
     "compare": Compare,
     "links": Links,
     "devices": Devices,

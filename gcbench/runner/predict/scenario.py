@@ -262,7 +262,7 @@ def notes_of(arguments: OnClusters, scenario: Scenario) -> list[str]:
     if scenario.is_old:
         notes.append(
             f"Codecs were changed after device={arguments.device} was measured, and its seconds of "
-            "coding are old; gcbench predict profile device=mine.yaml measures yours."
+            "coding are old; gcbench predict machine device=mine.yaml measures yours."
         )
     if arguments.others:
         notes.append(
@@ -283,12 +283,12 @@ def notes_of(arguments: OnClusters, scenario: Scenario) -> list[str]:
     if scenario.guessed:
         notes.append(
             f"Codec seconds are the device's guess for any method ({OTHER}), and may be far off, "
-            f"of: {', '.join(scenario.guessed)}. Time them: gcbench predict profile."
+            f"of: {', '.join(scenario.guessed)}. Time them: gcbench predict machine."
         )
     if scenario.untimed:
         notes.append(
             f"Left out, as device={arguments.device} has no codec seconds of them: "
-            f"{', '.join(scenario.untimed)}. Time them: gcbench predict profile."
+            f"{', '.join(scenario.untimed)}. Time them: gcbench predict machine."
         )
     if scenario.left_out:
         reasons = "; ".join(f"{name} ({why})" for name, why in scenario.left_out.items())

@@ -199,6 +199,7 @@ class Bounded(NamedTuple):
 
 LEAST = 1.05  # speed-up below which a method is not worth a change
 BELOW, OVERLAP, UNCOVERED = f"below {LEAST:g}", "intervals overlap", "not covered"
+SOME = "one pays, unsure which"  # intervals overlap, but with those of other methods
 
 
 class Verdict(NamedTuple):
@@ -221,5 +222,9 @@ def judge(dense: str, others: Sequence[Bounded]) -> Verdict:
     best = max([whole, *known], key=lambda one: one.value or 0.0)
     rest = max(one.high for one in (whole, *known) if one is not best)
     value = best.value or 0.0
-    why = BELOW if value < LEAST else OVERLAP if best.low <= rest else ""
+    why = ""
+    if value < LEAST:
+        why = BELOW
+    elif best.low <= rest:
+        why = SOME if max(one.low for one in known) >= LEAST else OVERLAP
     return Verdict(best.label, value, best.low, best.high, why, len(others) - len(known))

@@ -18,8 +18,8 @@ from gcbench.runner.predict.arguments import (
     OnClusters,
     Pays,
     Predict,
-    Profile,
     Steps,
+    ThisMachine,
 )
 from gcbench.runner.predict.devices import (
     DEVICE_FILES,
@@ -64,8 +64,8 @@ def answer(arguments: Predict) -> TextTable:
             return _list_devices()
         case Measure():
             return _measure(arguments)
-        case Profile():
-            return _profile(arguments)
+        case ThisMachine():
+            return _machine(arguments)
         case Compare():
             return _compare(arguments)
     assert isinstance(arguments, Steps | Pays)
@@ -297,22 +297,22 @@ def _measure(arguments: Measure) -> TextTable:
     return _list_sizes(node, file)
 
 
-def _profile(arguments: Profile) -> TextTable:
+def _machine(arguments: ThisMachine) -> TextTable:
     file = Path(arguments.device or "")
     if file.suffix not in DEVICE_FILES:
         raise ConfigError(
             f"device={arguments.device}: it is written to a yaml file; type device=mine.yaml"
         )
-    made = f"{MADE}profile."
+    made = f"{MADE}machine."
     if file.exists() and not file.read_text(encoding="utf-8").startswith(made):
         raise ConfigError(
             f"device={file}: this command has not made the file that is there; type another name, "
             "or delete it first"
         )
-    from gcbench.runner.predict.profile import profile_here  # imports benchmarks
+    from gcbench.runner.predict.machine import measure_machine  # imports benchmarks
 
-    node = profile_here(arguments)
-    write_device(node, file, "profile")
+    node = measure_machine(arguments)
+    write_device(node, file, "machine")
     return _list_sizes(node, file)
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from gcbench.runner.kept_names import with_todays_names
 
@@ -35,12 +35,14 @@ def _targets(key: str, node: Any) -> Iterator[tuple[str, Any]]:
             yield from _targets(f"{key}.{i}", part)
 
 
-def _name(config: Any) -> Any:
-    return with_todays_names(config) if isinstance(config, dict) else config
+Configuration = Annotated[dict[str, Any], AfterValidator(_check_targets)]
 
 
-TODAYS = BeforeValidator(_name)  # a result has the names of the day when it was kept
-Configuration = Annotated[dict[str, Any], TODAYS, AfterValidator(_check_targets)]
+def in_todays_names(data: Any) -> Any:
+    """Return a record, which has the names of the day when it was kept, with those of today."""
+    if not isinstance(data, Mapping) or not isinstance(config := data.get("config"), dict):
+        return data
+    return {**data, "config": with_todays_names(config)}
 
 
 class _Optimizer(Record):
@@ -73,7 +75,7 @@ class ReadByName(Record):
     """The keys that reports read by name from the two open dictionaries of a result."""
 
     choices: _Choices
-    config: Annotated[_Configuration, TODAYS]
+    config: _Configuration
 
 
 def first_problem(error: ValidationError) -> str:

@@ -15,7 +15,13 @@ from typing import Any, BinaryIO
 from pydantic import ValidationError
 
 from gcbench.runner.identity import finite
-from gcbench.runner.records.configuration import Configuration, ReadByName, Record, first_problem
+from gcbench.runner.records.configuration import (
+    Configuration,
+    ReadByName,
+    Record,
+    first_problem,
+    in_todays_names,
+)
 from gcbench.runner.records.reading import printable, read_json
 from gcbench.runner.records.schema import Extended, Git, Resharded, Result
 
@@ -43,7 +49,7 @@ class _Start(Record):
 def _config_of_start(content: Any) -> dict[str, Any]:
     """Return the configuration in start.json; raise ValueError if it lacks what a run needs."""
     try:
-        config = _Start.model_validate(content).config
+        config = _Start.model_validate(in_todays_names(content)).config
         ReadByName.model_validate({"config": config, "choices": config.get("choices")})
         return config
     except ValidationError as error:

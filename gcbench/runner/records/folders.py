@@ -7,8 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from gcbench.core.errors import ConfigError, near
-from gcbench.runner.console import name_first
+from gcbench.core.errors import ConfigError, name_first, near
 
 RESULTS = ("outputs",)
 OF_A_RUN = {"start.json", "result.json"}  # a run has one of these from its start on

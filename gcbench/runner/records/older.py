@@ -35,7 +35,8 @@ class Change(BaseModel):
 
 
 def _has(flat: Mapping[str, Any], key: str, wanted: bool | str | list[str]) -> bool:
-    values = [value for name, value in flat.items() if fnmatchcase(name, key) and value]
+    names = [key] if "*" not in key else [name for name in flat if fnmatchcase(name, key)]
+    values = [flat[name] for name in names if flat.get(name)]
     if isinstance(wanted, bool):
         return bool(values) is wanted
     patterns = [wanted] if isinstance(wanted, str) else wanted
@@ -49,10 +50,11 @@ def read_changes() -> list[Change]:
     return [build_checked(Change, node, path) for node in read_yaml(path)]
 
 
-def changes_since(result: Result) -> list[Change]:
-    """Return the changes of this result's numbers that its commit did not have."""
+def changes_since(result: Result, error_only: bool) -> list[Change]:
+    """Return the changes that this result's commit did not have: of its scores, or of its error."""
     made = datetime.fromisoformat((result.git and result.git.date) or result.started)
-    later = [change for change in read_changes() if made < change.date]
+    changes = [change for change in read_changes() if change.error_only is error_only]
+    later = [change for change in changes if made < change.date]
     flat = dict(iterate_leaves(result.config)) if later else {}
     return [change for change in later if change.covers(flat)]
 
@@ -89,4 +91,4 @@ def lost_error(result: Result) -> bool:
 
 
 def _has_other_error(result: Result) -> bool:
-    return any(change.error_only for change in changes_since(result))
+    return bool(changes_since(result, error_only=True))

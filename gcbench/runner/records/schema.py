@@ -12,7 +12,13 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, ConfigDict, ValidationError, computed_field
 
-from gcbench.runner.records.configuration import Configuration, ReadByName, Record, first_problem
+from gcbench.runner.records.configuration import (
+    Configuration,
+    ReadByName,
+    Record,
+    first_problem,
+    in_todays_names,
+)
 
 SCHEMA_VERSION: Final = 2
 BITS_PER_MIB: Final = 8 * 2**20
@@ -229,6 +235,7 @@ class Result(Environment):
             raise ValueError(
                 f"schema_version {version} is not what this gcbench reads ({SCHEMA_VERSION})"
             )
+        data = in_todays_names(data)
         try:
             ReadByName.model_validate(data)
             if data.get("workers") is not None:

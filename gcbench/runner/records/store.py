@@ -78,8 +78,7 @@ class RecordedRun:
     @cached_property
     def outdated_by(self) -> list[Change]:
         """Return the changes that its commit did not have, after which it would score otherwise."""
-        changes = changes_since(self.result) if self.result.test else []
-        return [change for change in changes if not change.error_only]
+        return changes_since(self.result, error_only=False) if self.result.test else []
 
     @property
     def title(self) -> str:

@@ -12,7 +12,7 @@ from pydantic import Field
 from rich.console import Console
 from rich.text import Text
 
-from gcbench.core.errors import ConfigError, near
+from gcbench.core.errors import ConfigError, name_first, near
 from gcbench.core.marks import OneOf
 from gcbench.runner.config.budget import PAPER, budget_names
 from gcbench.runner.config.reading import Arguments, Forms, read_arguments
@@ -21,7 +21,6 @@ from gcbench.runner.console import (
     TextTable,
     comma_separated,
     console,
-    name_first,
     print_table,
     show_table,
 )

@@ -413,6 +413,8 @@ function renderCurves(setting, methods, look, name, axis, stepSeconds) {
   show("curves", svg, groups, `${usual}Point at a line for its name and numbers.`);
 }
 
+const seeds = (n) => `${n} seed${n === 1 ? "" : "s"}`;
+
 function renderTrade(setting, methods, look, name) {
   const points = methods.map((method) => [method, summary(method, "ratio"), summary(method, name)])
     .filter(([, ratio, score]) => ratio && score);
@@ -432,15 +434,16 @@ function renderTrade(setting, methods, look, name) {
     if (score.high > score.low) {
       node.append(shape("line", { class: "spread", x1: at[0], x2: at[0], y1: y.at(score.low), y2: y.at(score.high) }));
     }
-    node.append(mark(place, at[0].toFixed(1), at[1].toFixed(1)));
-    return { name: method.label, look: place, node, spots: [{ at, text: `${number(score.mean)} at ${number(ratio.mean)} x fewer bits than fp32` }] };
+    node.append(mark(place, at[0].toFixed(1), at[1].toFixed(1)), shape("text", { class: "seeds", x: at[0] + 6, y: at[1] + 3 }, score.n));
+    return { name: method.label, look: place, node, spots: [{ at, text: `${number(score.mean)} at ${number(ratio.mean)} x fewer bits than fp32, ${seeds(score.n)}` }] };
   });
-  show("trade", svg, groups, "Point at a mark for its name and numbers.");
+  show("trade", svg, groups, "Beside a mark stands its number of seeds. Point at it for its name and numbers.");
 }
 
 // ---- Time to a goal ----------------------------------------------------------------------------
 
 const usualLink = "1gbit";
+const FEW = 5; // methods that a sentence names; more stand behind a click
 
 function linkOf() {
   const preset = data.links.find((link) => link.name === (get("link") ?? usualLink)) ?? data.links[0];
@@ -548,8 +551,10 @@ function renderGoal(setting, methods, look, stepSeconds) {
   });
   const heads = ["Method", "", "Time to the goal", "Speed-up over none", "Steps", "A step", "of which exchange"];
   const said = [["Not reached by every seed", (row) => !row.steps], ["Without times of its coding", (row) => row.steps && !row.perStep]];
-  byId("goal-missing").textContent = said.map(([what, is]) => [what, rows.filter(is)]).filter(([, some]) => some.length)
-    .map(([what, some]) => `${what}: ${some.map((row) => row.method.label).join(", ")}.`).join(" ");
+  const missing = said.map(([what, is]) => [what, rows.filter(is).map((row) => row.method.label)]).filter(([, labels]) => labels.length);
+  byId("goal-missing").replaceChildren(...missing.map(([what, labels]) => (labels.length <= FEW
+    ? element("p", {}, `${what}: ${labels.join(", ")}.`)
+    : element("details", {}, element("summary", {}, `${what}: ${labels.length} methods`), `${labels.join(", ")}.`))));
   byId("goal-table").hidden = !body.length;
   byId("goal-table").replaceChildren(
     element("thead", {}, element("tr", {}, ...heads.map((head) => element("th", { scope: "col" }, head || element("span", { "aria-label": "bar" }))))),
@@ -665,6 +670,7 @@ function renderMap() {
 const ANSWER_CS = Array.from({ length: 65 }, (_, i) => 10 ** (-2 + i / 16));
 const BELOW = "below 1.05";
 const OVERLAP = "intervals overlap";
+const SOME = "one pays, unsure which";
 const UNCOVERED = "not covered";
 
 /* The time of a mean step in times of computing, with the fastest exchange. */
@@ -698,7 +704,9 @@ function judge(label, others) {
   if (!known.length) return { ...dense, why: UNCOVERED, uncovered };
   const ranked = [dense, ...known].sort((a, b) => (b.value ?? 0) - (a.value ?? 0));
   const rest = Math.max(...ranked.slice(1).map((one) => one.high));
-  const why = ranked[0].value < data.answers[0].least ? BELOW : ranked[0].low <= rest ? OVERLAP : "";
+  const { least } = data.answers[0];
+  const unsure = known.some((one) => one.low >= least) ? SOME : OVERLAP;
+  const why = ranked[0].value < least ? BELOW : ranked[0].low <= rest ? unsure : "";
   return { ...ranked[0], why, uncovered };
 }
 
@@ -733,7 +741,7 @@ function renderAnswer() {
   for (const cell of cells) {
     const nth = cell.why ? -1 : names.indexOf(cell.label);
     svg.append(shape("rect", {
-      class: `cell ${nth < 0 ? "other" : `s${nth + 1}`}`, "data-method": cell.why || cell.label, "data-speedup": cell.value,
+      class: `cell ${cell.why === SOME ? "some" : nth < 0 ? "other" : `s${nth + 1}`}`, "data-method": cell.why || cell.label, "data-speedup": cell.value,
       x: x.at(ANSWER_CS[cell.i]) - width / 2, y: y.at(cell.j) - height / 2, width: width + 0.3, height: height + 0.3,
       "fill-opacity": cell.why === UNCOVERED ? 0.25 : cell.why === BELOW ? 0.6 : nth < 0 ? 1 : cell.uncovered ? 0.35 : 0.75,
     }));

@@ -8,9 +8,8 @@ from datetime import datetime, timedelta, timezone
 from statistics import fmean
 from typing import Any
 
-from gcbench.core.errors import ConfigError, near, nearest
+from gcbench.core.errors import ConfigError, name_first, near, nearest
 from gcbench.core.fields import format_value
-from gcbench.runner.console import name_first
 from gcbench.runner.identity import all_knobs
 from gcbench.runner.records.folders import hash_of
 from gcbench.runner.records.store import RecordedRun

@@ -35,6 +35,62 @@ from torch import Tensor
 from torch.optim._muon import _adjust_lr
 
 from gcbench.core.codecs.newton_schulz import orthonormalize
+from gcbench.core.codecs.updates import Along, adam_step, are_native, momentum_step
+
+
+class SGD(torch.optim.SGD):
+    """`torch.optim.SGD`, to the bit, in one pass over memory on a CPU."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        # Without a momentum PyTorch's own is one pass, or two.
+        plain = all(_is_plain(group) and group["momentum"] for group in self.param_groups)
+        if closure is not None or not plain:
+            return super().step(closure)
+        for group in self.param_groups:
+            xs = _with_gradients(group)
+            new = [x for x in xs if "momentum_buffer" not in self.state.get(x, {})]
+            along = Along.NESTEROV if group["nesterov"] else Along.MOMENTUM
+            old = [x for x in xs if "momentum_buffer" in self.state.get(x, {})]
+            for x in new:
+                self.state[x]["momentum_buffer"] = torch.empty_like(x)
+            for some, first in ((new, True), (old, False)):
+                ms = [self.state[x]["momentum_buffer"] for x in some]
+                _step_momentum(group, some, ms, along, first)
+        return None
+
+
+class _AdamSteps(torch.optim.Adam):
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        plain = all(_is_plain(group) and not group["amsgrad"] for group in self.param_groups)
+        if closure is not None or not plain:
+            return super().step(closure)
+        for group in self.param_groups:
+            by_step: dict[float, list[Tensor]] = {}  # parameters may begin in different steps
+            for x in _with_gradients(group):
+                state = self.state[x]
+                if not state:
+                    state["step"] = torch.tensor(0.0)
+                    state["exp_avg"] = torch.zeros_like(x)
+                    state["exp_avg_sq"] = torch.zeros_like(x)
+                state["step"] += 1
+                by_step.setdefault(state["step"].item(), []).append(x)
+            for step, xs in by_step.items():
+                ms, vs = ([self.state[x][key] for x in xs] for key in ("exp_avg", "exp_avg_sq"))
+                adam_step(
+                    *(xs, [x.grad for x in xs], ms, vs, group["lr"], group["betas"]),  # type: ignore[arg-type]
+                    *(group["eps"], group["weight_decay"], group["decoupled_weight_decay"], step),
+                )
+        return None
+
+
+class Adam(_AdamSteps):
+    """`torch.optim.Adam`, to the bit, in two passes over memory on a CPU."""
+
+
+class AdamW(_AdamSteps, torch.optim.AdamW):
+    """`torch.optim.AdamW`, to the bit, in two passes over memory on a CPU."""
 
 
 class PowerSGDMomentum(torch.optim.Optimizer):
@@ -67,9 +123,12 @@ class PowerSGDMomentum(torch.optim.Optimizer):
             params: list[Tensor] = group["params"]
             ds: list[Tensor] = [p.grad for p in params if p.grad is not None]
             assert len(ds) == len(params), "every parameter gets an update"
+            ms = [self._momentum(p) for p in params]
+            if _is_plain(group):
+                _step_momentum(group, params, ms, Along.BOTH)
+                continue
             if group["weight_decay"]:
                 ds = list(torch._foreach_add(ds, params, alpha=group["weight_decay"]))
-            ms = [self._momentum(p) for p in params]
             torch._foreach_mul_(ms, group["momentum"])
             torch._foreach_add_(ms, ds)
             torch._foreach_add_(params, torch._foreach_add(ds, ms), alpha=-group["lr"])
@@ -80,6 +139,34 @@ class PowerSGDMomentum(torch.optim.Optimizer):
             state["momentum_buffer"] = torch.zeros_like(p)
         buffer: Tensor = state["momentum_buffer"]
         return buffer
+
+
+def _with_gradients(group: Mapping[str, Any]) -> list[Tensor]:
+    return [x for x in group["params"] if x.grad is not None]
+
+
+def _is_plain(group: Mapping[str, Any]) -> bool:
+    """Return whether native code can step a group's parameters."""
+    xs = _with_gradients(group)
+    unusual = group.get("maximize") or group.get("differentiable") or group.get("capturable")
+    numbers = not isinstance(group["lr"], Tensor)
+    return not unusual and numbers and are_native(xs, [x.grad for x in xs])  # type: ignore[misc]
+
+
+def _step_momentum(
+    group: Mapping[str, Any],
+    xs: Sequence[Tensor],
+    ms: Sequence[Tensor],
+    along: Along,
+    first: bool = False,
+) -> None:
+    momentum_step(
+        *(xs, [x.grad for x in xs], ms, group["lr"], group["momentum"]),  # type: ignore[arg-type]
+        added=1 - group.get("dampening", 0.0),
+        decay=group["weight_decay"],
+        along=along,
+        first=first,
+    )
 
 
 class FrozenAdam(torch.optim.Optimizer):

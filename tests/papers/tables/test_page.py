@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from urllib.parse import urlencode
 
 import pytest
 from browser import Page, browser
+from needed import patience
 from pandas import DataFrame
 from results import result_of
 
@@ -116,6 +118,7 @@ def test_the_page_shows_what_the_data_frame_says(frame: DataFrame, chromium: Pag
     methods = of_page.groupby("compressor")
     assert len(texts(chromium, "#curves .curve")) == len(methods) == 2
     assert len(texts(chromium, "#trade .point")) == 2
+    assert sorted(map(int, texts(chromium, "#trade .seeds"))) == sorted(methods.size())
     headings = texts(chromium, "#runs thead th")
     for heading, column in (("Accuracy, %", "accuracy"), ("Ratio, metered", "ratio")):
         shown = values(chromium, "runs", headings.index(heading))
@@ -299,7 +302,7 @@ def test_seconds_of_a_model_on_other_samples_are_left_out() -> None:
 
 
 @pytest.mark.slow  # reads every kept run
-def test_the_page_of_all_kept_runs_is_small(
+def test_the_page_of_all_kept_runs_is_small_and_wide_enough(
     chromium: Page, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.undo()  # back to the tables of the papers
@@ -307,7 +310,16 @@ def test_the_page_of_all_kept_runs_is_small(
     monkeypatch.chdir(here)
     runs = find_runs([KEPT]).runs
     assert Path("outputs/report.html").stat().st_size < 3000 * len(runs)
+    device = {"width": 1200, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    chromium.call("Emulation.setDeviceMetricsOverride", **device)
+    look(chromium)
+    boxes = "[...document.querySelectorAll('.scroll')]"
+    cut = f"{boxes}.filter(box => box.scrollWidth > box.clientWidth).length"
+    assert chromium.value(cut) == 0
+    chromium.call("Emulation.clearDeviceMetricsOverride")
+    began = time.monotonic()
     look(chromium, setting="all")
+    assert time.monotonic() - began < patience(3)
     assert texts(chromium, "#about")[0].startswith(f"{len(runs):,} runs, ")
     newest = {(run.result.identity, run.seed, run.budget) for run in runs}
     assert texts(chromium, "#status")[0].startswith(f"{len(newest):,} runs of ")

@@ -16,7 +16,7 @@ from gcbench.core.conf import Config
 from gcbench.papers.tables.configs import compose
 from gcbench.runner.config.choices import experiments
 from gcbench.runner.launch.start import start
-from gcbench.runner.records import RunFiles
+from gcbench.runner.records.files import RunFiles
 from gcbench.runner.settings.config import RunConfig
 
 FOLDERS = {

@@ -19,7 +19,7 @@ from two_hosts import gcbench_on, two_hosts, why_not
 from gcbench.runner.config.errors import RunFailed
 from gcbench.runner.launch import start
 from gcbench.runner.launch.plan import Machine, make_plan
-from gcbench.runner.records import RunFiles
+from gcbench.runner.records.files import RunFiles
 from gcbench.runner.records.result import Begun
 
 TIMEOUT = 5

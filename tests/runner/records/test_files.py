@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from results import plain_result
 
 from gcbench.runner.config.sentences import sentence_of
-from gcbench.runner.records import RunFiles
-from gcbench.runner.records.files import _strict_json, replacing
+from gcbench.runner.records.files import RunFiles, _strict_json, replacing
 from gcbench.runner.records.gradients import write_tensors
 
 VALUES = st.recursive(

@@ -26,9 +26,9 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 from wandb.sdk import wandb_setup
 
 from gcbench.core.errors import ConfigError
-from gcbench.runner.records import Logger, RunFiles, start_logger, wandb_logger
-from gcbench.runner.records.files import WriteError
-from gcbench.runner.records.loggers import TensorBoardLogger
+from gcbench.runner.records import wandb_logger
+from gcbench.runner.records.files import RunFiles, WriteError
+from gcbench.runner.records.loggers import Logger, TensorBoardLogger, start_logger
 from gcbench.runner.records.result import Begun
 from gcbench.runner.records.schema import BITS_PER_MIB
 from gcbench.runner.records.wandb_service import SETTINGS, asked_mode, settled_mode

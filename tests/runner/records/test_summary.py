@@ -8,8 +8,8 @@ from nightly import each
 from results import CONFIG, plain_result
 from rich.console import Console
 
-from gcbench.runner.records import ProgressDisplay, print_summary
 from gcbench.runner.records.schema import PHASES
+from gcbench.runner.records.summary import ProgressDisplay, print_summary
 
 BITS = {"per_worker_max": 0.0, "per_epoch_mib": 0.0, "dense_per_step": 0.0}
 BASE: dict[str, Any] = {"status": "interrupted", "reason": "stopped by [b]SIGINT[/b]"}

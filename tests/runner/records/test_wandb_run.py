@@ -23,7 +23,9 @@ from gcbench.papers import dashboards
 from gcbench.papers.tables.report import report
 from gcbench.runner.command.search import swept_keys
 from gcbench.runner.identity import SWEPT
-from gcbench.runner.records import RunFiles, start_logger, wandb_logger
+from gcbench.runner.records import wandb_logger
+from gcbench.runner.records.files import RunFiles
+from gcbench.runner.records.loggers import start_logger
 from gcbench.runner.records.result import Begun
 from gcbench.runner.records.summary import where_logged
 from gcbench.runner.records.wandb_logger import WandbLogger
@@ -141,7 +143,8 @@ def test_a_run_that_was_killed_keeps_its_lines(tmp_path: Path) -> None:
 import os, signal, time
 from pathlib import Path
 from sentence import config_of
-from gcbench.runner.records import RunFiles, start_logger
+from gcbench.runner.records.files import RunFiles
+from gcbench.runner.records.loggers import start_logger
 from gcbench.runner.records.result import Begun
 
 config = config_of("logger.mode=offline")

@@ -12,7 +12,7 @@ from sentence import run
 
 from gcbench.core.errors import ConfigError
 from gcbench.runner.identity import identify
-from gcbench.runner.records import RunFiles
+from gcbench.runner.records.files import RunFiles
 from gcbench.runner.records.schema import Result
 from gcbench.runner.records.store import read_run
 from gcbench.runner.records.summary import _facts

@@ -20,7 +20,8 @@ from gcbench.core.errors import ConfigError
 from gcbench.core.library.exchange import ExchangeResult
 from gcbench.core.methods.dense import Dense
 from gcbench.runner.config.errors import RunFailed
-from gcbench.runner.records import RunFiles, clock
+from gcbench.runner.records import clock
+from gcbench.runner.records.files import RunFiles
 from gcbench.runner.records.loggers import NoLogger
 from gcbench.runner.train import loop
 from gcbench.runner.train.checkpoints import last_step

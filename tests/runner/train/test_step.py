@@ -11,7 +11,7 @@ from passes import PassCounter
 from sentence import run
 
 from gcbench.core.compressor import Goal, flatten
-from gcbench.runner.records import RunFiles
+from gcbench.runner.records.files import RunFiles
 from gcbench.runner.train.loop import sample, train_step
 from gcbench.runner.train.run import Progress, Run
 

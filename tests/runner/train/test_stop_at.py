@@ -8,7 +8,7 @@ import pytest
 import torch
 from sentence import run
 
-from gcbench.runner.records import RunFiles
+from gcbench.runner.records.files import RunFiles
 
 OVERRIDES = (
     *"trainer.workers=2 trainer.launcher=virtual compressor=powersgd min_size=0".split(),

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+from gcbench.core.errors import name_first
 from gcbench.runner.config.budget import PAPER
-from gcbench.runner.console import name_first
 from gcbench.runner.identity import Flat, digest
 from gcbench.runner.labels import CHOICE_GROUPS, tell_apart
 from gcbench.runner.records.store import RecordedRun, newest

@@ -1,4 +1,4 @@
-"""A profile of this machine: seconds of every method's coding and of models, on one thread.
+"""This machine as a device: seconds of every method's coding and of models, on one thread.
 
 They are seconds of the processor, so that what others do on it counts little.
 """
@@ -26,7 +26,7 @@ from gcbench.runner.data_facts import dataset_of, facts_of, window_of
 from gcbench.runner.launch.instantiate import make_model
 from gcbench.runner.launch.memory import keep_freed_memory
 from gcbench.runner.launch.plan import Machine
-from gcbench.runner.predict.arguments import Profile
+from gcbench.runner.predict.arguments import ThisMachine
 from gcbench.runner.predict.devices import sources_of_codecs
 from gcbench.runner.predict.measure import PARTS
 from gcbench.runner.records.environment import describe_machine
@@ -37,7 +37,7 @@ TURNS = 3  # over all that is timed, of whose medians the least counts
 MODELS = {"mlp": (16, 64), "resnet20": (16, 64), "resnet18": (4, 16), "gpt_bytes": (16, 64)}
 
 
-def profile_here(arguments: Profile) -> dict[str, Any]:
+def measure_machine(arguments: ThisMachine) -> dict[str, Any]:
     """Return the content of a device file, measured here; raise ConfigError for unknown methods."""
     names = [*method_files()]
     asked = [as_known(name, [*names, "all"]) for name in arguments.compressor]

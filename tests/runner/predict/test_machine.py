@@ -1,4 +1,4 @@
-"""`gcbench predict profile`: this machine as a device, and when a device is old."""
+"""`gcbench predict machine`: this machine as a device, and when a device is old."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import yaml
 
 from gcbench.core.conf import conf_directory, method_files
 from gcbench.core.errors import ConfigError
-from gcbench.runner.predict import profile
+from gcbench.runner.predict import machine
 from gcbench.runner.predict.command import predict_steps
 from gcbench.runner.predict.devices import code_of, read_device, sources_of_codecs
 
-TYPED = ["profile", "device=made.yaml", "compressor=qsgd,none", "sizes=4096,1024", "rounds=1"]
+TYPED = ["machine", "device=made.yaml", "compressor=qsgd,none", "sizes=4096,1024", "rounds=1"]
 
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(profile, "MODELS", {"mlp": (16,), "gpt_bytes": (1,)})
+    monkeypatch.setattr(machine, "MODELS", {"mlp": (16,), "gpt_bytes": (1,)})
     return tmp_path
 
 
@@ -54,9 +54,9 @@ def test_a_device_is_measured_by_one_command_and_measured_anew(
 @pytest.mark.parametrize(
     ("typed", "says"),
     [
-        (["profile"], "device=None: it is written to a yaml file; type device=mine.yaml"),
-        (["profile", "device=mine"], "device=mine: it is written to a yaml file"),
-        (["profile", "device=m.yaml", "compressor=qsdg"], "compressor=qsdg: there is no such"),
+        (["machine"], "device=None: it is written to a yaml file; type device=mine.yaml"),
+        (["machine", "device=mine"], "device=mine: it is written to a yaml file"),
+        (["machine", "device=m.yaml", "compressor=qsdg"], "compressor=qsdg: there is no such"),
     ],
 )
 def test_mistakes_are_named(here: Path, typed: list[str], says: str) -> None:
@@ -82,4 +82,4 @@ def test_kept_profiles_have_every_method(name: str, processor: str) -> None:
     assert device.processor == processor and device.sources and device.measured
     assert {*method_files()} <= {*device.codecs}
     text = (conf_directory() / "devices" / f"{name}.yaml").read_text()
-    assert text.startswith("# Made by gcbench predict profile.")
+    assert text.startswith("# Made by gcbench predict machine.")
