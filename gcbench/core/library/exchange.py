@@ -26,15 +26,17 @@ from gcbench.core.compressor import (
     Goal,
     Grads,
     State,
+    Step,
     merge,
+    offsets_of,
     refuse_other_update,
+    sizes_of,
 )
 from gcbench.core.deviation import Deviation
 from gcbench.core.finite import not_finite
 from gcbench.core.library.agreement import agree, blank, choose, refuse_difference
 from gcbench.core.library.overlap import split_nodes
 from gcbench.core.methods.matrices import Shape
-from gcbench.core.wrappers.virtual import aggregate
 
 T = TypeVar("T")
 
@@ -289,18 +291,11 @@ class Exchange:
             k for k, x in rows.items() if k in kept.shapes and x.dim() != len(kept.shapes[k]) + 1
         ]
         shaped = rows | {k: rows[k].view(-1, *kept.shapes[k]) for k in odd}  # 1-D convolutions
+        offsets = kept.offsets or offsets_of(sizes_of(shaped))
+        step = Step(kept.number, kept.seed, self.comm.local, offsets, self._in_place)
         # A backward pass may run under autocast.
         with torch.no_grad(), torch.autocast(self._device.type, enabled=False):
-            out = aggregate(
-                self.compressor,
-                shaped,
-                number=kept.number,
-                seed=kept.seed,
-                state=kept.of(rows),
-                comm=self.comm,
-                offsets=kept.offsets,
-                in_place=self._in_place,
-            )
+            out = self.compressor.aggregate(shaped, kept.of(rows), self.comm, step)
         refuse_other_update(out.update, like or shaped)
         if self._error_every and kept.number % self._error_every == 0:
             self._measure(kept.number, out.goal_of(shaped)())
@@ -342,8 +337,11 @@ class Exchange:
         number = count(kept.seed, kept.number + 1, self._device)
         decided = agree(bad, number, earlier, used, self.group, self._verdict)
         self._arrived_verdict.copy_(self._verdict, non_blocking=True)
-        refuse_difference(int(self._arrived_verdict), self.comm.local.start)
+        self._refuse_difference()
         return decided
+
+    def _refuse_difference(self) -> None:
+        refuse_difference(int(self._arrived_verdict), self.comm.local.start)
 
     def _measure(self, number: int, goal: Goal) -> None:
         """Measure a part of the exchange of this number, by an all-reduce that no meter counts."""
