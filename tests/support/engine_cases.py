@@ -132,19 +132,26 @@ class Loop:
 def in_a_loop(
     process: Process, config: RunConfig, way: str, knobs: dict[str, Any]
 ) -> tuple[list[Tensor], int]:
-    """Return the parameters after STEPS steps, and the bits that this worker sent."""
+    """Return the parameters after STEPS steps, and the bits that this worker sent.
+
+    They are the same as if the loop had not been stopped.
+    """
     before = Loop(process, config, way, knobs)
     before.train(range(STOP))
     state = saved([before.model.state_dict(), before.handle.state_dict()])
+    before.train(range(STOP, STEPS))
+    before.handle.state_dict()  # waits for an exchange that is under way
+    expected = before.shared(), before.handle.bits_sent
     before.handle.remove()
     after = Loop(process, config, way, knobs)
     model, handle = torch.load(io.BytesIO(state))
     after.model.load_state_dict(model)
     after.handle.load_state_dict(handle)
     after.train(range(STOP, STEPS))
-    after.handle.state_dict()  # waits for an exchange that is under way
+    after.handle.state_dict()
     seen = after.shared(), after.handle.bits_sent
     after.handle.remove()
+    assert all(map(torch.equal, seen[0], expected[0])) and seen[1] == expected[1]
     return seen
 
 
