@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,8 +12,9 @@ from typing import Any, NamedTuple
 from gcbench.core.errors import ConfigError, IdleKeyError
 from gcbench.papers.tables.kept_configs import find_resolved, keep_resolved
 from gcbench.papers.tables.tables import TableRow, overrides_of, read_table, table_names
-from gcbench.runner.config.budget import PAPER
+from gcbench.runner.config.budget import PAPER, Budget
 from gcbench.runner.config.compose import compose_overrides
+from gcbench.runner.config.composed import Composed
 from gcbench.runner.config.resolve import resolve
 from gcbench.runner.config.rows import merge_row
 from gcbench.runner.console import with_bar
@@ -67,9 +69,9 @@ def composition_of(config: Config) -> Composition:
 
 def compose_experiment(experiment: str, budget: str, overrides: tuple[str, ...]) -> Config:
     """Return the resolved configuration as plain values."""
-    if tree := merge_row(experiment, overrides):
-        tree.hydra.runtime.choices["budget"] = budget
-        resolved = resolve(tree, _budget_node(budget))
+    if row := merge_row(experiment, overrides):
+        chosen = {**row.choices, "budget": budget}
+        resolved = resolve(replace(row, choices=chosen), _budget(budget))
     else:
         typed = [experiment_override(experiment), f"budget={budget}", *overrides]
         resolved = resolve(compose_overrides(typed))
@@ -78,9 +80,9 @@ def compose_experiment(experiment: str, budget: str, overrides: tuple[str, ...])
 
 
 @cache
-def _budget_node(budget: str) -> Any:
-    """Return the budget's node, which is composed once for all experiments."""
-    return compose_overrides([f"budget={budget}"]).budget
+def _budget(name: str) -> Budget:
+    """Return a budget, which is composed once for all experiments."""
+    return Budget.read(Composed.of(compose_overrides([f"budget={name}"])).budget or {})
 
 
 @cache

@@ -7,7 +7,6 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
-from omegaconf import DictConfig, OmegaConf
 from pydantic import ValidationError
 
 from gcbench.core.conf import Config, choices_in, conf_folders
@@ -15,6 +14,7 @@ from gcbench.core.errors import ConfigError, IdleKeyError, nearest
 from gcbench.core.fields import Settings, format_value, hints_of, refusal, wanted
 from gcbench.core.keys import refuse_idle_keys
 from gcbench.runner.config.choices import row_names, table_directory, tables_in
+from gcbench.runner.config.composed import CHANGED_BY_BUDGETS
 from gcbench.runner.identity import Flat
 from gcbench.runner.settings.config import NEEDS, PARTS, SCHEMAS
 from gcbench.runner.settings.optimizer import OptimizerSettings, ParameterGroup
@@ -58,13 +58,11 @@ def _sentence(
     return str(refusal(f"{prefix}{name}", node[name], hint))
 
 
-def values_fit(tree: DictConfig, typed: Collection[str]) -> bool:
+def values_fit(tree: Config, typed: Collection[str]) -> bool:
     """Return whether the typed values of those nodes are in their ranges that a budget changes."""
-    for group in ("trainer", "optimizer", "schedule", "estimator"):
-        node = OmegaConf.to_container(tree[group], resolve=True)
-        assert isinstance(node, dict)
-        named = {str(key): value for key, value in node.items()}
-        asked = {k: v for k, v in named.items() if k == "_target_" or f"{group}.{k}" in typed}
+    for group in CHANGED_BY_BUDGETS:
+        named = tree[group].items()
+        asked = {k: v for k, v in named if k == "_target_" or f"{group}.{k}" in typed}
         try:
             SCHEMAS[group].model_validate(asked)
         except ValidationError:

@@ -9,10 +9,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
 from gcbench.core.conf import Config, conf_directory, read_yaml
 from gcbench.core.errors import ConfigError
+from gcbench.runner.config.composed import Composed
 from gcbench.runner.config.hydra_versions import store
 from gcbench.runner.identity import ELSEWHERE, flatten_config
 from gcbench.runner.labels import CHOICE_GROUPS, sort_knobs
@@ -37,12 +38,12 @@ WITH_KINDS = ("optimizer", "schedule")  # groups whose `kind` has the name of it
 HOW_OFTEN = {f"trainer.{key}" for key in ("log_every", "eval_every", "error_every")}
 
 
-def typed_keys(composed: DictConfig) -> set[str]:
+def typed_keys(composed: Composed) -> set[str]:
     """Return the keys and groups that the command line names."""
-    return {o.lstrip("+~").split("=", 1)[0] for o in composed.hydra.overrides.task}
+    return {o.lstrip("+~").split("=", 1)[0] for o in composed.typed}
 
 
-def typed_knobs(composed: DictConfig, config: Config) -> dict[str, Any]:
+def typed_knobs(composed: Composed, config: Config) -> dict[str, Any]:
     """Return what was typed that changes numbers, except what the run's title already says.
 
     First come groups with their choices and a method's knobs, then dotted keys.
@@ -54,32 +55,33 @@ def typed_knobs(composed: DictConfig, config: Config) -> dict[str, Any]:
     return {key: known[key] for key in sort_knobs(typed) if key in known}
 
 
-def choices_of(composed: DictConfig) -> dict[str, str]:
+def choices_of(composed: Composed) -> dict[str, str]:
     """Return the choice of each group, which is the `kind` or `_target_` if one was typed."""
-    chosen = composed.hydra.runtime.choices.items()
+    chosen = composed.choices.items()
     choices = {k: v for k, v in chosen if "/" not in k and k != "experiment" and isinstance(v, str)}
     typed = typed_keys(composed)
     for group in WITH_TARGETS:
         if {group, f"{group}._target_"} <= typed:
+            target = composed.tree[group]["_target_"]
             raise ConfigError(
-                f"{group}={choices[group]} {group}._target_={composed[group]['_target_']}: the "
-                "class has no keys of the choice; type only one of them"
+                f"{group}={choices[group]} {group}._target_={target}: the class has no keys of "
+                "the choice; type only one of them"
             )
         if f"{group}._target_" in typed:
-            choices[group] = composed[group]["_target_"]
+            choices[group] = composed.tree[group]["_target_"]
     for group in WITH_KINDS:
         if f"{group}.kind" in typed:
-            choices[group] = composed[group]["kind"]
+            choices[group] = composed.tree[group]["kind"]
     return choices
 
 
-def experiment_of(composed: DictConfig) -> str | None:
+def experiment_of(composed: Composed) -> str | None:
     """Return paper/table/row of the experiment that was chosen, or None.
 
     It may be typed as +experiment=PAPER/TABLE/ROW or +experiment/PAPER/TABLE=ROW. Raises
     ConfigError for more than one, and for one whose keys Hydra has put below `experiment`.
     """
-    choices = composed.hydra.runtime.choices.items()
+    choices = composed.choices.items()
     chosen = {k: v for k, v in choices if k.partition("/")[0] == "experiment"}
     if len(chosen) > 1:
         raise ConfigError(
@@ -89,7 +91,7 @@ def experiment_of(composed: DictConfig) -> str | None:
     experiment = next(
         (f"{group}/{row}".removeprefix("experiment/") for group, row in chosen.items()), None
     )
-    if "experiment" in composed:
+    if "experiment" in composed.tree:
         raise ConfigError(
             f"+experiment={experiment}: its keys are those of a group, which nothing reads; begin "
             "its file with the line # @package _global_"

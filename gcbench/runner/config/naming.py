@@ -14,7 +14,9 @@ from gcbench.core.fields import format_value
 from gcbench.runner.config.budget import PAPER
 from gcbench.runner.config.checks import refuse_name
 from gcbench.runner.config.choices import choices_of, typed_knobs
-from gcbench.runner.config.resolve import plain_values, settle
+from gcbench.runner.config.composed import Composed
+from gcbench.runner.config.methods import fill
+from gcbench.runner.config.resolve import settle
 from gcbench.runner.identity import digest, relevant_config
 from gcbench.runner.labels import CHOICE_GROUPS
 from gcbench.runner.settings.config import RunConfig
@@ -30,14 +32,15 @@ def run_name(composed: DictConfig) -> str:
     already has a directory, for which other knobs were typed (for example some at their defaults),
     the name of that one is returned.
     """
-    config = settle(composed)
+    given = Composed.of(composed)
+    config = settle(given)
     refuse_name(config["name"])
     choices = config["choices"]
     parts = (choices[group].rsplit(".", 1)[-1] for group in CHOICE_GROUPS)
     title = config["name"] or config["experiment"] or "-".join(parts)
     budget = "" if choices["budget"] == PAPER else f"-{choices['budget']}"
     ending = f"-s{config['seed']}-{digest(relevant_config(config))}"
-    name = f"{title}{budget}{_knobs_in_name(typed_knobs(composed, config))}{ending}"
+    name = f"{title}{budget}{_knobs_in_name(typed_knobs(given, config))}{ending}"
     outputs = Path(composed.outputs)
     if (outputs / name).is_dir():
         return name
@@ -83,9 +86,10 @@ def row_directory(composed: DictConfig, number: int) -> str:
 
 def bench_name(composed: DictConfig) -> str:
     """Return the name of a benchmark's directory."""
-    config: Config = plain_values(composed)
+    given = Composed.of(composed)
+    config = fill(given.tree)
     refuse_name(config["name"])
-    return f"{config['name'] or choices_of(composed)['compressor']}-{digest(config)}"
+    return f"{config['name'] or choices_of(given)['compressor']}-{digest(config)}"
 
 
 def notices_of(config: RunConfig) -> list[str]:

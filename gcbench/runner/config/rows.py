@@ -10,22 +10,22 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
 from gcbench.core.conf import Config, conf_directory, file_of, read_yaml
 from gcbench.core.method_files import merge, read_file
 from gcbench.runner.config.choices import GROUPS, node_of, row_names, runs_in, table_directory
+from gcbench.runner.config.composed import Composed
 from gcbench.runner.config.keys import read_knobs
 from gcbench.runner.settings.config import SCHEMAS
 from gcbench.runner.settings.run import RunSettings
 
 
-def merge_row(experiment: str, overrides: Sequence[str]) -> DictConfig | None:
+def merge_row(experiment: str, overrides: Sequence[str]) -> Composed | None:
     """Return what Hydra composes for a row and overrides of its keys and choices.
 
     Returns None where only Hydra knows: a row that is not there, an override of a key that the row
-    lacks, of `_target_` or of a whole node. Of Hydra's own node there is what was typed, and the
-    choices.
+    lacks, of `_target_` or of a whole node.
     """
     table, _, row = experiment.rpartition("/")
     if row not in row_names(table):
@@ -44,11 +44,9 @@ def merge_row(experiment: str, overrides: Sequence[str]) -> DictConfig | None:
     for key, value in typed.items():
         if key not in chosen and not _replace(tree, key, value):
             return None
-    tree["hydra"] = {
-        "overrides": {"task": [f"+experiment/{table}={row}", *overrides], "hydra": []},
-        "runtime": {"choices": {**choices, f"experiment/{table}": row}},
-    }
-    return OmegaConf.create(tree, flags={"struct": True})
+    typed_row = f"+experiment/{table}={row}"
+    chosen = {**choices, f"experiment/{table}": row}
+    return Composed(tree | {"budget": None}, [typed_row, *overrides], chosen, budget={})
 
 
 def _layers(node: Config) -> Iterator[tuple[dict[str, str], Config]]:

@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from gcbench.core.errors import ConfigError
 from gcbench.runner.config.choices import GROUPS, WITH_TARGETS
+from gcbench.runner.config.composed import Composed
 from gcbench.runner.config.keys import parse_overrides
 from gcbench.runner.config.typed import to_overrides
 from gcbench.runner.settings.run import RunSettings
@@ -30,18 +31,11 @@ BEGINNINGS = (("rerun", True), ("resume", "never"), ("resume.mode", "never"))
 SIGNS = re.compile(r"[+~]*")
 
 
-def typed_for(composed: DictConfig) -> list[str]:
+def typed_for(composed: Composed) -> list[str]:
     """Return the overrides of a run, and the folders in which Hydra looked for its own files."""
-    # As it was typed: a ${hydra.job.num} in it may have no value yet.
-    overrides: Any = OmegaConf.to_container(composed.hydra.overrides)
-    typed = [*overrides["task"]]
-    typed += [one for one in overrides["hydra"] if one.startswith("hydra.searchpath=")]
-    folders = [
-        f"file://{Path(source.path).absolute()}"
-        for source in composed.hydra.runtime.get("config_sources", ())
-        if source.provider == "command-line"  # --config-dir
-    ]
-    return typed + to_overrides({"hydra.searchpath": folders} if folders else {})
+    searched = [one for one in composed.typed_for_hydra if one.startswith("hydra.searchpath=")]
+    folders = {"hydra.searchpath": composed.folders} if composed.folders else {}
+    return [*composed.typed, *searched, *to_overrides(folders)]
 
 
 def write_run_file(typed: Sequence[str]) -> str:
