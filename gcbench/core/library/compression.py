@@ -119,7 +119,7 @@ class Compression(ABC):
 
     @property
     def bits_sent(self) -> int:
-        """Payload bits that this worker handed to collectives so far, as in `result.json`."""
+        """Payload bits of this worker in exchanges that have arrived, as in `result.json`."""
         return self._exchange.meter.sent_bits[0]
 
     @property
