@@ -5,13 +5,11 @@ from __future__ import annotations
 import warnings
 from copy import deepcopy
 from functools import cache
-from typing import Any, cast
-
-from omegaconf import DictConfig, OmegaConf
+from typing import Any
 
 from gcbench.core.compressor import Compressor
 from gcbench.core.conf import Config, conf_directory
-from gcbench.core.method_files import read_file, read_method
+from gcbench.core.method_files import merge, read_file, read_method
 from gcbench.core.wrappers.virtual import aggregate
 from gcbench.runner.check.steps import (
     SHAPES,
@@ -164,8 +162,8 @@ def build_unchecked(choice: str, settings: Config) -> Compressor:
     """Return the compressor for these settings, without checking or completing them."""
     register()
     file = read_file(conf_directory() / "compressor" / f"{choice}.yaml")
-    merged = cast(DictConfig, OmegaConf.merge(OmegaConf.create(file), settings))
-    node = fill(merged)["compressor"]
+    merge(file, settings)
+    node = fill(file)["compressor"]
     compressor: Compressor = make(node, "compressor")
     return compressor
 

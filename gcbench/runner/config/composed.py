@@ -6,8 +6,10 @@ what it names. OmegaConf resolves it, and sees nothing of the rest, as its conta
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -80,6 +82,14 @@ def resolve_references(tree: Config) -> Config:
     wanted = [key for key, names in named.items() if names]
     for key in wanted:
         wanted += [name for name in named if name in named[key] and name not in wanted]
-    some = OmegaConf.create({key: tree[key] for key in wanted})
-    resolved: Any = OmegaConf.to_container(some, resolve=True, throw_on_missing=True)
-    return {key: resolved.get(key, value) for key, value in tree.items()}
+    some = {key: tree[key] for key in wanted}
+    # Rows of a table differ in what no reference names.
+    asked = repr(some), frozenset(os.environ.items())
+    if asked not in _resolved:
+        _resolved[asked] = OmegaConf.to_container(
+            OmegaConf.create(some), resolve=True, throw_on_missing=True
+        )
+    return {**tree, **deepcopy(_resolved[asked])}
+
+
+_resolved: dict[tuple[str, frozenset[Any]], Any] = {}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from itertools import product
 from math import prod
 from pathlib import Path
@@ -34,7 +36,12 @@ EXCHANGES = ("gather", "scatter", "scatter_coded", "sum")  # between nodes of on
 
 def shapes_of_model(node: Config, facts: Facts) -> Shapes:
     """Return the shapes of a model's parameters for samples of that data set."""
-    return parameter_shapes(node, facts.sample, facts.outputs)
+    return _shapes_of_model(json.dumps(node), facts)
+
+
+@cache  # as a page asks for the same model for each method
+def _shapes_of_model(node: str, facts: Facts) -> Shapes:
+    return parameter_shapes(json.loads(node), facts.sample, facts.outputs)
 
 
 def flops_of(model: str) -> int:
@@ -122,6 +129,9 @@ def _values(override: str) -> list[str]:
     return [override] if value.startswith("[") else [f"{key}={v}" for v in value.split(",")]
 
 
+_payloads: dict[Any, Payload] = {}
+
+
 def make_method(
     title: str,
     family: str,
@@ -132,7 +142,9 @@ def make_method(
 ) -> Method:
     """Return a method on a model, with its counted payload and its codec seconds on the device."""
     values = sum(prod(shape) for shape in shapes.values())
-    payload = Payload(compressor, shapes, workers_per_node)
+    # A page asks for the same method on the same model for several pictures.
+    asked = repr(compressor), (*shapes.items(),), workers_per_node
+    payload = _payloads.setdefault(asked, Payload(compressor, shapes, workers_per_node))
     in_buckets = compressor.properties.scope != "global"
     codec = device.codec(family, values)
     min_size = max(getattr(part, "min_size", 0) for part in parts_of(compressor))
