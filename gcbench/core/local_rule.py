@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import nn
@@ -134,12 +135,9 @@ class LocalRule(Checked):
             foreach=True,
         )
 
-    def due(self, sizes: Sizes, step: int) -> list[str]:
-        """Return the names of the parameters that are exchanged at the end of step `step`."""
-        fragment = self.due_fragment(step)
-        if fragment is None:
-            return []
-        return cut_fragments(sizes, self.fragments, self.pattern)[fragment]
+    def cut(self, sizes: Sizes) -> list[list[str]]:
+        """Return the names of the parameters in each fragment."""
+        return cut_fragments(sizes, self.fragments, self.pattern)
 
     def due_fragment(self, step: int) -> int | None:
         """Return the fragment that is exchanged at the end of step `step`, counted from 1."""
@@ -148,29 +146,49 @@ class LocalRule(Checked):
         return next(due, None) if step > 0 else None
 
 
-@torch.no_grad()
-def subtract_own(
-    rows: Grads,
-    shared: Mapping[str, nn.Parameter],
-    own: Sequence[Mapping[str, nn.Parameter]],
-) -> Grads:
-    """Return `rows`, which now hold the pseudo-gradients of workers with these parameters."""
-    for name, of_workers in rows.items():
-        for row, parameters in zip(of_workers, own, strict=True):
-            row.copy_(shared[name]).sub_(parameters[name])
-    return rows
+class LocalRounds:
+    """Exchanges by a rule, of workers with the parameters `own`, for those that all share."""
 
+    def __init__(
+        self,
+        rule: LocalRule,
+        shared: Mapping[str, nn.Parameter],
+        own: Sequence[Mapping[str, nn.Parameter]],
+    ) -> None:
+        self._rule, self._shared, self._own = rule, shared, own
 
-@torch.no_grad()
-def adopt_shared(
-    names: Sequence[str],
-    shared: Mapping[str, nn.Parameter],
-    own: Mapping[str, nn.Parameter],
-    mixing: float,
-) -> None:
-    """Let a worker go on from the shared values of these parameters, and `mixing` of its own."""
-    for name in names:
-        own[name].copy_(shared[name].lerp(own[name], mixing) if mixing else shared[name])
+    @cached_property
+    def _fragments(self) -> list[list[str]]:
+        return self._rule.cut({name: p.numel() for name, p in self._shared.items()})
+
+    def due(self, step: int) -> list[str]:
+        """Return the names of the parameters that are exchanged at the end of step `step`."""
+        fragment = self._rule.due_fragment(step)
+        return [] if fragment is None else self._fragments[fragment]
+
+    def arriving(self, step: int) -> list[str]:
+        """Return the names of the parameters whose exchange is applied at the end of step `step`.
+
+        At most one is under way: this one is taken before another one begins.
+        """
+        return self.due(step - self._rule.delay)
+
+    @torch.no_grad()
+    def subtract(self, rows: Grads) -> Grads:
+        """Return `rows` `[w, ...]`, which now hold the pseudo-gradients of their parameters."""
+        for name, of_workers in rows.items():
+            for row, own in zip(of_workers, self._own, strict=True):
+                row.copy_(self._shared[name]).sub_(own[name])
+        return rows
+
+    @torch.no_grad()
+    def adopt(self, step: int) -> None:
+        """Let workers go on from the shared values of what was applied, and `mixing` of theirs."""
+        mixing = self._rule.mixing
+        for name in self.arriving(step):
+            shared = self._shared[name]
+            for own in self._own:
+                own[name].copy_(shared.lerp(own[name], mixing) if mixing else shared)
 
 
 def refuse_momentum(compressor: Compressor) -> None:

@@ -28,7 +28,6 @@ from gcbench.runner.launch.plan import Machine, make_plan
 from gcbench.runner.launch.worker import build_run
 from gcbench.runner.settings.config import RunConfig
 from gcbench.runner.train.loop import train_step
-from gcbench.runner.train.pipeline import exchanges_in_background
 from gcbench.runner.train.precision import autocast_bf16
 from gcbench.runner.train.replica import is_recurrent
 from gcbench.runner.train.run import Progress
@@ -69,10 +68,8 @@ class GcbenchSteps:
             if mirrored
             else _comm(workers, virtual)
         )
-        hidden = exchanges_in_background(config)
-        side_comm = _comm(workers, virtual) if hidden else None
         own_control = LocalControl() if mirrored or virtual else control
-        connections = Connections(comm, side_comm, own_control, CPU)
+        connections = Connections(comm, own_control, CPU)
         with tempfile.TemporaryDirectory() as folder:
             self.run = build_run(
                 config, make_plan(config, Machine.detect()), connections, data, Path(folder)

@@ -38,6 +38,7 @@ from gcbench.core.comm.ddp import Arrived
 from gcbench.core.comm.transport import NcclTransport
 from gcbench.core.compressor import Compressor, split_rows
 from gcbench.core.library.ddp import DdpCompression
+from gcbench.core.library.exchange import Exchange
 
 RANKS = 16
 NCCL_TYPES = {  # the types that PyTorch maps to an ncclDataType_t
@@ -126,7 +127,8 @@ def observe_step(compressor: Compressor, shapes: Mapping[str, tuple[int, ...]]) 
             {k: torch.empty(shape, device="cuda") for k, shape in shapes.items()}
         )
         hook = _Hook(cast(DistributedDataParallel, _Ddp(module, group)), compressor, 1)
-        hook._comm = Comm(RANKS, NcclTransport(group))
+        comm = Comm(RANKS, NcclTransport(group))
+        hook._exchange = _Exchange(compressor, comm, hook._device, group=group)
         whole = torch.empty(sum(map(math.prod, shapes.values())), device="cuda")
         views = split_rows(whole.unsqueeze(0), shapes)
         arrived = Arrived({p: views[name][0] for name, p in module.items()}, [whole])
@@ -141,7 +143,7 @@ def observe_step(compressor: Compressor, shapes: Mapping[str, tuple[int, ...]]) 
                 watch.step.cut_short = True
                 watch.step.uploads.clear()  # of the tables that a first step makes
                 break
-        layers = hook._exchanges["gradient"].state.layers()
+        layers = hook._kept["gradient"].state.layers()
         kept = [
             x
             for layer in layers
@@ -168,11 +170,15 @@ class _Ddp(nn.Module):
 
 
 class _Hook(DdpCompression):
-    """A hook on ranks that bring nothing, so that they agree on everything."""
+    """A hook on ranks that bring nothing, and so have no arguments."""
 
     def _refuse_other_arguments(self, arguments: Mapping[str, Any]) -> None: ...
 
-    def _refuse_difference(self, verdict: int) -> None: ...
+
+class _Exchange(Exchange):
+    """Exchanges with ranks that bring nothing, which are not told from those of other steps."""
+
+    def _refuse_difference(self) -> None: ...
 
 
 @cache

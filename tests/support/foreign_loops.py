@@ -54,7 +54,7 @@ def run_loop(example: str, checkpoint: str, *ports: str) -> None:
         handle = handle_of(found)
         seen[name] = {
             "weights": _digest(found["model"]),
-            "state": repr(handle.state_dict()["states"]),
+            "state": repr(handle.state_dict()["exchanges"]),
             "bits": handle.bits_sent,
             "expected": 8 * _powersgd_bits(found["model"]),
             "handle": repr(handle),

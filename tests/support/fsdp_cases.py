@@ -203,8 +203,8 @@ def run_choices(
     for name, knobs in choices.items():
         ours = Sharded(between)
         compression = ours.compress(name, **knobs)
-        wire = CountingTransport(compression._comm.transport)
-        compression._comm.transport = wire  # type: ignore[assignment]
+        wire = CountingTransport(compression._exchange.comm.transport)
+        compression._exchange.comm.transport = wire  # type: ignore[assignment]
         seen[name] = (ours.backward(process.rank, 0), compression.bits_sent, wire.bits)
     return seen
 
@@ -224,8 +224,8 @@ def add_up(
         means = [a + b for a, b in zip(means, mine, strict=True)]
     residuals = []
     for layer in GROUPS[1:]:
-        (state, *_) = compression.state_dict()["states"][layer]
-        flat = torch.cat([x.flatten() for x in state[1].values()])  # of a group or its parameters
+        residual = compression._kept[layer].state.per_worker  # of a group or its parameters
+        flat = torch.cat([x.flatten() for x in residual.values()])
         mean = gather(flat, ours.replicas).mean(0)
         at = ours.mesh["gpu"].get_local_rank()
         residuals.append(mean if between else mean.chunk(dist.get_world_size())[at])

@@ -55,7 +55,7 @@ def train_with_both(
         got = train(second, process.rank, range(2, 4))
         assert compression.memory == resumed.memory
         handles = (compression, resumed)
-        messages = [handle.state_dict()["traffic"] for handle in handles]
+        messages = [handle.state_dict()["meter"] for handle in handles]
         seen[name] = (expected, got, *map(repr, handles), *messages)
     return seen
 

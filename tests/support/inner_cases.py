@@ -15,7 +15,6 @@ from gcbench.runner.launch.meeting import Connections
 from gcbench.runner.launch.plan import Machine, make_plan
 from gcbench.runner.launch.worker import build_run
 from gcbench.runner.train.loop import train_step
-from gcbench.runner.train.pipeline import exchanges_in_background
 from gcbench.runner.train.run import Progress, Run
 
 W = 4
@@ -28,8 +27,7 @@ def virtual_run(folder: Path, *overrides: str) -> tuple[Run, Progress]:
     """Return a run of virtual workers that has not begun."""
     config = config_of(*SMALL, "trainer.launcher=virtual", *overrides)
     workers = config.trainer.workers
-    beside = Comm(workers) if exchanges_in_background(config) else None
-    joined = Connections(Comm(workers), beside, LocalControl(), torch.device("cpu"))
+    joined = Connections(Comm(workers), LocalControl(), torch.device("cpu"))
     plan, data = make_plan(config, Machine.detect()), make_data(config)
     built = build_run(config, plan, joined, data, folder)
     return built, Progress.start(built)

@@ -19,49 +19,10 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 import gcbench
-from gcbench.core.codecs.kernels import backend_in_use, keep_backend
 from gcbench.core.methods.powersgd import PowerSGD
-from gcbench.core.seeds import mix
-from gcbench.runner.launch.instantiate import make_data, make_model
-from gcbench.runner.settings.config import RunConfig
 
 LR = 0.1
 STEPS = 4  # DDP rebuilds its buckets after the first
-
-
-def train_like_runner(
-    process: Process, config: RunConfig, knobs: dict[str, Any], bucket_mib: float
-) -> tuple[list[Tensor], int]:
-    """Return the parameters after STEPS steps, and the bits that this worker sent."""
-    data, seed = make_data(config), config.seed
-    torch.manual_seed(mix(seed) >> 1)
-    model = make_model(config.model.as_dict(), data.shape, data.outputs)
-    ddp = DistributedDataParallel(model, bucket_cap_mb=bucket_mib)
-    compression = gcbench.compress(ddp, config.choices["compressor"], seed=seed, **knobs)
-    optimizer = torch.optim.SGD(ddp.parameters(), lr=LR)
-    for step in range(STEPS):
-        inputs, targets = data.batch(
-            epoch=0,
-            step=step,
-            worker=process.rank,
-            workers=2,
-            batch_size=config.trainer.batch_size,
-            seed=seed,
-        )
-        optimizer.zero_grad()
-        cross_entropy(ddp(inputs), targets).backward()
-        optimizer.step()
-    return [p.detach().clone() for p in model.parameters()], compression.bits_sent
-
-
-def train_compiled(process: Process, config: RunConfig) -> dict[bool, tuple[list[Tensor], int]]:
-    """Return what `train_like_runner` returns, by whether codecs were compiled."""
-    trained = {}
-    with keep_backend():
-        for backend in ("eager", "compiled"):
-            after = train_like_runner(process, config, {"codec_backend": backend}, 100)
-            trained[backend_in_use() != "eager"] = after
-    return trained
 
 
 class Net(nn.Module):
@@ -162,7 +123,7 @@ def train_with_restart(
         "resumed": parameters(again),
         "bits": compression.bits_sent,
         "resumed bits": resumed.bits_sent,
-        "steps": compression.state_dict()["steps"],
+        "steps": exchanges_of(compression),
         "handle": repr(compression),
         "memory": compression.memory,
         "ratio": compression.ratio,
@@ -289,8 +250,13 @@ def skip_scaled(
 
 def tensors_of_state(compression: gcbench.Compression) -> list[Tensor]:
     """Return all tensors that the compressor remembers on this worker."""
-    layers = [layer for state in compression.state_dict()["states"].values() for layer in state]
-    return [x for layer in layers for tensors in layer for x in tensors.values()]
+    layers = [layer for kept in compression._kept.values() for layer in kept.state.layers()]
+    return [x for one in layers for part in (one.shared, one.per_worker) for x in part.values()]
+
+
+def exchanges_of(compression: gcbench.Compression) -> dict[str, int]:
+    """Return how many exchanges there were, by what is exchanged together."""
+    return {name: kept.exchanges for name, kept in compression._kept.items()}
 
 
 def send_shapes(process: Process) -> tuple[int, Tensor]:
@@ -513,5 +479,4 @@ def join(process: Process, name: str, knobs: dict[str, Any]) -> dict[str, int]:
             inputs, targets = batch(process.rank, step)
             cross_entropy(ddp(inputs), targets).backward()
             ddp.zero_grad()
-    steps: dict[str, int] = compression.state_dict()["steps"]
-    return steps
+    return exchanges_of(compression)

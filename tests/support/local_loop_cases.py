@@ -11,61 +11,12 @@ import torch
 import torch.distributed as dist
 from gloo_pool import Process
 from library_cases import Net, batch, message_of, parameters, saved
-from pipeline_cases import make_run
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 import gcbench
 from gcbench.core.comm.groups import group_beside, timeout_of
-from gcbench.core.seeds import mix
-from gcbench.runner.launch.instantiate import make_data, make_model
-from gcbench.runner.settings.config import RunConfig
-from gcbench.runner.train.loop import train_step
-from gcbench.runner.train.run import Progress
-
-STEPS = 14
-
-
-def train_like_runner(
-    process: Process, config: RunConfig, knobs: dict[str, Any]
-) -> tuple[list[Tensor], int]:
-    """Return the shared parameters after STEPS steps, and the bits that this worker sent."""
-    data, seed = make_data(config), config.seed
-    torch.manual_seed(mix(seed) >> 1)
-    model = make_model(config.model.as_dict(), data.shape, data.outputs)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.1, foreach=True)
-    local = gcbench.local_steps(
-        model, optimizer, compressor=config.choices["compressor"], seed=seed, **knobs
-    )
-    for step in range(STEPS):
-        inputs, targets = data.batch(
-            epoch=0,
-            step=step,
-            worker=process.rank,
-            workers=2,
-            batch_size=config.trainer.batch_size,
-            seed=seed,
-        )
-        optimizer.zero_grad()
-        cross_entropy(model(inputs), targets).backward()
-        optimizer.step()
-    own = parameters(model)
-    with local.shared_parameters():
-        shared = parameters(model)
-    assert all(map(torch.equal, own, parameters(model)))
-    local.state_dict()  # waits for an exchange that is under way
-    return shared, local.bits_sent
-
-
-def train_in_run(process: Process, config: RunConfig) -> tuple[list[Tensor], int]:
-    """Return what `train_like_runner` returns, of the runner itself."""
-    run = make_run(process, config)
-    progress = Progress.start(run)
-    for _ in range(STEPS):
-        train_step(run, progress)
-    run.pipeline.settle(run, progress)
-    return parameters(run.replica.model), run.comm.meter.sent_bits[0]
 
 
 class Loop:
@@ -129,6 +80,17 @@ def handle_of(process: Process) -> dict[str, Any]:
     sent = local.bits_sent
     loop.train(range(10, 16))
     return {**seen, "sent after remove": local.bits_sent - sent}
+
+
+def bits_under_way(process: Process) -> list[int]:
+    """Return the bits of a handle while an exchange is under way, and after it has arrived."""
+    loop = Loop(process.rank, compressor="qsgd", min_size=0, delay=1)
+    loop.train(range(4))
+    for future, _ in loop.local._exchange._under_way:
+        future.result()
+    seen = [loop.local.bits_sent]
+    loop.train(range(4, 5))
+    return [*seen, loop.local.bits_sent]
 
 
 class SlowWeights(torch.optim.Optimizer):
@@ -236,9 +198,13 @@ def change_shared(process: Process, how: str) -> tuple[str, bool]:
 def spoilt_states(process: Process) -> dict[str, tuple[str, bool]]:
     """Return the message for each state that does not fit, and whether it replaced nothing."""
     loop = Loop(process.rank, delay=1)
-    loop.train(range(5))
+    loop.train(range(4))
     good, name = loop.local.state_dict(), "layers.0.weight"
-    late, nan = torch.zeros(1, 24, 12), torch.nan
+    update, nan = torch.zeros(1, 24, 12), torch.nan
+
+    def late(state: Any) -> Any:
+        return state["exchanges"]["parameters"]["shared"]["late"]
+
     spoils: dict[str, Any] = {
         "steps as text": lambda s: s.update({"local steps": "x"}),
         "negative steps": lambda s: s.update({"local steps": -3}),
@@ -251,8 +217,8 @@ def spoilt_states(process: Process) -> dict[str, tuple[str, bool]]:
         "no tensors": lambda s: s.update(shared=[1]),
         "model NaN": lambda s: s["model"][name].fill_(nan),
         "model's names": lambda s: s["model"].pop(name),
-        "late NaN": lambda s: s.update(late={name: late + nan}),
-        "late shape": lambda s: s.update(late={name: late[0]}),
+        "late NaN": lambda s: late(s)["update"].update({name: update + nan}),
+        "late shape": lambda s: late(s)["update"].update({name: update[0]}),
         "outer of AdamW": lambda s: s.update(outer=s["optimizer"][0]),
         "optimizer of SGD": lambda s: s.update(optimizer=[s["outer"]]),
         "no optimizer": lambda s: s.update(optimizer=None),
@@ -315,8 +281,8 @@ def timeouts(process: Process) -> list[float]:
         gcbench.compress(ddp, "qsgd", overlap=True),
         Loop(process.rank, delay=1).local,
     )
-    seen = [timeout_of(group).total_seconds() for group in (short, overlapped._group)]
-    seen.append((timeout_of(local._group) - timeout_of(process.world)).total_seconds())
+    seen = [timeout_of(group).total_seconds() for group in (short, overlapped._exchange.group)]
+    seen.append((timeout_of(local._exchange.group) - timeout_of(process.world)).total_seconds())
     local.remove()
     overlapped.remove()
     return seen

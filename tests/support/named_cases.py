@@ -179,8 +179,8 @@ def names_in_states(process: Process) -> list[str]:
     model = sharded()
     compression = gcbench.compress(model, "powersgd", rank=1, min_ratio=0, replicas=replicas)
     loss_of(model, process.rank, 0).backward()
-    states = compression.state_dict()["states"]
-    return sorted({name for state in states.values() for _, own in state for name in own})
+    layers = [layer for kept in compression._kept.values() for layer in kept.state.layers()]
+    return sorted({name for layer in layers for name in layer.per_worker})
 
 
 def train_columns(process: Process) -> tuple[Tensor, Tensor]:

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-import torch.distributed as dist
 from gloo_pool import Process
 
 from gcbench.core.comm.collectives import Comm
+from gcbench.core.comm.groups import group_beside
 from gcbench.core.comm.transport import GlooTransport
 from gcbench.runner.launch.instantiate import make_data
 from gcbench.runner.launch.meeting import Connections
@@ -37,12 +37,10 @@ class Trained(NamedTuple):
 
 def make_run(process: Process, config: RunConfig) -> Run:
     workers = config.trainer.workers
-    beside = None
+    comm = process.comm(workers)
     if exchanges_in_background(config):
-        group = dist.new_group()
-        assert isinstance(group, dist.ProcessGroup)
-        beside = Comm(workers, GlooTransport(group))
-    joined = Connections(process.comm(workers), beside, process.control, CPU)
+        comm = Comm(workers, GlooTransport(group_beside(process.world)))
+    joined = Connections(comm, process.control, CPU)
     with tempfile.TemporaryDirectory() as directory:
         return build_run(
             config, make_plan(config, Machine.detect()), joined, make_data(config), Path(directory)

@@ -6,7 +6,8 @@ import argparse
 import copy
 import io
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,7 +15,9 @@ from accumulation_cases import backward
 from fsdp_cases import Sharded
 from gloo_pool import Process
 from library_cases import Net, gradients, message_of, tensors_of_state
+from local_loop_cases import Loop
 from torch import nn
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 import gcbench
@@ -49,7 +52,7 @@ def damages(state: dict[str, Any]) -> dict[str, Any]:
 
     def damaged(change: Callable[[Any, Any], None]) -> Any:
         changed = copy.deepcopy(state)
-        change(changed, changed["states"]["gradient"][0][1])  # the residuals
+        change(changed, changed["exchanges"]["gradient"]["own"]["state"][0])  # the residuals
         return changed
 
     def put(key: str, value: Any) -> Any:
@@ -58,7 +61,12 @@ def damages(state: dict[str, Any]) -> dict[str, Any]:
     def put_tensor(value: Any) -> Any:
         return damaged(lambda whole, residuals: residuals.__setitem__(name, value))
 
-    residual = state["states"]["gradient"][0][1][name]
+    def put_in(part: str, key: str, value: Any) -> Any:
+        return damaged(
+            lambda whole, residuals: whole["exchanges"]["gradient"][part].__setitem__(key, value)
+        )
+
+    residual = state["exchanges"]["gradient"]["own"]["state"][0][name]
     return {
         **{
             f"no {key}": {k: v for k, v in state.items() if k != key}
@@ -66,18 +74,28 @@ def damages(state: dict[str, Any]) -> dict[str, Any]:
             if key != "name"  # which earlier states do not have; it is only shown
         },
         "text": "state",
-        "steps": put("steps", {"gradient": "3"}),
-        "negative": put("steps", {"gradient": -1}),
-        "truth": put("steps", {"gradient": True}),
-        "other part": put("steps", {"0": 3}),
-        "states": put("states", {"gradient": 7}),
-        "traffic": put("traffic", [[("all", "all_reduce", 2)]]),
-        "negative bits": put("traffic", [[(("all", "all_reduce", 2), (1, -8, 8))]]),
+        "format": put("format", 3),
+        "exchanges": put_in("shared", "exchanges", "3"),
+        "negative": put_in("shared", "exchanges", -1),
+        "truth": put_in("shared", "exchanges", True),
+        "other part": put("exchanges", {"0": 3}),
+        "no parts": put("exchanges", {"gradient": 7}),
+        "part": put("exchanges", {"gradient": {"shared": 7, "own": 7}}),
+        "state": put_in("own", "state", 7),
+        "fewer layers": put_in("own", "state", []),
+        "late": put_in("shared", "late", 7),
+        "late alone": put_in("shared", "late", {"update": {name: residual}}),
+        "of the last format": {
+            **{key: value for key, value in state.items() if key != "format"},
+            "states": {"gradient": 7},
+        },
+        "meter": put("meter", [("all", "all_reduce", 2)]),
+        "negative bits": put("meter", [(("all", "all_reduce", 2), (1, -8, 8))]),
         "buckets": put("buckets", 7),
         "other names": put("buckets", [["layers.0.weight"]]),
         "layer": damaged(lambda whole, residuals: residuals.pop(name)),
         "foreign layer": damaged(lambda whole, residuals: residuals.update(other=residual)),
-        "shape": put_tensor(residual[:, :1]),
+        "shape": put_tensor(residual[:1]),
         "transposed": put_tensor(residual.mT.contiguous()),
         "dtype": put_tensor(residual.double()),
         "nan": put_tensor(residual * torch.nan),
@@ -90,21 +108,15 @@ def load_damaged(process: Process) -> tuple[dict[str, str], bool]:
     _, compression = ddp_after(process, 3, "powersgd", rank=1)
     _, other = ddp_after(process, 2, "powersgd", rank=1)
     state = other.state_dict()
-    before = copy.deepcopy(compression.state_dict())
+    before, tensors = copy.deepcopy(compression.state_dict()), tensors_of_state(compression)
     sentences = {
         case: message_of(lambda damaged=damaged: compression.load_state_dict(damaged))  # type: ignore[misc]
         for case, damaged in damages(state).items()
     }
-    after = compression.state_dict()
-    tensors = [
-        torch.equal(a, b)
-        for x, y in zip(
-            before.pop("states")["gradient"], after.pop("states")["gradient"], strict=True
-        )
-        for one, other_one in zip(x, y, strict=True)
-        for a, b in zip(one.values(), other_one.values(), strict=True)
-    ]
-    return sentences, before == after and all(tensors) and len(tensors) > 2
+    after, same = compression.state_dict(), tensors_of_state(compression)
+    before.pop("exchanges"), after.pop("exchanges")
+    kept = all(a is b for a, b in zip(tensors, same, strict=True)) and len(tensors) > 2
+    return sentences, before == after and kept
 
 
 def load_after_each_step(
@@ -177,13 +189,13 @@ def load_shards(process: Process, between: bool, case: str) -> str:
         states.append(copy.deepcopy(compression.state_dict()))
     state = states[-1]
     odd = process.rank == 0
-    (_, residuals), *_ = state["states"]["0"]
+    residuals = state["exchanges"]["0"]["own"]["state"][0]
     if case == "steps" and odd:
         state = states[0]
     if case == "nan" and odd:
-        next(iter(residuals.values()))[0, 0] = torch.nan  # between nodes, that of a parameter
+        next(iter(residuals.values())).view(-1)[0] = torch.nan  # between nodes, that of a parameter
     if case == "shape":
-        residuals["0"] = residuals["0"][:, 1:]
+        residuals["0"] = residuals["0"][1:]
     if case == "resting":
         state["turns"]["0"]["resting"]["0.bias"] = [({}, {"0": torch.zeros(1, 3)})]
         state["turns"]["0"]["used"] = ["0.weight"]
@@ -194,3 +206,120 @@ def load_shards(process: Process, between: bool, case: str) -> str:
     after = tensors_of_state(compression)
     assert all(a is b for a, b in zip(before, after, strict=True)) == bool(sentence)
     return sentence
+
+
+def in_last_format(state: dict[str, Any], fragments: Sequence[Sequence[str]] = ()) -> Any:
+    """Return a state as it was saved before states had a format."""
+    rest = {key: x for key, x in state.items() if key not in ("format", "exchanges", "meter")}
+    steps, states = {}, {}
+    for name, parts in state["exchanges"].items():
+        layers = [
+            (shared, {key: x.unsqueeze(0) for key, x in own.items()})
+            for shared, own in zip(parts["shared"]["state"], parts["own"]["state"], strict=True)
+        ]
+        count = parts["shared"]["exchanges"]
+        steps[name], states[name] = count, layers
+        if fragments:
+            late = parts["shared"]["late"]
+            rest["late"] = late["update"] if late else {}
+            # The last fragment is the first that is sent.
+            steps = {str(k): (count + k) // len(fragments) for k in range(len(fragments))}
+            states = {
+                str(k): [tuple({n: x[n] for n in names if n in x} for x in pair) for pair in layers]
+                for k, names in enumerate(fragments)
+            }
+    return {**rest, "steps": steps, "states": states, "traffic": [state["meter"]]}
+
+
+def load_the_last_format(process: Process) -> dict[str, list[bool]]:
+    """Return for each kind of handle whether it goes on equally from a state in either format."""
+
+    def ddp() -> tuple[Any, Any, Callable[[range], None], Any]:
+        model, handle = ddp_after(process, 0, "powersgd", rank=1)
+        return model, handle, partial(_train_ddp, model, process.rank), ()
+
+    def local() -> tuple[Any, Any, Callable[[range], None], Any]:
+        knobs = {"every": 4, "fragments": 2, "delay": 1, "compressor": "powersgd", "rank": 1}
+        loop = Loop(process.rank, **knobs)
+        sizes = {name: p.numel() for name, p in loop.model.named_parameters()}
+        return loop.model, loop.local, loop.train, loop.local._rule.cut(sizes)
+
+    def sharded() -> tuple[Any, Any, Callable[[range], None], Any]:
+        ours = Sharded()
+        handle = ours.compress("top_k", min_size=0)
+        return ours.model, handle, partial(_train_sharded, ours, process.rank), ()
+
+    equal: dict[str, list[bool]] = {}
+    for begin in (ddp, local, sharded):
+        model, handle, train, fragments = begin()
+        train(range(6))
+        weights, state = copy.deepcopy(model.state_dict()), copy.deepcopy(handle.state_dict())
+        train(range(6, 9))
+        expected = {**dict(model.named_parameters()), **_by_name(handle)}
+        equal[begin.__name__] = []
+        for saved in (state, in_last_format(state, fragments)):
+            model, handle, train, _ = begin()
+            model.load_state_dict(weights)
+            handle.load_state_dict(saved)
+            train(range(6, 9))
+            found = {**dict(model.named_parameters()), **_by_name(handle)}
+            same = [torch.equal(_local(found[k]), _local(x)) for k, x in expected.items()]
+            equal[begin.__name__].append(all(same) and found.keys() == expected.keys())
+    return equal
+
+
+def _by_name(handle: gcbench.Compression) -> dict[str, torch.Tensor]:
+    """Return all tensors that a handle remembers, by where they are."""
+    return {
+        f"{name}/{depth}/{place}/{key}": x
+        for name, kept in handle._kept.items()
+        for depth, layer in enumerate(kept.state.layers())
+        for place, part in enumerate((layer.shared, layer.per_worker))
+        for key, x in part.items()
+    }
+
+
+def _local(x: Any) -> torch.Tensor:
+    tensor: torch.Tensor = x.to_local() if isinstance(x, DTensor) else x
+    return tensor
+
+
+def _train_ddp(ddp: DistributedDataParallel, rank: int, steps: range) -> None:
+    for step in steps:
+        ddp.zero_grad()
+        backward(ddp, rank, step)
+        _descend(ddp)
+
+
+def _train_sharded(ours: Sharded, rank: int, steps: range) -> None:
+    for step in steps:
+        ours.backward(rank, step)
+        _descend(ours.model)
+
+
+@torch.no_grad()
+def _descend(model: nn.Module) -> None:
+    for p in model.parameters():
+        p -= 0.1 * p.grad  # type: ignore[operator]
+
+
+def save_all(process: Process, name: str, knobs: dict[str, Any]) -> dict[str, Any]:
+    """Return on the first worker the states of all after three steps."""
+    _, compression = ddp_after(process, 3, name, **knobs)
+    return compression.state_dict(gather_to=0)
+
+
+def load_those_of_others(
+    process: Process, name: str, knobs: dict[str, Any], saved: Any, workers: str
+) -> tuple[str, dict[str, torch.Tensor], int, int]:
+    """Return the message of loading, and the residuals, exchanges and bits after it.
+
+    A step is taken then, in which workers agree on how many there were.
+    """
+    ddp, compression = ddp_after(process, 0, name, **knobs)
+    message = message_of(lambda: compression.load_state_dict(saved, workers))
+    kept = compression._kept["gradient"]
+    residuals = {key: x[0].clone() for key, x in kept.state.per_worker.items()}
+    seen = message, residuals, kept.exchanges, compression.bits_sent
+    backward(ddp, process.rank, 3)
+    return seen

@@ -39,7 +39,7 @@ def drift_error(process: Process, drifted: tuple[int, ...]) -> str | None:
 def drift_error_at_the_end(process: Process, config: RunConfig) -> str | None:
     """Return the error message if process 1 loses its weights after the last step was logged."""
     workers = config.trainer.workers
-    joined = Connections(process.comm(workers), None, process.control, torch.device("cpu"))
+    joined = Connections(process.comm(workers), process.control, torch.device("cpu"))
     plan, data = make_plan(config, Machine.detect()), make_data(config)
     with tempfile.TemporaryDirectory() as folder:
         run = build_run(config, plan, joined, data, Path(folder))

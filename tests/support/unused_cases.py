@@ -73,8 +73,8 @@ def _leave_out(rank: int, name: str, knobs: Mapping[str, Any], ways: Mapping[str
                     torch.equal(x, after[key]) for key, x in before.items() if key[-1] == n
                 )
                 wrong += [f"{n} in step {step}"] * bool(touched or changed)
-    layers = compression.state_dict()["states"]["gradient"]
-    return LeftOut(applied, {n: x[0] for n, x in layers[0][1].items()}, gradients, wrong)
+    residuals = compression._kept["gradient"].state.per_worker
+    return LeftOut(applied, {n: x[0] for n, x in residuals.items()}, gradients, wrong)
 
 
 def _gradient(p: nn.Parameter) -> Tensor:
@@ -82,10 +82,10 @@ def _gradient(p: nn.Parameter) -> Tensor:
 
 
 def _state(compression: gcbench.Compression) -> dict[tuple[int, int, str], Tensor]:
-    layers = compression.state_dict()["states"]["gradient"]
+    layers = compression._kept["gradient"].state.layers()
     return {
         (i, j, name): x.clone()
         for i, layer in enumerate(layers)
-        for j, part in enumerate(layer)
+        for j, part in enumerate((layer.shared, layer.per_worker))
         for name, x in part.items()
     }

@@ -61,7 +61,7 @@ def weights_of_steps(process: Process, differences: bool) -> dict[str, list[Tens
     handle = gcbench.compress_weights(
         model, "qsgd", bits=4, bucket_size=32, min_size=0, differences=differences, seed=3
     )
-    handle._comm.transport = wire = CountingTransport(handle._comm.transport)  # type: ignore
+    handle._exchange.comm.transport = wire = CountingTransport(handle._exchange.comm.transport)  # type: ignore
     true, expected, bits = [], [], []
     codec, estimate = QSGD(7, bucket_size=32), None
     w = dist.get_world_size()
@@ -114,7 +114,7 @@ def resume(process: Process) -> tuple[list[Tensor], list[Tensor], list[str]]:
     resumed.load_state_dict(state)
     train(model, optimizer, range(3, 6))
     train(again, other, range(3, 6))
-    states = ({**state, "shards": 3}, {**state, "states": {}})
+    states = ({**state, "shards": 3}, {**state, "exchanges": {}})
     messages = [message_of(lambda s=one: resumed.load_state_dict(s)) for one in states]
     return whole(model), whole(again), messages
 

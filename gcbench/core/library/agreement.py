@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -12,7 +13,6 @@ from torch import Tensor
 from gcbench.core.codecs.kernels import kernel
 from gcbench.core.compressor import Grads, State
 from gcbench.core.errors import ConfigError
-from gcbench.core.library.states import differing
 
 
 @kernel
@@ -125,6 +125,22 @@ def refuse_difference(verdict: int, worker: int) -> None:
             "not hold an update; type optimizer.zero_grad() after optimizer.step(), and "
             "no_sync() for all micro-batches but the last"
         )
+
+
+def differing(a: Any, b: Any) -> tuple[str, str]:
+    """Return the first part in which each of two values differs from the other, as texts."""
+    if isinstance(a, Mapping) and isinstance(b, Mapping):
+        key = next(key for key in (*a, *b) if a.get(key) != b.get(key))
+        first, second = (f"{key} {x[key]}" if key in x else f"no {key}" for x in (a, b))
+        return first, second
+    if not (isinstance(a, str) and isinstance(b, str)):
+        return str(a), str(b)
+    words, others = (re.split(r"(?<=[ (])", text) for text in (a, b))
+    while len(words) > 1 and len(others) > 1 and words[0] == others[0]:
+        del words[0], others[0]
+    while len(words) > 1 and len(others) > 1 and words[-1] == others[-1]:
+        del words[-1], others[-1]
+    return "".join(words).strip(" ,)"), "".join(others).strip(" ,)")
 
 
 def refuse_other_arguments(maker: str, by_worker: Sequence[Mapping[str, Any]]) -> None:

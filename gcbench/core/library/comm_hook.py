@@ -16,7 +16,7 @@ from gcbench.core.comm.ddp import DdpHook, call_state
 from gcbench.core.compressor import Compressor
 from gcbench.core.errors import ConfigError
 from gcbench.core.library.compress import compress_ddp, make_method, name_of, read_seed
-from gcbench.core.library.compression import Compression
+from gcbench.core.library.compression import Compression, Workers
 from gcbench.core.library.overlap import Overlap
 
 Hook = Callable[["HookState", Any], torch.futures.Future[Tensor]]
@@ -123,13 +123,17 @@ class HookState:
         """Return the relative error of the update, see `Compression.error`."""
         return self._in_use("error").error()
 
+    def cosine(self) -> float:
+        """Return the cosine between the update and what was coded, see `Compression.cosine`."""
+        return self._in_use("cosine").cosine()
+
     def state_dict(self, gather_to: int | None = None) -> dict[str, Any]:
         """Return the compressor's state for `torch.save`, see `Compression.state_dict`."""
         return self._in_use("state_dict").state_dict(gather_to)
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state_dict: Mapping[str, Any], workers: Workers = "refuse") -> None:
         """Restore what `state_dict` returned, now or in DDP's first forward pass."""
-        self._now_or_then(lambda compression: compression.load_state_dict(state_dict))
+        self._now_or_then(lambda compression: compression.load_state_dict(state_dict, workers))
 
     def remove(self) -> None:
         """Let DDP average gradients without a compressor."""

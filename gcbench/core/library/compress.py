@@ -83,7 +83,7 @@ def compress(
         codec_backend: `compiled` (our C++ on a CPU, torch.compile on a GPU), `eager`, or `auto`:
             compiled where that can be had. Results are bitwise equal but for products of matrices.
         error_every: measure the update's error in each such exchange, for `error()`; it costs an
-            all-reduce in fp32, which is not counted.
+            all-reduce in float64, which is not counted.
         overlap: exchange each of DDP's buckets while others are computed; "auto": on GPUs, and
             where each process has a core to spare.
         **knobs: the method's keys (`gcbench methods NAME`), such as `rank`, `bits`,
@@ -91,8 +91,8 @@ def compress(
             `onebit_adam` needs `momentum` and `dense_steps`, those of your optimizer.
 
     Returns:
-        A handle with `bits_sent`, `ratio`, `memory`, `error()`, `remove()`, and `state_dict()` and
-        `load_state_dict()` for the compressor's state.
+        A handle with `bits_sent`, `ratio`, `memory`, `error()`, `cosine()`, `remove()`, and
+        `state_dict()` and `load_state_dict()` for the compressor's state.
 
     Raises:
         ConfigError: if the module, the compressor or a knob does not fit, or workers have different

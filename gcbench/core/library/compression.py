@@ -6,48 +6,40 @@ import math
 import re
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from gcbench.core.codecs.kernels import backend_in_use
-from gcbench.core.codecs.noise import count
 from gcbench.core.comm.collectives import Comm
 from gcbench.core.comm.control import gather_json
-from gcbench.core.compressor import Aggregated, Compressor, Grads, State, refuse_other_update
-from gcbench.core.library.agreement import agree, choose, refuse_difference, refuse_other_arguments
-from gcbench.core.library.errors import Errors
+from gcbench.core.compressor import Compressor, State
+from gcbench.core.errors import ConfigError
+from gcbench.core.library.agreement import refuse_other_arguments
+from gcbench.core.library.exchange import Exchange, Kept
+from gcbench.core.library.loading import own_state
+from gcbench.core.library.saved import shared_part, worker_part
 from gcbench.core.library.states import (
+    FORMAT,
     by_name,
-    own_state,
-    read_state,
-    read_steps,
+    read_kept,
     refuse_other_identity,
     refuse_other_traffic,
-    to_plain,
 )
 from gcbench.core.methods.matrices import StacksOfMatrices
-from gcbench.core.wrappers.virtual import aggregate, is_direction, parts_of, state_bytes
+from gcbench.core.wrappers.virtual import is_direction, parts_of, state_bytes
 
-
-@dataclass
-class Exchange:
-    """The state of gradients that are exchanged together, and the number of exchanges so far."""
-
-    seed: int
-    step: int = 0
-    state: State = field(default_factory=State)
-    offsets: Mapping[str, int] | None = None  # of all tensors, where only some are sent at once
+Workers = Literal["refuse", "merge"]
 
 
 class Compression(ABC):
     """A compressor in the backward passes of a module, made by `compress`."""
 
     maker: ClassVar[str] = "compress"
+    _alone: ClassVar[str] = ""  # why states of another number of workers are of no use
 
     def __init__(
         self,
@@ -55,35 +47,32 @@ class Compression(ABC):
         comm: Comm,
         device: torch.device,
         seed: int,
-        exchanges: Mapping[str, Exchange],
+        kept: Mapping[str, Kept],
+        group: dist.ProcessGroup | None,
         error_every: int | None = None,
         overlap: bool | str = False,
         **place: Any,
     ) -> None:
-        """Take the user's seed, and the exchanges of a backward pass by name, none made yet.
+        """Take the user's seed, and what a backward pass exchanges by name, nothing of it yet.
 
-        `place` holds further values that a saved state must match, such as a shard's number.
+        Processes of a `group` agree on whether values are finite. `place` holds further values that
+        a saved state must match, such as a shard's number.
         """
         self.compressor = compressor
         self.name = type(compressor).__name__  # or what was typed, see `compress`
-        self._errors = Errors(error_every, comm)
-        self._comm = comm
+        self._exchange = Exchange(compressor, comm, device, group=group, error_every=error_every)
         self._device = device
-        self._exchanges: Mapping[str, Exchange] = exchanges
-        self._fp32_bits = self._own_bits = 0  # since this was made, which need not be all steps
+        self._error_every = error_every
+        self._kept: Mapping[str, Kept] = kept
+        self._fp32_bits = self._loaded_bits = 0  # since this was made, and before
         self._told = self._told_of_sum = False
-        # What `judge` found, and as much of it as has reached the host, which never waits for it.
-        self._verdict = torch.zeros(1, dtype=torch.int64, device=device)
-        self._arrived_verdict = torch.zeros(
-            1, dtype=torch.int64, pin_memory=device.type == "cuda" and torch.cuda.is_available()
-        )
         self._identity = {
             "compressor": re.sub(r" at 0x[0-9a-f]+", "", repr(compressor)),  # without addresses
             "workers": comm.workers,
             "worker": comm.local.start,
             **place,
         }
-        seeds = {name: exchange.seed for name, exchange in exchanges.items()}
+        seeds = {name: own.seed for name, own in kept.items()}
         self._refuse_other_arguments(
             {
                 "seed": seed,
@@ -102,7 +91,7 @@ class Compression(ABC):
 
     def _gather(self, value: Any) -> list[Any]:
         """Return what each worker has, which JSON can represent."""
-        transport = self._comm.transport
+        transport = self._exchange.comm.transport
         if transport is None:
             return [value]
 
@@ -113,9 +102,9 @@ class Compression(ABC):
         return gather_json(value, gather)
 
     def __repr__(self) -> str:
-        steps = max(exchange.step for exchange in self._exchanges.values())
+        steps, workers = max(x.exchanges for x in self._kept.values()), self._exchange.comm.workers
         return (
-            f"<gcbench.{self.maker} {self.name}: {self._comm.workers} workers, {steps} exchanges, "
+            f"<gcbench.{self.maker} {self.name}: {workers} workers, {steps} exchanges, "
             f"{self.ratio:.4g}x fewer bits than fp32 gradients>"
         )
 
@@ -130,8 +119,13 @@ class Compression(ABC):
 
     @property
     def bits_sent(self) -> int:
-        """Payload bits that this worker handed to collectives so far, as in `result.json`."""
-        return self._comm.meter.sent_bits[0]
+        """Payload bits of this worker in exchanges that have arrived, as in `result.json`."""
+        return self._exchange.meter.sent_bits[0]
+
+    @property
+    def _own_bits(self) -> int:
+        """Return the bits that were sent since this was made, which need not be all steps."""
+        return self.bits_sent - self._loaded_bits
 
     @property
     def ratio(self) -> float:
@@ -148,18 +142,29 @@ class Compression(ABC):
         return sum(state_bytes(state) for state in self._states())
 
     def _states(self) -> Iterable[State]:
-        return (exchange.state for exchange in self._exchanges.values())
+        return (own.state for own in self._kept.values())
 
     def error(self) -> float:
-        """Return the relative error |y - x| / |x| of the update y, x being the mean gradient.
+        """Return the relative error |y - x| / |x| of the update y, as in a run's result.
 
-        It is that of the last exchange in which it was measured, `compress(error_every=...)`; NaN
-        before. With FSDP2 it is that of the gradients that this process owns.
+        x is the mean of what workers coded: their gradients, or what a method makes of these, such
+        as momenta. It is that of the last exchange in which it was measured,
+        `compress(error_every=...)`; NaN before, and of updates without a scale, such as signs.
+        With FSDP2 it is that of the gradients that this process owns.
 
         Raises:
             ConfigError: if `compress` was called without `error_every`.
         """
-        return self._errors.last()
+        return self._measured("relative")
+
+    def cosine(self) -> float:
+        """Return the cosine between the update and the mean of what was coded, see `error`."""
+        return self._measured("cosine")
+
+    def _measured(self, what: str) -> float:
+        if self._error_every is None:
+            raise ConfigError("error(): nothing is measured; type error_every=50 where it is made")
+        return self._exchange.measured(what)
 
     def state_dict(self, gather_to: int | None = None) -> dict[str, Any]:
         """Return the steps, the bits and the compressor's state, for `torch.save`.
@@ -177,73 +182,60 @@ class Compression(ABC):
 
     def _state(self) -> dict[str, Any]:
         return {
+            "format": FORMAT,
             **self._identity,
             "name": self.name,
-            "steps": {name: exchange.step for name, exchange in self._exchanges.items()},
-            "states": {name: to_plain(x.state) for name, x in self._exchanges.items()},
-            "traffic": self._comm.meter.state(),
+            "exchanges": {
+                name: {"shared": shared_part(kept), "own": worker_part(kept, 0)}
+                for name, kept in self._kept.items()
+            },
+            "meter": self._exchange.meter.state()[0],
         }
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state_dict: Mapping[str, Any], workers: Workers = "refuse") -> None:
         """Restore what `state_dict` returned on this worker, or gathered from all.
+
+        States that were gathered from another number of workers are shared among these; residuals,
+        which a worker has of its own, only with `workers="merge"`, which averages them.
 
         Raises:
             ConfigError: if it is not this worker's state, or damaged; nothing is replaced then.
         """
-        own = own_state(state_dict)
+        own = self._own_state(state_dict, workers)
         self._replace(self._read(own), own)
 
-    def _replace(self, exchanges: Mapping[str, Exchange], saved: Mapping[str, Any]) -> None:
-        self._exchanges = exchanges
-        self._comm.meter.load(saved["traffic"])
+    def _own_state(self, saved: Any, workers: str) -> Any:
+        if workers not in get_args(Workers):
+            raise ConfigError(f"workers={workers!r}: type 'refuse' or 'merge'")
+        return own_state(saved, self._identity, self.name, workers == "merge", self._alone)
 
-    def _read(self, saved: Mapping[str, Any]) -> Mapping[str, Exchange]:
-        """Return the exchanges that were saved. Raises ConfigError if they are not these."""
+    def _replace(self, kept: Mapping[str, Kept], saved: Mapping[str, Any]) -> None:
+        own_bits = self._own_bits
+        self._kept = kept
+        self._exchange.load_meter([saved["meter"]])
+        self._loaded_bits = self.bits_sent - own_bits
+
+    def _read(self, saved: Mapping[str, Any]) -> Mapping[str, Kept]:
+        """Return what was kept of exchanges. Raises ConfigError if they are not these."""
         refuse_other_identity(saved, self._identity, self.name)
-        steps = read_steps(saved, self._exchanges)
         refuse_other_traffic(saved)
-        states = by_name(saved, "states", self._exchanges)
-        read = {
-            name: replace(own, step=steps[name], state=read_state(states[name], self._device))
-            for name, own in self._exchanges.items()
-        }
-        return {name: self._check(name, exchange, saved) for name, exchange in read.items()}
+        parts = by_name(saved, "exchanges", self._kept)
+        read = {k: read_kept(kept, parts[k], self._device) for k, kept in self._kept.items()}
+        return {name: self._check(name, own, saved) for name, own in read.items()}
 
     @abstractmethod
-    def _check(self, name: str, read: Exchange, saved: Mapping[str, Any]) -> Exchange:
-        """Return the exchange `read` from `saved`. Raises ConfigError if its state does not fit."""
+    def _check(self, name: str, read: Kept, saved: Mapping[str, Any]) -> Kept:
+        """Return what was `read` from `saved`. Raises ConfigError if its state does not fit."""
 
     @abstractmethod
     def remove(self) -> None:
         """Let the module average gradients without a compressor."""
 
-    def _aggregate(self, exchange: Exchange, rows: Grads, like: Grads | None = None) -> Aggregated:
-        """Return the aggregate of all workers' gradients; its state is not stored yet.
-
-        The update has the shapes of `rows`, or else those of `like`.
-        """
-        device, before = next(iter(rows.values())).device, self.bits_sent
-        mean = self._errors.mean(exchange.step, rows)
-        # A backward pass may run under autocast.
-        with torch.autocast(device.type, enabled=False):
-            out = aggregate(
-                self.compressor,
-                rows,
-                number=exchange.step,
-                seed=exchange.seed,
-                state=exchange.state,
-                comm=self._comm,
-                offsets=exchange.offsets,
-            )
-        refuse_other_update(out.update, like or rows)
-        if mean is not None:
-            self._errors.compare(mean, out.update)
-        exchange.step += 1
-        self._own_bits += self.bits_sent - before
-        self._fp32_bits += self._bits_of_fp32(sum(row.numel() for row in rows.values()))
-        if exchange.step >= 2:  # two kinds of messages may take turns
+    def _count(self, kept: Kept, values: int) -> None:
+        """Count an exchange of so many values, and warn of one that sends more than they take."""
+        self._fp32_bits += self._bits_of_fp32(values)
+        if kept.number >= 2:  # two kinds of messages may take turns
             self._warn_if_more_than_fp32()
-        return out
 
     def _bits_of_fp32(self, values: int) -> int:
         """Return the bits that a worker sends of so many values without compression."""
@@ -274,42 +266,3 @@ class Compression(ABC):
             + ("min_ratio=1, or a lower rank" if larger else "other knobs, or another method"),
             stacklevel=2,
         )
-
-    def _keep(
-        self, exchange: Exchange, state: State, bad: Tensor, group: dist.ProcessGroup | None
-    ) -> Tensor:
-        """Store `state` unless a process of `group` has seen a `bad` value; return whether any has.
-
-        Else they keep the old state.
-        """
-        bad, _ = self._agree(exchange, bad, group)
-        exchange.state = choose(bad, exchange.state, state)
-        return bad
-
-    def _agree(
-        self,
-        exchange: Exchange,
-        bad: Tensor,
-        group: dist.ProcessGroup | None,
-        earlier: Sequence[Tensor] | None = None,
-        used: Mapping[str, bool] | None = None,
-    ) -> tuple[Tensor, list[str]]:
-        """Return whether a process of `group` has seen a `bad` value, and what none of them `used`.
-
-        A GPU decides that itself, and the host does not wait for it unless `used` is told, or the
-        state that is chosen has other tensors than before, as in the first exchange.
-
-        Raises:
-            ConfigError: if they have made different numbers of exchanges, or have different
-                `earlier` updates, where None stands for any. On a GPU in a later exchange.
-        """
-        if group is None:
-            return bad, []
-        number = count(exchange.seed, exchange.step, self._device)
-        decided = agree(bad, number, earlier, used, group, self._verdict)
-        self._arrived_verdict.copy_(self._verdict, non_blocking=True)
-        self._refuse_difference(int(self._arrived_verdict))
-        return decided
-
-    def _refuse_difference(self, verdict: int) -> None:
-        refuse_difference(verdict, self._identity["worker"])

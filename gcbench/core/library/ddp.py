@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
 from functools import partial, reduce
 from operator import is_
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from gcbench.core.comm.ddp import Arrived
-from gcbench.core.comm.groups import group_beside
-from gcbench.core.comm.side_stream import SideStream
-from gcbench.core.comm.transport import transport_of
 from gcbench.core.compressor import Compressor, State, offsets_of
 from gcbench.core.errors import ConfigError
 from gcbench.core.finite import not_finite
 from gcbench.core.library.agreement import blank, choose
-from gcbench.core.library.compression import Compression, Exchange
+from gcbench.core.library.compression import Compression
 from gcbench.core.library.ddp_module import comm_of, free_hook_of, parameters_of, shapes_of, zeros
-from gcbench.core.library.overlap import Overlap, decide_overlap, split_nodes
+from gcbench.core.library.exchange import Kept
+from gcbench.core.library.overlap import Overlap, decide_overlap
 from gcbench.core.library.states import name_without_wrappers, not_a_state, refuse_other_tensors
-
-T = TypeVar("T")
 
 
 class Part(NamedTuple):
@@ -63,24 +57,21 @@ class DdpCompression(Compression):
         self._shapes = shapes_of(ddp, self._parameters)
         offsets = offsets_of({name: p.numel() for p, name in self._parameters.items()})
         self._knows_graph = ddp._has_rebuilt_buckets
-        self._group = ddp.process_group
         device = next(iter(self._parameters)).device
         super().__init__(
             compressor,
             comm_of(ddp, device),
             device,
             seed,
-            {"gradient": Exchange(seed, offsets=offsets)},
+            {"gradient": Kept(seed, offsets)},
+            ddp.process_group,
             error_every,
             overlap,
             parameters={name: list(p.shape) for p, name in self._parameters.items()},
         )
         self.by_bucket = decide_overlap(overlap, compressor, device, self._gather)
-        self._side: SideStream | None = None
         if self.by_bucket:
-            self._side, self._group = SideStream(device), group_beside(self._group)
-            self._comm.transport = self._comm.transport and transport_of(self._group, device)
-            split_nodes(self._comm, compressor)
+            self._exchange.take_own_group()
         self._known: dict[int, Taken] = {}  # of the last pass, by the identity of what arrived
         self._buckets: list[list[str]] = []  # names that were exchanged together in the last pass
         self._split: list[list[str]] | None = None  # of a saved state, for DDP's single first one
@@ -94,20 +85,17 @@ class DdpCompression(Compression):
         """Let the module average gradients as DDP does without a hook."""
         if self._hook.receiver is self:
             self._hook.receiver = None
-            if self._side:
-                self._side.close()
-                if dist.is_initialized():  # else the user has ended all groups
-                    dist.destroy_process_group(self._group)
+            self._exchange.close()
 
     def _state(self) -> dict[str, Any]:
         return {**super()._state(), "buckets": self._buckets}
 
-    def _check(self, name: str, read: Exchange, saved: Mapping[str, Any]) -> Exchange:
+    def _check(self, name: str, read: Kept, saved: Mapping[str, Any]) -> Kept:
         rows = zeros(self._shapes, self._device)
-        refuse_other_tensors(self.compressor, rows, self._comm, read.state)
+        refuse_other_tensors(self.compressor, rows, self._exchange.comm, read.state)
         return read
 
-    def _read(self, saved: Mapping[str, Any]) -> Mapping[str, Exchange]:
+    def _read(self, saved: Mapping[str, Any]) -> Mapping[str, Kept]:
         read, buckets = super()._read(saved), saved.get("buckets")
         whole = isinstance(buckets, list) and all(isinstance(names, list) for names in buckets)
         names = [str(name) for names in buckets for name in names] if whole and buckets else []
@@ -115,8 +103,8 @@ class DdpCompression(Compression):
             raise not_a_state("no buckets" if buckets is None else f"buckets={buckets!r:.60}")
         return read
 
-    def _replace(self, exchanges: Mapping[str, Exchange], saved: Mapping[str, Any]) -> None:
-        super()._replace(exchanges, saved)
+    def _replace(self, kept: Mapping[str, Kept], saved: Mapping[str, Any]) -> None:
+        super()._replace(kept, saved)
         self._split = saved["buckets"] or None
 
     def begin_forward(self, ddp: DistributedDataParallel) -> None:
@@ -133,31 +121,18 @@ class DdpCompression(Compression):
 
     def take(self, arrived: Arrived) -> Taken:
         """Begin to replace this worker's gradients by the update that all workers agree on."""
-        exchange = self._exchanges["gradient"]
         parts = self._parts_of(arrived)
-        exchanges = []
-        for part in parts:
-            state = exchange.state.select(part.places) if self.by_bucket else exchange.state
-            now = replace(exchange, state=state)
-            exchanges.append(self._submit(partial(self._exchange, part, now)))
+        exchanges = [self._exchange.submit(partial(self._replace_part, part)) for part in parts]
         return Taken(arrived, parts, exchanges)
 
-    def _submit(self, work: Callable[[], T]) -> Future[T]:
-        """Run `work` beside the backward pass, or at once."""
-        if self._side:
-            return self._side.submit(work)
-        done: Future[T] = Future()
-        done.set_result(work())
-        return done
-
     @torch.no_grad()
-    def _exchange(self, part: Part, exchange: Exchange) -> tuple[State, Tensor]:
+    def _replace_part(self, part: Part) -> tuple[State, Tensor]:
         """Replace gradients by their update; return a state, and whether a value was not finite."""
         copies = {
             name: part.places[name].float().contiguous().view(1, *self._shapes[name])
             for name in part.copied
         }
-        out = self._aggregate(exchange, part.places | copies)
+        out = self._exchange.aggregate(self._kept["gradient"], part.places | copies)
         # Some methods code an overflow as they code any other value, such as signs, or do not send
         # it in this step, so that the update of all workers is finite even if a gradient is not.
         bad = not_finite([*part.buffers, *out.update.values()])
@@ -181,9 +156,13 @@ class DdpCompression(Compression):
         self._refuse_late_parameters(taken)
         if earlier:
             self._warn_of_sum("no_sync()")
-        ending = self._submit(partial(self._end, taken, earlier, used))
-        if self._side:
-            self._side.result(ending)
+        found = [self._exchange.result(part) for one in taken for part in one.exchanges]
+        self._exchange.result(
+            self._exchange.submit(partial(self._end, taken, found, earlier, used))
+        )
+        kept = self._kept["gradient"]
+        kept.exchanges += 1
+        self._count(kept, sum(x.numel() for one in taken for x in one.arrived.gradients.values()))
         known = () if self._split else taken
         self._known = {id(one.arrived): one._replace(exchanges=()) for one in known}
         self._buckets = [[*part.places] for one in taken for part in one.parts]
@@ -193,20 +172,20 @@ class DdpCompression(Compression):
     def _end(
         self,
         taken: Sequence[Taken],
+        found: Sequence[tuple[State, Tensor]],
         earlier: Sequence[Tensor] | None,
         used: Collection[nn.Parameter] | None,
     ) -> None:
-        states, flags = zip(*(x.result() for one in taken for x in one.exchanges), strict=True)
+        states, flags = zip(*found, strict=True)
         state, bad = reduce(State.replace, states), reduce(torch.logical_or, flags)
         kept = any(layer.shared or layer.per_worker for layer in state.layers())
         used_by_name = None
         if used is not None and kept:
             used_by_name = {name: p in used for p, name in self._parameters.items()}
-        exchange = self._exchanges["gradient"]
-        exchange.step += 1
-        bad, unused = self._agree(exchange, bad, self._group, earlier, used_by_name)
-        kept_state = state.replace(exchange.state.select(unused)) if unused else state
-        exchange.state = choose(bad, exchange.state, kept_state)
+        own = self._kept["gradient"]
+        bad, unused = self._exchange.agree(own, bad, earlier, used_by_name)
+        kept_state = state.replace(own.state.select(unused)) if unused else state
+        own.state = choose(bad, own.state, kept_state)
         for part in (part for one in taken for part in one.parts):
             for name in part.places.keys() & unused:
                 part.places[name].zero_()  # p.grad may be a view of it

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -22,9 +22,7 @@ from gcbench.core.comm.transport import transport_of
 from gcbench.core.compressor import Compressor, State
 from gcbench.core.errors import ConfigError
 from gcbench.core.exchange.shards import shard_exchange
-from gcbench.core.finite import not_finite
-from gcbench.core.library.agreement import blank
-from gcbench.core.library.compression import Exchange
+from gcbench.core.library.exchange import Kept
 from gcbench.core.library.joint import JointCompression
 from gcbench.core.library.states import by_name, name_without_wrappers, refuse_other_tensors
 from gcbench.core.library.turns import OtherParameters, Turns
@@ -36,8 +34,8 @@ from gcbench.core.wrappers.virtual import parts_of
 
 
 @dataclass
-class FlatExchange(Exchange):
-    """The exchange of a parameter group as one flat tensor."""
+class FlatKept(Kept):
+    """What is kept of a parameter group that is exchanged as one flat tensor."""
 
     turns: Turns = field(kw_only=True)
 
@@ -45,12 +43,15 @@ class FlatExchange(Exchange):
 class FsdpCompression(JointCompression):
     """A compressor that sees each parameter group's gradient when FSDP reduces it."""
 
+    _alone: ClassVar[str] = "each remembers its shard, whose size depends on their number"
+
     def __init__(
         self,
         module: nn.Module,
         compressor: Compressor,
         seed: int,
         replicas: dist.ProcessGroup | None,
+        agreeing: dist.ProcessGroup | None,
         error_every: int | None = None,
     ) -> None:
         groups = groups_of(module)
@@ -66,17 +67,18 @@ class FsdpCompression(JointCompression):
                 "this module has a compressor, and takes only one; type handle.remove() first"
             ) from None
         whole = {name_without_wrappers(name): p for name, p in module.named_parameters()}
-        exchanges = {}
+        kept = {}
         for i, (name, hook) in enumerate(zip(groups, self._hooks, strict=True)):
             parts = named_parts(module, hook.parts)
             order = [name for name in whole if name in parts]
-            exchanges[name] = self._begin(mix(seed, i, shard), parts, order, shards.size())
+            kept[name] = self._begin(mix(seed, i, shard), parts, order, shards.size())
         super().__init__(
             compressor,
             Comm(workers.size(), transport_of(workers, device)),
             device,
             seed,
-            exchanges,
+            kept,
+            agreeing,
             error_every,
             shard=shards.rank(),
             shards=shards.size(),
@@ -104,7 +106,7 @@ class FsdpCompression(JointCompression):
                 "MixedPrecisionPolicy(reduce_dtype=torch.float32)"
             )
         try:
-            return self._exchange(name, gradient, used)
+            return self._update(name, gradient, used)
         except OtherParameters as error:
             raise ConfigError(
                 f"the parameter group {name or 'of the whole module'} reduces other parameters "
@@ -114,14 +116,14 @@ class FsdpCompression(JointCompression):
 
     @staticmethod
     @abstractmethod
-    def _begin(seed: int, parts: Mapping[str, Part], order: Sequence[str], shards: int) -> Exchange:
-        """Return the exchange of a parameter group, none made yet.
+    def _begin(seed: int, parts: Mapping[str, Part], order: Sequence[str], shards: int) -> Kept:
+        """Return what is kept of a parameter group, of which nothing was exchanged yet.
 
         `parts` are in the order of a flat gradient, and `order` has their names in the model's.
         """
 
     @abstractmethod
-    def _exchange(self, name: str, gradient: Tensor, used: Sequence[int]) -> Tensor:
+    def _update(self, name: str, gradient: Tensor, used: Sequence[int]) -> Tensor:
         """Return what `_reduce` does.
 
         Raises OtherParameters for a state that does not fit the parameters with these indices.
@@ -131,57 +133,53 @@ class FsdpCompression(JointCompression):
 class FlatCompression(FsdpCompression):
     """A compressor in the reduce-scatter of parameter groups, each of which is one flat tensor."""
 
-    _exchanges: Mapping[str, FlatExchange]
+    _kept: Mapping[str, FlatKept]
 
     def __init__(
         self, module: nn.Module, compressor: Compressor, seed: int, error_every: int | None = None
     ) -> None:
-        super().__init__(module, shard_exchange(compressor), seed, None, error_every)
         # EF21's mean, which all keep, must stay consistent with each worker's own part of it.
         keeps_mean = any(isinstance(part, EF21) for part in parts_of(compressor))
-        self._agreeing = group_of_shards(module) if keeps_mean else None
+        agreeing = group_of_shards(module) if keeps_mean else None
+        super().__init__(module, shard_exchange(compressor), seed, None, agreeing, error_every)
 
     @staticmethod
-    def _begin(
-        seed: int, parts: Mapping[str, Part], order: Sequence[str], shards: int
-    ) -> FlatExchange:
+    def _begin(seed: int, parts: Mapping[str, Part], order: Sequence[str], shards: int) -> FlatKept:
         widths = {name: part.values for name, part in parts.items()}
-        return FlatExchange(seed, turns=Turns(widths, shards))
+        return FlatKept(seed, turns=Turns(widths, shards))
 
     def _state(self) -> dict[str, Any]:
-        turns = {name: exchange.turns.to_plain() for name, exchange in self._exchanges.items()}
+        turns = {name: own.turns.to_plain() for name, own in self._kept.items()}
         return {**super()._state(), "turns": turns}
 
     def _states(self) -> Iterable[State]:
-        resting = (turn for x in self._exchanges.values() for turn in x.turns.resting.values())
+        resting = (state for own in self._kept.values() for state in own.turns.resting.values())
         return (*super()._states(), *resting)
 
-    def _check(self, name: str, read: Exchange, saved: Mapping[str, Any]) -> Exchange:
-        assert isinstance(read, FlatExchange)
-        turns = read.turns.read(by_name(saved, "turns", self._exchanges)[name], self._device)
+    def _check(self, name: str, read: Kept, saved: Mapping[str, Any]) -> Kept:
+        assert isinstance(read, FlatKept)
+        turns = read.turns.read(by_name(saved, "turns", self._kept)[name], self._device)
         if turns.used:
             values, state = turns.join_all(read.state)
             rows = {name: torch.zeros(1, values, dtype=torch.float32, device=self._device)}
-            refuse_other_tensors(self.compressor, rows, self._comm, state)
+            refuse_other_tensors(self.compressor, rows, self._exchange.comm, state)
         return replace(read, turns=turns)
 
     def _bits_of_fp32(self, values: int) -> int:
         # A worker keeps its own shard to itself.
-        return 32 * (values - values // self._comm.workers)
+        return 32 * (values - values // self._exchange.comm.workers)
 
-    def _exchange(self, name: str, gradient: Tensor, used: Sequence[int]) -> Tensor:
-        exchange = self._exchanges[name]
-        names = tuple(exchange.turns.widths)
-        exchange.state = exchange.turns.change(exchange.state, tuple(names[i] for i in used))
+    def _update(self, name: str, gradient: Tensor, used: Sequence[int]) -> Tensor:
+        kept = self._kept[name]
+        names = tuple(kept.turns.widths)
+        kept.state = kept.turns.change(kept.state, tuple(names[i] for i in used))
         rows = gradient.float().unsqueeze(0)
-        own = rows[:, : rows.shape[1] // self._comm.workers]
-        out = self._aggregate(exchange, {name: rows}, like={name: own})
-        # A GradScaler must find an overflow even where a method sends a sign of it, or nothing. The
-        # owner of a shard sees only its own update, but its residual is that of all shards.
-        bad = not_finite([rows, *out.update.values()])
-        update = out.update[name][0]
-        blank([update], self._keep(exchange, out.state, bad, self._agreeing))
-        return update
+        own = rows[:, : rows.shape[1] // self._exchange.comm.workers]
+        # The owner of a shard sees only its own update, but its residual is that of all shards.
+        out = self._exchange.aggregate_finite(kept, {name: rows}, like={name: own})
+        kept.state, kept.exchanges = out.state, kept.exchanges + 1
+        self._count(kept, rows.numel())
+        return out.update[name][0]
 
 
 def is_carried(compressor: Compressor) -> bool:

@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from gcbench.core.errors import ConfigError
-from gcbench.core.library.compression import Compression
-from gcbench.core.library.states import differing, own_state
+from gcbench.core.library.agreement import differing
+from gcbench.core.library.compression import Compression, Workers
 from gcbench.core.reasons import in_one_line
 
 
 class JointCompression(Compression):
     """A compression that loads a state only if all workers load states of the same steps."""
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state_dict: Mapping[str, Any], workers: Workers = "refuse") -> None:
         """Restore what `state_dict` returned on this worker; all workers have to call this.
 
         Raises:
@@ -22,7 +22,7 @@ class JointCompression(Compression):
                 after different steps; no worker replaces anything then.
         """
         try:
-            own = own_state(state_dict)
+            own = self._own_state(state_dict, workers)
             read = self._read(own)
         except ConfigError as error:
             self._meet([str(error), {}])
@@ -51,4 +51,4 @@ class JointCompression(Compression):
 
     def _steps_in(self, saved: Mapping[str, Any]) -> dict[str, int]:
         """Return the numbers of steps in a state, which all workers must have in common."""
-        return dict(saved["steps"])
+        return {k: parts["shared"]["exchanges"] for k, parts in saved["exchanges"].items()}

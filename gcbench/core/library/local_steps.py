@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import contextmanager
 from copy import deepcopy
 from typing import Any, ClassVar
@@ -15,19 +14,15 @@ from torch import nn
 from torch.optim import Optimizer
 
 from gcbench.core.comm.collectives import Comm
-from gcbench.core.comm.groups import group_beside
-from gcbench.core.comm.side_stream import SideStream
 from gcbench.core.comm.transport import transport_of
-from gcbench.core.compressor import Compressor, Grads, offsets_of, split_rows
+from gcbench.core.compressor import Compressor, offsets_of, split_rows
 from gcbench.core.errors import ConfigError
-from gcbench.core.finite import not_finite
-from gcbench.core.fragments import Pattern, cut_fragments
-from gcbench.core.library.agreement import blank
+from gcbench.core.fragments import Pattern
 from gcbench.core.library.compress import make_method, name_of, read_seed, use_codecs
-from gcbench.core.library.compression import Exchange
+from gcbench.core.library.ddp_module import zeros
+from gcbench.core.library.exchange import ExchangeResult, Kept
 from gcbench.core.library.joint import JointCompression
 from gcbench.core.library.optimizer_steps import OptimizerSteps
-from gcbench.core.library.overlap import split_nodes
 from gcbench.core.library.states import (
     name_without_wrappers,
     not_a_state,
@@ -36,7 +31,7 @@ from gcbench.core.library.states import (
     refuse_other_values,
 )
 from gcbench.core.library.worker_model import optimizers_of, take_from_first, trained_parameters
-from gcbench.core.local_rule import LocalRule, adopt_shared, subtract_own
+from gcbench.core.local_rule import LocalRounds, LocalRule
 from gcbench.core.methods.matrices import shapes_of_parameters
 
 KEPT = (
@@ -45,7 +40,6 @@ KEPT = (
     "outer",
     "model",
     "optimizer",
-    "late",
 )  # in a state, beside compress's
 _CHANGED = (
     "within shared_parameters() changes the shared parameters on this worker alone; type "
@@ -146,6 +140,7 @@ class LocalTraining(JointCompression):
     """The local steps of a worker, made by `local_steps`."""
 
     maker: ClassVar[str] = "local_steps"
+    _alone: ClassVar[str] = "each worker has parameters of its own between exchanges"
 
     def __init__(
         self,
@@ -158,12 +153,11 @@ class LocalTraining(JointCompression):
     ) -> None:
         group = dist.group.WORLD
         assert isinstance(group, dist.ProcessGroup)
-        self._model, self._optimizers, self._local = model, optimizers, steps
+        self._model, self._optimizers, self._rule = model, optimizers, steps
         self._own = trained_parameters(model)
         shapes = shapes_of_parameters(model)
         self._shapes = {name_without_wrappers(name): shape for name, shape in shapes.items()}
-        sizes = {name: p.numel() for name, p in self._own.items()}
-        self._fragments = cut_fragments(sizes, steps.fragments, steps.pattern)
+        offsets = offsets_of({name: p.numel() for name, p in self._own.items()})
         self._steps = self._counted = 0  # since training began, and since this was made
         device = next(iter(self._own.values())).device
         super().__init__(
@@ -171,7 +165,8 @@ class LocalTraining(JointCompression):
             Comm(group.size(), transport_of(group, device)),
             device,
             seed,
-            {str(k): Exchange(seed, offsets=offsets_of(sizes)) for k in range(steps.fragments)},
+            {"parameters": Kept(seed, offsets, self._shapes, steps.fragments)},
+            group,
             error_every,
             parameters={name: list(p.shape) for name, p in self._own.items()},
         )
@@ -181,25 +176,19 @@ class LocalTraining(JointCompression):
                 "parameters": self._identity["parameters"],
             }
         )
-        self._group = group
         if steps.delay:  # an exchange under way must not meet the collectives of the user's loop
-            self._group = group_beside(group)
-            self._comm.transport = self._comm.transport and transport_of(self._group, device)
-            split_nodes(self._comm, compressor)
+            self._exchange.take_own_group()
         take_from_first(model, group)
         self._shared = {name: nn.Parameter(p.detach().clone()) for name, p in self._own.items()}
         self._outer = steps.make_outer(self._shared)
-        self._side = SideStream(device)
-        # The tensor that an exchange reads is kept until the current stream has waited for it.
-        self._under_way: tuple[Future[Grads], torch.Tensor] | None = None
-        self._late: Grads = {}  # the update that has arrived, and is still to be applied
+        self._rounds = LocalRounds(steps, self._shared, [self._own])
         self._shows_shared = False
         self._counter = OptimizerSteps(optimizers, self._end_step)
 
     def __repr__(self) -> str:
-        exchanges = sum(exchange.step for exchange in self._exchanges.values())
+        exchanges = self._kept["parameters"].exchanges
         return (
-            f"<gcbench.local_steps {self.name}: {self._comm.workers} workers, {exchanges} "
+            f"<gcbench.local_steps {self.name}: {self._exchange.comm.workers} workers, {exchanges} "
             f"exchanges in {self._steps} steps, {self.ratio:.4g}x fewer bits than fp32 gradients "
             "in every step>"
         )
@@ -235,11 +224,8 @@ class LocalTraining(JointCompression):
 
     def remove(self) -> None:
         """Let the worker train alone from now on, with the parameters that it has."""
-        if not self._counter.remove():
-            return
-        self._side.close()
-        if self._local.delay and dist.is_initialized():  # else the user has ended all groups
-            dist.destroy_process_group(self._group)
+        if self._counter.remove():
+            self._exchange.close()
 
     @torch.no_grad()
     def _end_step(self) -> None:
@@ -248,55 +234,30 @@ class LocalTraining(JointCompression):
             raise ConfigError(f"optimizer.step() {_CHANGED}")
         self._steps += 1
         self._counted += 1
-        fragment = self._local.due_fragment(self._steps)
-        if fragment is not None:
+        kept = self._kept["parameters"]
+        late = self._arrived()
+        if due := self._rounds.due(self._steps):
             self._refuse_late_parameters()
-            self._send(str(fragment), self._fragments[fragment])
-        arrived = self._local.due_fragment(self._steps - self._local.delay)
-        if arrived is not None:
-            self._apply(self._arrived())
-            names = self._fragments[arrived]
-            adopt_shared(names, self._shared, self._own, self._local.mixing)
+            size = sum(self._own[name].numel() for name in due)
+            flat = torch.empty(1, size, dtype=torch.float32, device=self._device)
+            rows = split_rows(flat, {name: self._own[name].shape for name in due})
+            self._exchange.begin(kept, self._rounds.subtract(rows))
+        late = late or self._arrived()  # without a delay, what was sent just now
+        if late:
+            late.give(self._shared)
+            self._outer.step()
+            self._outer.zero_grad()
+        self._rounds.adopt(self._steps)
 
-    def _send(self, fragment: str, names: list[str]) -> None:
-        """Exchange the parameters of these names, at once or in the background."""
-        shapes = {name: self._shapes[name] for name in names}
-        size = sum(self._own[name].numel() for name in names)
-        flat = torch.empty(1, size, dtype=torch.float32, device=self._device)
-        places = split_rows(flat, {name: self._own[name].shape for name in names})
-        subtract_own(places, self._shared, [self._own])
-        exchange = self._exchanges[fragment]
-
-        def work() -> Grads:
-            with torch.no_grad():
-                out = self._aggregate(exchange, split_rows(flat, shapes))
-                # Some methods code what is not finite as they code any other value, such as signs.
-                bad = not_finite([flat, *out.update.values()])
-                blank([*out.update.values()], self._keep(exchange, out.state, bad, self._group))
-            return out.update
-
-        if self._local.delay:
-            self._under_way = self._side.submit(work), flat
-        else:
-            self._late = work()
-
-    def _arrived(self) -> Grads:
-        """Return the update of the exchange under way, for which this waits."""
-        self._settle()
-        late, self._late = self._late, {}
+    def _arrived(self) -> ExchangeResult | None:
+        """Return what is to be applied now and was under way, for which this waits."""
+        if not self._rounds.arriving(self._steps):
+            return None
+        kept = self._kept["parameters"]
+        late = self._exchange.take(kept)
+        if late:
+            self._count(kept, sum(update.numel() for update in late.update.values()))
         return late
-
-    def _settle(self) -> None:
-        if self._under_way:
-            self._late = self._side.result(self._under_way[0])
-            self._under_way = None
-
-    def _apply(self, update: Grads) -> None:
-        """Step the outer optimizer with this update."""
-        for name, p in self._shared.items():
-            p.grad = update[name].view(p.shape).to(p.dtype) if name in update else None
-        self._outer.step()
-        self._outer.zero_grad()
 
     def _refuse_late_parameters(self) -> None:
         for name in trained_parameters(self._model):
@@ -307,15 +268,15 @@ class LocalTraining(JointCompression):
                 )
 
     def _state(self) -> dict[str, Any]:
-        self._settle()
+        kept = self._kept["parameters"]
+        self._exchange.settle(kept)
         shared = {name: p.detach() for name, p in self._shared.items()}
         model = {name_without_wrappers(k): x for k, x in self._model.state_dict().items()}
         optimizers = [optimizer.state_dict() for optimizer in self._optimizers]
-        parts = self._steps, shared, self._outer.state_dict(), model, optimizers, self._late
-        kept = dict(zip(KEPT, parts, strict=True))
-        return {**super()._state(), **kept}
+        parts = self._steps, shared, self._outer.state_dict(), model, optimizers
+        return {**super()._state(), **dict(zip(KEPT, parts, strict=True))}
 
-    def _read(self, saved: Mapping[str, Any]) -> Mapping[str, Exchange]:
+    def _read(self, saved: Mapping[str, Any]) -> Mapping[str, Kept]:
         read = super()._read(saved)
         for key in KEPT:
             if key not in saved:
@@ -325,10 +286,11 @@ class LocalTraining(JointCompression):
             raise not_a_state(f"local steps={steps!r:.60}")
         refuse_other_values("shared", saved["shared"], self._shared)
         late = {
-            name: torch.empty(1, *shape, dtype=torch.float32, device="meta")
-            for name, shape in self._shapes.items()
+            name: torch.empty(1, *p.shape, dtype=torch.float32, device="meta")
+            for name, p in self._own.items()
         }
-        refuse_other_values("late", saved["late"], late, some=True)
+        if (arrived := read["parameters"].late) is not None:
+            refuse_other_values("late", arrived.update, late, some=True)
         model = {name_without_wrappers(k): x for k, x in self._model.state_dict().items()}
         refuse_other_values("model", saved["model"], model, finite=self._own)
         refuse_other_optimizer("outer", saved["outer"], self._outer)
@@ -340,22 +302,19 @@ class LocalTraining(JointCompression):
             refuse_other_optimizer("optimizer", state, optimizer)
         return read
 
-    def _check(self, name: str, read: Exchange, saved: Mapping[str, Any]) -> Exchange:
-        rows = {
-            name: torch.zeros(1, *self._shapes[name], dtype=torch.float32, device=self._device)
-            for name in self._fragments[int(name)]
-        }
-        refuse_other_tensors(self.compressor, rows, self._comm, read.state)
+    def _check(self, name: str, read: Kept, saved: Mapping[str, Any]) -> Kept:
+        for names in self._rule.cut({name: p.numel() for name, p in self._own.items()}):
+            rows = zeros({name: self._shapes[name] for name in names}, self._device)
+            refuse_other_tensors(self.compressor, rows, self._exchange.comm, read.of(names))
         return read
 
     def _steps_in(self, saved: Mapping[str, Any]) -> dict[str, int]:
         return {**super()._steps_in(saved), "local": saved["local steps"]}
 
     @torch.no_grad()
-    def _replace(self, exchanges: Mapping[str, Exchange], saved: Mapping[str, Any]) -> None:
-        self._settle()
-        super()._replace(exchanges, saved)
-        self._late = {k: update.to(self._device) for k, update in saved["late"].items()}
+    def _replace(self, kept: Mapping[str, Kept], saved: Mapping[str, Any]) -> None:
+        self._exchange.settle(self._kept["parameters"])
+        super()._replace(kept, saved)
         self._steps = saved["local steps"]
         for name, p in self._shared.items():
             p.copy_(saved["shared"][name])

@@ -17,8 +17,8 @@ from gcbench.core.compressor import Aggregated, Compressor, Grads, State, merge,
 from gcbench.core.errors import ConfigError
 from gcbench.core.exchange.hierarchical import Hierarchical
 from gcbench.core.finite import not_finite
-from gcbench.core.library.agreement import blank
-from gcbench.core.library.compression import Exchange
+from gcbench.core.library.agreement import blank, choose
+from gcbench.core.library.exchange import Kept
 from gcbench.core.library.fsdp import FsdpCompression
 from gcbench.core.library.states import (
     by_name,
@@ -34,14 +34,17 @@ from gcbench.core.wrappers.wrappers import NormClipping
 
 
 @dataclass
-class NamedExchange(Exchange):
-    """The exchange of a parameter group, tensor by tensor; a step need not use all of them."""
+class NamedKept(Kept):
+    """What is kept of a parameter group, by tensor; a step need not use all of them."""
 
     parts: Mapping[str, Part] = field(kw_only=True)
-    shapes: Mapping[str, Shape] = field(kw_only=True)  # as compressors get them, in their order
     used: tuple[str, ...] = ()  # in the last exchange, whose state is `state`
     resting: State = field(default_factory=State)  # of the others
     is_mixed: bool = False  # whether tensors have been used in different steps
+
+    def of(self, names: Collection[str]) -> State:
+        """Return the state, which is that of the parameters in use."""
+        return self.state
 
     def places(self, flat: Tensor, used: Sequence[int]) -> Grads:
         """Return the shards `[1, ...]` of the parameters with these indices, as views of `flat`.
@@ -94,7 +97,7 @@ class NamedExchange(Exchange):
 class NamedCompression(FsdpCompression):
     """A compressor that sees the shards of a parameter group by the names of its parameters."""
 
-    _exchanges: Mapping[str, NamedExchange]
+    _kept: Mapping[str, NamedKept]
 
     def __init__(
         self,
@@ -104,57 +107,59 @@ class NamedCompression(FsdpCompression):
         replicas: dist.ProcessGroup,
         error_every: int | None = None,
     ) -> None:
-        super().__init__(module, compressor, seed, replicas, error_every)
-        self._replicas = replicas
+        super().__init__(module, compressor, seed, replicas, replicas, error_every)
 
     @staticmethod
     def _begin(
         seed: int, parts: Mapping[str, Part], order: Sequence[str], shards: int
-    ) -> NamedExchange:
+    ) -> NamedKept:
         shapes = {name: _shape_of(parts[name]) for name in order}
         offsets = offsets_of({name: parts[name].shape.numel() for name in order})
-        return NamedExchange(seed, offsets=offsets, parts=parts, shapes=shapes)
+        return NamedKept(seed, offsets, shapes, parts=parts)
 
-    def _exchange(self, name: str, gradient: Tensor, used: Sequence[int]) -> Tensor:
-        exchange = self._exchanges[name]
-        places = exchange.places(gradient, used)
-        exchange.change(tuple(places))
+    def _update(self, name: str, gradient: Tensor, used: Sequence[int]) -> Tensor:
+        kept = self._kept[name]
+        places = kept.places(gradient, used)
+        kept.change(tuple(places))
+        rows = {name: x.float() for name, x in places.items()}
         if places:
-            rows = {name: x.float() for name, x in places.items()}
-            out = self._aggregate_alike(exchange, rows)
+            out = self._aggregate_alike(kept, rows)
             # A GradScaler must find an overflow even where a method sends a sign of it, or nothing.
             bad = not_finite([*rows.values(), *out.update.values()])
             torch._foreach_copy_([*places.values()], [out.update[name] for name in places])
-            blank([gradient], self._keep(exchange, out.state, bad, self._replicas))
-        exchange.step += 1
+            bad, _ = self._exchange.agree(kept, bad)
+            kept.state = choose(bad, kept.state, out.state)
+            blank([gradient], bad)
+        kept.exchanges += 1
+        self._count(kept, sum(x.numel() for x in rows.values()))
         return gradient
 
-    def _aggregate_alike(self, exchange: NamedExchange, rows: Grads) -> Aggregated:
+    def _aggregate_alike(self, kept: NamedKept, rows: Grads) -> Aggregated:
         """Return the aggregate of these rows; each group of like states has its own messages."""
         outs = []
-        for names in exchange.alike():
-            state = pick(exchange.state, names) if exchange.is_mixed else exchange.state
-            part = Exchange(exchange.seed, exchange.step, state, exchange.offsets)
-            outs.append(self._aggregate(part, {name: rows[name] for name in names}))
+        for names in kept.alike():
+            state = pick(kept.state, names) if kept.is_mixed else kept.state
+            part = {name: rows[name] for name in names}
+            outs.append(self._exchange.aggregate(replace(kept, state=state), part))
         return outs[0] if len(outs) == 1 else merge(outs, rows)
 
     def _states(self) -> Iterable[State]:
-        return (*super()._states(), *(x.resting for x in self._exchanges.values()))
+        return (*super()._states(), *(own.resting for own in self._kept.values()))
 
     def _state(self) -> dict[str, Any]:
         turns = {
             name: {
-                "used": [*exchange.used],
-                "resting": to_plain(exchange.resting),
-                "is_mixed": exchange.is_mixed,
+                "used": [*own.used],
+                "resting": to_plain(own.resting),
+                "is_mixed": own.is_mixed,
             }
-            for name, exchange in self._exchanges.items()
+            for name, own in self._kept.items()
         }
         return {**super()._state(), "turns": turns}
 
-    def _check(self, name: str, read: Exchange, saved: Mapping[str, Any]) -> Exchange:
-        assert isinstance(read, NamedExchange)
-        turns = by_name(saved, "turns", self._exchanges)[name]
+    def _check(self, name: str, read: Kept, saved: Mapping[str, Any]) -> Kept:
+        assert isinstance(read, NamedKept)
+        turns = by_name(saved, "turns", self._kept)[name]
         try:
             used, mixed = tuple(turns["used"]), bool(turns["is_mixed"])
             resting = read_state(turns["resting"], self._device)
@@ -170,7 +175,7 @@ class NamedCompression(FsdpCompression):
             }
             own = pick(state, names) if mixed else state
             if rows and any(layer.shared or layer.per_worker for layer in own.layers()):
-                refuse_other_tensors(self.compressor, rows, self._comm, own)
+                refuse_other_tensors(self.compressor, rows, self._exchange.comm, own)
         return replace(read, used=used, resting=resting, is_mixed=mixed)
 
 

@@ -8,7 +8,6 @@ from itertools import zip_longest
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -16,10 +15,14 @@ from gcbench.core.comm.collectives import Comm
 from gcbench.core.comm.transport import MirrorTransport
 from gcbench.core.compressor import Compressor, Grads, State
 from gcbench.core.errors import ConfigError
+from gcbench.core.library.agreement import differing
+from gcbench.core.library.exchange import Kept
+from gcbench.core.library.saved import read_parts
 from gcbench.core.wrappers.virtual import aggregate, dense_steps_of, parts_of
 
 # What learning rate schedules add to an optimizer's groups.
 _OF_SCHEDULES = {*"params initial_lr max_lr min_lr max_momentum base_momentum".split()}
+FORMAT = 2
 ADVICE = "load what this worker saved, with the same model, compressor and number of workers"
 
 
@@ -52,20 +55,6 @@ def states_of(compressor: Compressor, rows: Grads, comm: Comm) -> list[State]:
     return states[1:]
 
 
-def own_state(saved: Any) -> Any:
-    """Return this process's part of the states that were gathered from all, or `saved` itself."""
-    if not isinstance(saved, Mapping) or "processes" not in saved:
-        return saved
-    states, rank = saved["processes"], dist.get_rank()
-    if not isinstance(states, list) or len(states) != dist.get_world_size():
-        number = len(states) if isinstance(states, list) else 0
-        raise ConfigError(
-            f"the saved states are of {number} processes, and there are {dist.get_world_size()}; "
-            f"{ADVICE}"
-        )
-    return states[rank]
-
-
 def refuse_other_identity(saved: Any, expected: Mapping[str, Any], name: str) -> None:
     """Raise ConfigError if a saved state is not that of this worker, model and compressor.
 
@@ -76,7 +65,12 @@ def refuse_other_identity(saved: Any, expected: Mapping[str, Any], name: str) ->
             f"a {type(saved).__name__} is no saved state; type load_state_dict with what "
             "state_dict returned"
         )
-    for key, own in expected.items():
+    if "format" in saved and saved["format"] != FORMAT:
+        raise ConfigError(
+            f"the saved state has format={saved['format']!r:.20}, and this gcbench reads {FORMAT}; "
+            f"{ADVICE}"
+        )
+    for key, own in {"format": FORMAT, **expected}.items():
         if key not in saved:
             raise ConfigError(f"the saved state has no {key}; {ADVICE}")
         if saved[key] != own:
@@ -86,31 +80,6 @@ def refuse_other_identity(saved: Any, expected: Mapping[str, Any], name: str) ->
             raise ConfigError(
                 f"the saved state has {key}={theirs}, and this compression has {ours}; {ADVICE}"
             )
-
-
-def differing(a: Any, b: Any) -> tuple[str, str]:
-    """Return the first part in which each of two values differs from the other, as texts."""
-    if isinstance(a, Mapping) and isinstance(b, Mapping):
-        key = next(key for key in (*a, *b) if a.get(key) != b.get(key))
-        first, second = (f"{key} {x[key]}" if key in x else f"no {key}" for x in (a, b))
-        return first, second
-    if not (isinstance(a, str) and isinstance(b, str)):
-        return str(a), str(b)
-    words, others = (re.split(r"(?<=[ (])", text) for text in (a, b))
-    while len(words) > 1 and len(others) > 1 and words[0] == others[0]:
-        del words[0], others[0]
-    while len(words) > 1 and len(others) > 1 and words[-1] == others[-1]:
-        del words[-1], others[-1]
-    return "".join(words).strip(" ,)"), "".join(others).strip(" ,)")
-
-
-def read_steps(saved: Mapping[str, Any], names: Collection[str]) -> Mapping[str, int]:
-    """Return the saved number of exchanges of each name. Raises ConfigError if they are none."""
-    steps = by_name(saved, "steps", names)
-    for step in steps.values():
-        if type(step) is not int or step < 0:
-            raise not_a_state(f"steps={step!r}")
-    return steps
 
 
 def by_name(saved: Mapping[str, Any], key: str, names: Collection[str]) -> Mapping[str, Any]:
@@ -124,6 +93,46 @@ def by_name(saved: Mapping[str, Any], key: str, names: Collection[str]) -> Mappi
             f"the saved state has {key} of {theirs}, and this compression of {ours}; {ADVICE}"
         )
     return values
+
+
+def read_kept(kept: Kept, saved: Any, device: torch.device) -> Kept:
+    """Return `kept` with the parts that were saved, on `device`. Raises ConfigError for others."""
+    if not isinstance(saved, Mapping) or {*saved} != {"shared", "own"}:
+        raise not_a_state(f"exchanges={saved!r:.60}")
+    shared = saved["shared"]
+    of_all, of_worker = read_part(shared, device), read_part(saved["own"], device)
+    exchanges = shared.get("exchanges")
+    if type(exchanges) is not int or exchanges < 0:
+        raise not_a_state(f"exchanges={exchanges!r:.60}")
+    if len(of_all["state"]) != len(of_worker["state"]):
+        raise not_a_state("as many layers for all workers as for one")
+    try:
+        return read_parts(kept, {**of_all, "exchanges": exchanges}, [of_worker])
+    except (AttributeError, KeyError, RuntimeError, TypeError) as error:
+        raise not_a_state(f"late={shared['late']!r:.60}") from error
+
+
+def read_part(saved: Any, device: torch.device | None = None) -> dict[str, Any]:
+    """Return a part with its tensors on `device`. Raises ConfigError unless they are finite."""
+    layers = saved.get("state") if isinstance(saved, Mapping) else saved
+    if not isinstance(layers, list):
+        raise not_a_state(f"state={layers!r:.60}")
+    layers = [read_tensors(layer, device) for layer in layers]
+    return {"state": layers, "late": _read_late(saved.get("late"), device)}
+
+
+def _read_late(saved: Any, device: torch.device | None) -> dict[str, Any] | None:
+    """Return copies of what is late in a part, into which an optimizer may write."""
+    if saved is None:
+        return None
+    if not isinstance(saved, Mapping):
+        raise not_a_state(f"late={saved!r:.60}")
+    late: dict[str, Any] = {}
+    for name, x in saved.items():
+        found = read_tensors({name: x} if isinstance(x, Tensor) else x, device)
+        copied = {key: tensor.clone() for key, tensor in found.items()}
+        late[name] = copied[name] if isinstance(x, Tensor) else copied
+    return late
 
 
 def to_plain(state: State) -> list[tuple[Grads, Grads]]:
@@ -143,11 +152,12 @@ def read_state(saved: Any, device: torch.device) -> State:
     if not pairs:
         raise not_a_state(f"states={saved!r:.60}")
     return State.of_layers(
-        [(_read_tensors(shared, device), _read_tensors(own, device)) for shared, own in saved]
+        [(read_tensors(shared, device), read_tensors(own, device)) for shared, own in saved]
     )
 
 
-def _read_tensors(saved: Any, device: torch.device) -> Grads:
+def read_tensors(saved: Any, device: torch.device | None) -> Grads:
+    """Return tensors by name on `device`. Raises ConfigError unless they are, and finite."""
     if not isinstance(saved, Mapping):
         raise not_a_state(f"{saved!r:.60} in place of tensors by name")
     for name, x in saved.items():
@@ -210,15 +220,14 @@ def refuse_not_finite(name: str, x: Any) -> None:
 
 def refuse_other_traffic(saved: Mapping[str, Any]) -> None:
     """Raise ConfigError unless a state has the totals of this worker's meter."""
-    traffic: Any = saved.get("traffic")
+    totals: Any = saved.get("meter")
     try:
-        (totals,) = traffic  # of the one worker in this process
         counts = [(workers, *total) for (_, _, workers), total in totals]
         if all(len(n) == 4 and all(type(x) is int and x >= 0 for x in n) for n in counts):
             return
     except (TypeError, ValueError):
         pass
-    raise not_a_state(f"traffic={traffic!r:.60}")
+    raise not_a_state(f"meter={totals!r:.60}")
 
 
 def not_a_state(what: str) -> ConfigError:

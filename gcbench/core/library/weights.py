@@ -19,7 +19,7 @@ from gcbench.core.compressor import Compressor, Grads, State, Step, offsets_of
 from gcbench.core.errors import ConfigError
 from gcbench.core.library.codecs import codec_of
 from gcbench.core.library.compress import make_method, name_of, read_seed, use_codecs
-from gcbench.core.library.compression import Exchange
+from gcbench.core.library.exchange import Kept
 from gcbench.core.library.fsdp import (
     device_of,
     group_of_shards,
@@ -102,8 +102,8 @@ def compress_weights(
 
 
 @dataclass
-class GroupWeights(Exchange):
-    """The gathers of a parameter group; its state has the weights `[W, values]` by name."""
+class GroupWeights(Kept):
+    """What is kept of a parameter group's gathers: the weights `[W, values]` by name."""
 
     parts: Mapping[str, Part] = field(kw_only=True)
 
@@ -112,7 +112,8 @@ class WeightCompression(JointCompression):
     """A codec in the all-gathers of a module's weights, made by `compress_weights`."""
 
     maker: ClassVar[str] = "compress_weights"
-    _exchanges: Mapping[str, GroupWeights]
+    _alone: ClassVar[str] = "each remembers shards, whose size depends on their number"
+    _kept: Mapping[str, GroupWeights]
 
     def __init__(
         self,
@@ -135,17 +136,18 @@ class WeightCompression(JointCompression):
                 "first"
             ) from None
         shards, device = group_of_shards(module), device_of(module)
-        exchanges = {}
+        kept = {}
         for i, (name, hook) in enumerate(zip(groups, self._hooks, strict=True)):
             parts = named_parts(module, hook.parts)
             offsets = offsets_of({key: part.values for key, part in parts.items()})
-            exchanges[name] = GroupWeights(mix(seed, i), offsets=offsets, parts=parts)
+            kept[name] = GroupWeights(mix(seed, i), offsets, parts=parts)
         super().__init__(
             compressor,
             Comm(shards.size(), transport_of(shards, device)),
             device,
             seed,
-            exchanges,
+            kept,
+            None,
             shard=shards.rank(),
             shards=shards.size(),
             differences=differences,
@@ -162,20 +164,19 @@ class WeightCompression(JointCompression):
     @torch.no_grad()
     def _gather_weights(self, name: str, shard: Tensor, again: bool) -> Tensor:
         """Return the weights of all shards `[W, n]`, given this process's, `[n]`."""
-        exchange = self._exchanges[name]
-        kept = exchange.state.shared
-        if not (again and kept):
-            parts = shard.unsqueeze(0).split([x.values for x in exchange.parts.values()], dim=1)
-            before = self.bits_sent
-            kept = self._send(exchange, dict(zip(exchange.parts, parts, strict=True)))
-            exchange.state, exchange.step = State(kept), exchange.step + 1
-            self._own_bits += self.bits_sent - before
+        group = self._kept[name]
+        weights = group.state.shared
+        if not (again and weights):
+            parts = shard.unsqueeze(0).split([x.values for x in group.parts.values()], dim=1)
+            weights = self._send(group, dict(zip(group.parts, parts, strict=True)))
+            group.state, group.exchanges = State(weights), group.exchanges + 1
             self._fp32_bits += 32 * shard.numel()
-        return torch.cat([*kept.values()], dim=1)
+        return torch.cat([*weights.values()], dim=1)
 
-    def _send(self, exchange: GroupWeights, own: Grads) -> Grads:
+    def _send(self, group: GroupWeights, own: Grads) -> Grads:
         """Return the weights `[W, values]` after an exchange of this process's, `[1, values]`."""
-        kept, place = exchange.state.shared, self._comm.local
+        kept, comm = group.state.shared, self._exchange.comm
+        place = comm.local
         first = self._differences and not kept
         coded = [k for k, x in own.items() if not first and x.numel() >= max(1, self._min_size)]
         whole = [k for k in own if k not in coded]
@@ -185,24 +186,24 @@ class WeightCompression(JointCompression):
             values = {k: own[k].float() for k in coded}
             if self._differences:
                 values = {k: x - kept[k][place.start : place.stop] for k, x in values.items()}
-            step = Step(exchange.step, exchange.seed, place, exchange.offsets or {})
+            step = Step(group.exchanges, group.seed, place, group.offsets or {})
             noise = step.noise("codec", sizes, self._device)
             message = self._codec.encode_each([*values.values()], tuple(sizes.values()), noise)
-        everyone = self._comm.gather([*message, *(own[k] for k in whole)])
+        everyone = comm.gather([*message, *(own[k] for k in whole)])
         gathered = dict(zip(whole, everyone[len(message) :], strict=True))
         new = {k: x.float() for k, x in gathered.items()}
         if coded:
             decoded = torch.zeros(
-                self._comm.workers, sum(sizes.values()), dtype=torch.float32, device=self._device
+                comm.workers, sum(sizes.values()), dtype=torch.float32, device=self._device
             )
             self._codec.decode_add(everyone[: len(message)], tuple(sizes.values()), decoded)
             for k, x in zip(coded, decoded.split([*sizes.values()], dim=1), strict=True):
                 new[k] = kept[k] + x if self._differences else x
         return {k: new[k] for k in own}
 
-    def _check(self, name: str, read: Exchange, saved: Mapping[str, Any]) -> Exchange:
+    def _check(self, name: str, read: Kept, saved: Mapping[str, Any]) -> Kept:
         assert isinstance(read, GroupWeights)
-        shapes = {k: (self._comm.workers, part.values) for k, part in read.parts.items()}
+        shapes = {k: (self._exchange.comm.workers, part.values) for k, part in read.parts.items()}
         if read.state.shared and shapes != {
             k: tuple(x.shape) for k, x in read.state.shared.items()
         }:

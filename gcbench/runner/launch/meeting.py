@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import torch
 import torch.distributed as dist
@@ -51,10 +51,9 @@ def security_notice(on_one_machine: bool) -> str | None:
 
 
 class Connections(NamedTuple):
-    """The communicators of a process, and its device."""
+    """The communicators of a process, for gradients and for all else, and its device."""
 
     comm: Comm
-    side_comm: Comm | None  # for an exchange that runs at the same time as others
     control: Control
     device: torch.device
 
@@ -67,12 +66,9 @@ def join_workers(config: RunConfig, plan: Plan, directory: Path) -> Iterator[Con
     if plan.device == "cuda":
         device = torch.device("cuda", local_rank % max(1, torch.cuda.device_count()))
         torch.cuda.set_device(device)
-    asynchronous = exchanges_in_background(config)
     checksum = config.trainer.checksum
     if plan.processes == 1:
-        comm = Comm(plan.workers, checksum=checksum)
-        side_comm = Comm(plan.workers, checksum=checksum) if asynchronous else None
-        yield Connections(comm, side_comm, LocalControl(), device)
+        yield Connections(Comm(plan.workers, checksum=checksum), LocalControl(), device)
         return
     timeout = timedelta(seconds=config.trainer.timeout_seconds)
     # NCCL's timeout ends the process. It is twice as long, so that the timeout of the processes'
@@ -91,14 +87,9 @@ def join_workers(config: RunConfig, plan: Plan, directory: Path) -> Iterator[Con
         network = config.network
         link = network and Link(network.bits_per_second, network.latency_seconds)
 
-        def make_comm(group: Any) -> Comm:
-            direct = NcclTransport(group) if nccl else GlooTransport(group)
-            transport = EmulatedTransport(direct, link) if link else direct
-            return Comm(plan.workers, transport, workers_per_host=on_host, checksum=checksum)
-
-        yield Connections(
-            make_comm(world),
-            make_comm(group_beside(world)) if asynchronous else None,
-            control,
-            device,
-        )
+        # DDP, whose buckets are exchanged in the background, uses the one of all processes.
+        group = group_beside(world) if exchanges_in_background(config) else world
+        direct = NcclTransport(group) if nccl else GlooTransport(group)
+        transport = EmulatedTransport(direct, link) if link else direct
+        comm = Comm(plan.workers, transport, workers_per_host=on_host, checksum=checksum)
+        yield Connections(comm, control, device)

@@ -54,7 +54,9 @@ def make_outcome(
 ) -> Result:
     """Return the result of a run; every process must call this."""
     meter = Meter.of_workers(plan.workers)
-    meter.load([totals for part in run.control.gather(run.comm.meter.state()) for totals in part])
+    meter.load(
+        [totals for part in run.control.gather(run.exchange.meter.state()) for totals in part]
+    )
     shapes = run.replica.shapes.values()
     dense_wire = _dense_wire_bits(
         run.replica.dense_bits, begun.resharded, plan.workers, progress.step
@@ -92,7 +94,7 @@ def make_outcome(
         compressed_share=compressed_share(
             run.compressor,
             shapes,
-            progress.exchanges // len(run.estimator.messages(run)),
+            progress.kept.number,
             run.estimator.whole_gradients(run, progress),
         ),
         seconds=seconds and {phase: Phase(**value) for phase, value in seconds.items()},
@@ -114,7 +116,7 @@ def _tokens_per_sample(data: Data, workers: int) -> int | None:
 
 def _memory(run: Run, progress: Progress) -> dict[str, float]:
     """Return the MiB of the process that took most, and of the worker whose method keeps most."""
-    here = peak_bytes(run.replica.device), state_bytes(progress.state)
+    here = peak_bytes(run.replica.device), state_bytes(progress.kept.state)
     peaks, states = zip(*run.control.gather(here), strict=True)
     return {"peak_mib": max(peaks) / 2**20, "state_mib": max(states) / 2**20}
 
@@ -187,10 +189,10 @@ def _shannon_bits(run: Run, progress: Progress) -> float | None:
     bits = _mean(progress.samples, "shannon_bits")
     if bits is None:
         return None
-    messages = len(run.estimator.messages(run))
-    dense = min(dense_steps_of(run.compressor), progress.exchanges // messages)
+    kept = progress.kept
+    dense = min(dense_steps_of(run.compressor), kept.number)
     whole = dense + run.estimator.whole_gradients(run, progress)
-    coded = bits * (progress.exchanges - dense * messages)
+    coded = bits * (kept.exchanges - dense * kept.messages)
     return (coded + whole * run.replica.dense_bits) / progress.step
 
 

@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 from gcbench.core.codecs.kernels import backend_in_use, use_backend
 from gcbench.core.codecs.native import load_native
 from gcbench.core.errors import ConfigError
+from gcbench.core.library.exchange import Exchange
 from gcbench.core.meeting import restarts
 from gcbench.core.seeds import mix
 from gcbench.runner.console import console
@@ -40,7 +41,11 @@ from gcbench.runner.settings.config import RunConfig
 from gcbench.runner.settings.trainer import TrainerSettings
 from gcbench.runner.train.checkpoints import Checkpoints
 from gcbench.runner.train.loop import train
-from gcbench.runner.train.pipeline import make_pipeline, overlap_obstacle
+from gcbench.runner.train.pipeline import (
+    exchanges_in_background,
+    make_pipeline,
+    overlap_obstacle,
+)
 from gcbench.runner.train.replica import Replica
 from gcbench.runner.train.run import Estimator, Progress, Run
 from gcbench.runner.train.schedules import Schedule, total_steps
@@ -164,7 +169,7 @@ def build_run(
 ) -> Run:
     """Return this process's part of the run before its first step."""
     trainer = config.trainer
-    comm, side_comm, control, device = connections
+    comm, control, device = connections
     replica = _make_replica(config, connections, data, trainer)
     steps_per_epoch = data.steps_per_epoch(plan.workers, trainer.batch_size)
     steps = total_steps(trainer.max_steps, trainer.epochs, steps_per_epoch)
@@ -177,16 +182,21 @@ def build_run(
     estimator: Estimator = make(config.estimator.as_dict(), "estimator")
     optimizers = estimator.build_optimizers(replica, make_scheduled)
     clock = Clock(device)
-    comm.clock = clock
     compressor = make_compressor(config.compressor, quiet=True)  # the parent has warned
     may_overlap = overlap_obstacle(compressor, estimator, plan.every_worker_alone) is None
     return Run(
         data=data,
         replica=replica,
         estimator=estimator,
-        pipeline=make_pipeline(trainer, replica, clock, side_comm, estimator, may_overlap),
-        compressor=compressor,
-        comm=comm,
+        pipeline=make_pipeline(trainer, replica, estimator, may_overlap),
+        exchange=Exchange(
+            compressor,
+            comm,
+            device,
+            clock=clock,
+            beside=exchanges_in_background(config),
+            in_place=True,
+        ),
         control=control,
         optimizer=optimizers.shared,
         schedule=optimizers.schedule,

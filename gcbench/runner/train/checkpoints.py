@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from gcbench.core.library.saved import replaced_shares
 from gcbench.runner.identity import fingerprint
 from gcbench.runner.records.gradients import write_tensors
 from gcbench.runner.settings.config import RunConfig
@@ -28,10 +29,9 @@ from gcbench.runner.train.schedules import total_steps
 from gcbench.runner.train.snapshot import (
     merge_workers,
     other_epochs_reason,
-    replaced_shares,
     restore,
     shared_content,
-    unmergeable_reason,
+    unmergeable_content,
     worker_content,
 )
 from gcbench.runner.train.writing import CheckpointError, write_in_all
@@ -144,7 +144,7 @@ class Checkpoints:
         if problem := other_epochs_reason(config, manifest["workers"], before, steps_per_epoch):
             raise CheckpointError(f"{path}: {problem}")
         if manifest["workers"] != workers:
-            reason = partial(unmergeable_reason, worker, shared["model"].keys())
+            reason = partial(unmergeable_content, worker, shared["model"].keys())
             if problem := reason(merge):
                 merges = not merge and reason(True) is None
                 raise CheckpointError(

@@ -10,13 +10,21 @@ import torch
 from torch import Tensor, nn
 
 from gcbench.core.compressor import Compressor, Grads, sizes_of
-from gcbench.core.fragments import cut_fragments
-from gcbench.core.local_rule import LocalRule, adopt_shared, subtract_own
+from gcbench.core.library.exchange import ExchangeResult
+from gcbench.core.local_rule import LocalRounds, LocalRule
 from gcbench.runner.data import Data
 from gcbench.runner.settings.config import RunConfig
 from gcbench.runner.train.estimators import batch_of
 from gcbench.runner.train.replica import Replica
-from gcbench.runner.train.run import Estimator, InnerModel, MakeOptimizer, Optimizers, Progress, Run
+from gcbench.runner.train.run import (
+    Estimator,
+    InnerModel,
+    MakeOptimizer,
+    Optimizers,
+    Pipeline,
+    Progress,
+    Run,
+)
 from gcbench.runner.train.schedules import CONSTANT, steps_of_run
 
 
@@ -101,28 +109,49 @@ class LocalSteps(LocalRule, InnerSteps):
         self.step_inner(run, progress, run.replica.grads, self.clip_norm)
         return losses
 
+    def rounds(self, run: Run) -> LocalRounds:
+        return LocalRounds(self, run.replica.parameters, [own.parameters for own in run.inner])
+
     def due_gradients(self, run: Run, progress: Progress) -> Grads:
         """Return the pseudo-gradients that are due, which overwrite the gradients in their rows."""
-        rows = run.replica.grads
-        due = {name: rows[name] for name in self.due(sizes_of(rows), progress.step + 1)}
-        return subtract_own(due, run.replica.parameters, [own.parameters for own in run.inner])
+        rounds, rows = self.rounds(run), run.replica.grads
+        return rounds.subtract({name: rows[name] for name in rounds.due(progress.step + 1)})
 
     def messages(self, run: Run) -> list[list[str]]:
-        return cut_fragments(sizes_of(run.replica.grads), self.fragments, self.pattern)
+        return self.cut(sizes_of(run.replica.grads))
 
     def end_step(self, run: Run, progress: Progress) -> None:
-        arrived = self.due(sizes_of(run.replica.grads), progress.step - self.delay)
-        for inner in run.inner:
-            adopt_shared(arrived, run.replica.parameters, inner.parameters, self.mixing)
+        self.rounds(run).adopt(progress.step)
 
     def facts(
         self, run: Run, progress: Progress, sent_bits_per_step: float
     ) -> dict[str, Any] | None:
         """Return H, P and the mean bits per exchange, of which there are P every H steps."""
-        exchanges = progress.exchanges
+        exchanges = progress.kept.exchanges
         sent = sent_bits_per_step * progress.step
         return {
             "every": self.every,
             "fragments": self.fragments,
             "bits_per_exchange": sent / exchanges if exchanges else None,
         }
+
+
+class UnderLocalSteps(Pipeline):
+    """The pipeline of `estimator.delay`: an exchange runs while workers take steps of their own.
+
+    At most one is under way. The one that is under way at the end comes too late.
+    """
+
+    def __init__(self, steps: LocalSteps) -> None:
+        self._steps = steps
+
+    def exchange(self, run: Run, progress: Progress) -> ExchangeResult | None:
+        late = None
+        if self._steps.rounds(run).arriving(progress.step + 1):
+            run.clock.lap("await")
+            late = self.take(run, progress)
+        # The rows are those of the next gradients, too.
+        due = self._steps.due_gradients(run, progress)
+        if grads := {name: rows.clone() for name, rows in due.items()}:
+            self.begin(run, progress, grads)
+        return late

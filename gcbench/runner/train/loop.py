@@ -12,14 +12,14 @@ from typing import Any, Literal
 
 import torch
 
-from gcbench.core.compressor import flatten
-from gcbench.core.wrappers.virtual import is_direction
+from gcbench.core.deviation import Deviation
+from gcbench.core.library.exchange import ExchangeResult
 from gcbench.runner.records.metrics import reaches
 from gcbench.runner.train.checkpoints import Checkpoints
 from gcbench.runner.train.drift import refuse_drift
 from gcbench.runner.train.evaluation import evaluate
 from gcbench.runner.train.finite import BadValue, describe_bad_value
-from gcbench.runner.train.run import ExchangeResult, Progress, Run, Sample
+from gcbench.runner.train.run import Progress, Run, Sample
 
 Status = Literal["done", "diverged", "interrupted"]
 Record = Callable[[dict[str, Any]], None]
@@ -217,7 +217,7 @@ def _spend(run: Run, progress: Progress) -> dict[str, float | None]:
 
     Seconds are None for virtual workers.
     """
-    meter = run.comm.meter
+    meter = run.exchange.meter
     local = meter.sent_bits, meter.wire_bits, run.clock.take()
     sent, received, laps = zip(*run.control.gather(local), strict=True)
     progress.ledger.add(list(laps))
@@ -244,10 +244,7 @@ def train_step(run: Run, progress: Progress) -> ExchangeResult | None:
     run.schedule.set_rates(run.optimizer, number)
     if exchanged is not None:
         # Some optimizers write into p.grad (Nesterov momentum), but `sample` needs the update.
-        copy = run.samples_error(number, progress)
-        for name, p in replica.parameters.items():
-            update = exchanged.update.get(name)
-            p.grad = None if update is None else update[0].to(p.dtype, copy=copy)
+        exchanged.give(replica.parameters, copy=run.samples_error(number, progress))
         run.optimizer.step()
     progress.step += 1
     run.estimator.end_step(run, progress)
@@ -257,28 +254,15 @@ def train_step(run: Run, progress: Progress) -> ExchangeResult | None:
 
 @torch.no_grad()
 def sample(run: Run, exchanged: ExchangeResult) -> Sample:
-    """Return the update's relative 2-norm error and its cosine to the mean of what was coded.
+    """Return the update's relative error and its cosine to the mean of what was coded.
 
-    This is the mean over workers of their gradients, unless a wrapper or a method changes what is
-    coded (`core.compressor.Goal`). Both are left out where that mean is exactly 0, the cosine
-    where the update is, and the error where the update has no scale. Where codes were gathered,
-    `shannon_bits`, the least that these could cost, is included. The communication for a sample is
-    neither counted nor timed.
+    Where codes were gathered, `shannon_bits`, the least that these could cost, is included. The
+    communication for a sample is neither counted nor timed.
     """
     goal = exchanged.goal()
-    wanted = flatten(goal.wanted).sum(0, dtype=torch.float64)
-    workers = len(next(iter(goal.wanted.values()))) * run.comm.processes
-    mean = run.control.sum(wanted) / workers
-    got = flatten({name: goal.got[name] for name in goal.wanted})[0].double()
-    norm, got_norm = mean.norm(), got.norm()
-    measured: Sample = {}
-    # Rounding to float32 hides the order in which the workers were summed.
-    if norm != 0 and not is_direction(run.compressor):
-        measured["relative"] = float(((got - mean).norm() / norm).float())
-    if norm != 0 and got_norm != 0:
-        measured["cosine"] = float((got @ mean / (got_norm * norm)).float())
+    measured: Sample = Deviation.of(goal, run.comm, run.control.sum).measured(run.compressor)
     if exchanged.shannon_bits is not None:
         measured["shannon_bits"] = float(
-            (run.control.sum(exchanged.shannon_bits().sum()) / workers).float()
+            (run.control.sum(exchanged.shannon_bits().sum()) / run.comm.workers).float()
         )
     return measured

@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 import time
-from concurrent.futures import Future
 from statistics import median
 
 import torch
 from torch import Tensor
 
-from gcbench.core.comm.collectives import Comm
-from gcbench.core.compressor import Compressor, Grads, MethodError, merge
-from gcbench.runner.records.clock import Clock
+from gcbench.core.compressor import Compressor, Grads, MethodError
+from gcbench.core.library.exchange import ExchangeResult
 from gcbench.runner.settings.config import RunConfig
 from gcbench.runner.settings.trainer import TrainerSettings
 from gcbench.runner.train.estimators import SGD
-from gcbench.runner.train.exchange_queue import (
-    ExchangeQueue,
-    FinishedExchange,
-    aggregate_in_run,
-    finish,
-    state_of,
-)
-from gcbench.runner.train.late import UnderLocalSteps, UnderNextStep
-from gcbench.runner.train.local_steps import LocalSteps
+from gcbench.runner.train.local_steps import LocalSteps, UnderLocalSteps
 from gcbench.runner.train.replica import Replica
-from gcbench.runner.train.run import Estimator, ExchangeResult, Pipeline, Progress, Run
+from gcbench.runner.train.run import Estimator, Pipeline, Progress, Run
 
 TURN_STEPS = 5  # steps per turn in the trial of `trainer.overlap=auto`
 TURNS = 3  # timed turns with overlap, and without
@@ -34,22 +24,31 @@ TURNS = 3  # timed turns with overlap, and without
 class AfterBackward(Pipeline):
     """The default pipeline: the exchange follows the backward pass."""
 
+    def exchange(self, run: Run, progress: Progress) -> ExchangeResult | None:
+        if grads := run.estimator.due_gradients(run, progress):
+            self.begin(run, progress, grads, beside=False)
+        return self.take(run, progress)
+
+
+class UnderNextStep(Pipeline):
+    """The pipeline of `trainer.double_buffering`: a step's exchange runs during the next step.
+
+        x_{t+1} = x_t - lr_t update(g_{t-1}),   x_1 = x_0
+
+    Every update comes one step late (the delay of Zinkevich, Smola, Langford, "Slow Learners are
+    Fast", NIPS 2009), whatever the method; the last gradient is exchanged, but comes too late to be
+    applied.
+    """
+
     def gradients(self, run: Run, progress: Progress) -> Tensor:
+        run.replica.swap_rows()
         return run.estimator.gradients(run, progress)
 
     def exchange(self, run: Run, progress: Progress) -> ExchangeResult | None:
-        grads = run.estimator.due_gradients(run, progress)
-        return self._aggregate(run, progress, grads, run.comm) if grads else None
-
-    def _aggregate(self, run: Run, progress: Progress, grads: Grads, comm: Comm) -> ExchangeResult:
-        run.clock.lap("compress")
-        number = progress.exchanges // len(run.estimator.messages(run))
-        out = aggregate_in_run(run, grads, state_of(run, progress, grads), comm, number)
-        progress.exchanges += 1
-        return finish(run, progress, progress.step, grads, out)
-
-    def messages(self, run: Run) -> list[list[str]]:
-        return run.estimator.messages(run)
+        run.clock.lap("await")
+        late = self.take(run, progress)
+        self.begin(run, progress, run.replica.grads)
+        return late
 
 
 class UnderBackward(Pipeline):
@@ -63,34 +62,26 @@ class UnderBackward(Pipeline):
     in another order, and matrices are orthogonalized in other batches.
     """
 
-    def __init__(self, queue: ExchangeQueue, replica: Replica, bucket_mib: float) -> None:
-        self._queue = queue
-        self._buckets: list[Future[FinishedExchange]] = []
+    def __init__(self, replica: Replica, bucket_mib: float) -> None:
         self._names: list[list[str]] = []  # parameters per bucket, in the last step
         self._single: list[list[str]] | None = None  # the parts of DDP's single, first bucket
         self._at: tuple[Run, Progress] | None = None
-        replica.hook_buckets(bucket_mib, self._submit_bucket)
+        replica.hook_buckets(bucket_mib, self._begin_bucket)
 
     def gradients(self, run: Run, progress: Progress) -> Tensor:
-        self._queue.catch_up(run)
         self._at = (run, progress)
         self._names = []
         self._single = progress.buckets if self._single is None else []
         return run.estimator.gradients(run, progress)
 
-    def _submit_bucket(self, grads: Grads) -> None:
+    def _begin_bucket(self, grads: Grads) -> None:
         assert self._at is not None
-        run, progress = self._at
         for names in self._single or [list(grads)]:
-            part = {name: grads[name] for name in names}
-            state = progress.state.select(part.keys())
             self._names.append(names)
-            self._buckets.append(self._queue.submit(run, part, state, progress.exchanges))
+            self.begin(*self._at, {name: grads[name] for name in names})
 
-    def exchange(self, run: Run, progress: Progress) -> ExchangeResult:
+    def exchange(self, run: Run, progress: Progress) -> ExchangeResult | None:
         run.clock.lap("await")
-        aggregated = [self._queue.result(bucket, run) for bucket in self._buckets]
-        self._buckets = []
         arrived = {name for names in self._names for name in names}
         if missing := [name for name in run.replica.grads if name not in arrived]:
             raise MethodError(
@@ -98,12 +89,8 @@ class UnderBackward(Pipeline):
                 "complete, as the loss does not depend on all parameters; type "
                 "trainer.overlap=false"
             )
-        progress.exchanges += 1
         progress.buckets = self._names
-        out = merge(aggregated, run.replica.grads)
-        progress.state = out.state
-        progress.first_bad.note_exchange(progress.step, out)
-        return ExchangeResult.of(out, run.replica.grads)
+        return self.take(run, progress)
 
     def messages(self, run: Run) -> list[list[str]]:
         return self._names
@@ -166,34 +153,25 @@ class ByTrial(Pipeline):
 
 
 def exchanges_in_background(config: RunConfig) -> bool:
-    """Return whether exchanges run in the background, and so need their own `Comm`."""
+    """Return whether exchanges run in the background, and so need a process group of their own."""
     trainer = config.trainer
     return bool(trainer.overlap or trainer.double_buffering or config.estimator.delay)
 
 
 def make_pipeline(
-    settings: TrainerSettings,
-    replica: Replica,
-    clock: Clock,
-    side_comm: Comm | None,
-    estimator: Estimator,
-    may_overlap: bool,
+    settings: TrainerSettings, replica: Replica, estimator: Estimator, may_overlap: bool
 ) -> Pipeline:
     """Return the pipeline that the settings ask for.
 
-    `side_comm` carries exchanges in the background, if any. `may_overlap` says whether one can run
-    during its backward pass.
+    `may_overlap` says whether an exchange can run during its backward pass.
     """
-    if side_comm is None:
-        return AfterBackward()
-    queue = ExchangeQueue(side_comm, clock, replica.device)
     if isinstance(estimator, LocalSteps) and estimator.delay:
-        return UnderLocalSteps(queue, estimator)
+        return UnderLocalSteps(estimator)
     if settings.double_buffering:
-        return UnderNextStep(queue)
-    if not may_overlap:
+        return UnderNextStep()
+    if not settings.overlap or not may_overlap:
         return AfterBackward()
-    under = UnderBackward(queue, replica, settings.bucket_mib)
+    under = UnderBackward(replica, settings.bucket_mib)
     return under if settings.overlap is True else ByTrial(AfterBackward(), under)
 
 

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from gcbench.core.codecs.kernels import Backend
 from gcbench.core.comm.collectives import Comm
 from gcbench.core.comm.control import Control
-from gcbench.core.compressor import Aggregated, Compressor, Goal, Grads, State
+from gcbench.core.compressor import Compressor, Grads
+from gcbench.core.library.exchange import Exchange, ExchangeResult, Kept
 from gcbench.runner.data import Data
 from gcbench.runner.records.clock import Clock, Ledger
 from gcbench.runner.records.gradients import GradientFiles
@@ -101,40 +102,39 @@ class Estimator(Protocol):
         return None
 
 
-class ExchangeResult(NamedTuple):
-    """The result of an exchange: the update, and what its samples are computed from.
-
-    `goal()` returns what was to be coded. `shannon_bits()` returns the Shannon bound of the codes,
-    `[w]`; it is None where no codes were gathered.
-    """
-
-    update: Grads
-    goal: Callable[[], Goal]
-    shannon_bits: Callable[[], Tensor] | None
-
-    @staticmethod
-    def of(out: Aggregated, grads: Grads) -> ExchangeResult:
-        return ExchangeResult(out.update, out.goal_of(grads), out.shannon_bits)
-
-
 class Pipeline(Protocol):
     """The order of work in a step, which calls `gradients` and then `exchange`, once each."""
 
     overlap_ratio: float | None = None
     """Time of a step with overlap divided by one without, if a trial has compared them."""
+    sent_in: int = 0
+    """The last step in which an exchange began."""
 
     def gradients(self, run: Run, progress: Progress) -> Tensor:
         """Fill the replica's rows of gradients; return each worker's mean loss, `[w]`."""
+        return run.estimator.gradients(run, progress)
 
     def exchange(self, run: Run, progress: Progress) -> ExchangeResult | None:
         """Return the exchange to apply now, or None if there is none yet."""
 
+    def begin(self, run: Run, progress: Progress, grads: Grads, beside: bool = True) -> None:
+        """Begin to exchange gradients, `beside` the computation or now."""
+        self.sent_in = progress.step
+        run.exchange.begin(progress.kept, grads, beside)
+
+    def take(self, run: Run, progress: Progress) -> ExchangeResult | None:
+        """Return the exchange under way, for which this waits."""
+        self.settle(run, progress)
+        return run.exchange.take(progress.kept)
+
     def settle(self, run: Run, progress: Progress) -> None:
         """Wait for background exchanges, so that `progress` and the run's meter include them."""
-        return
+        if (out := run.exchange.settle(progress.kept)) is not None:
+            progress.first_bad.note_exchange(self.sent_in, out)
 
     def messages(self, run: Run) -> list[list[str]]:
         """Return the groups of parameter names that a step, like the last, exchanges together."""
+        return run.estimator.messages(run)
 
 
 @dataclass(frozen=True)
@@ -145,8 +145,7 @@ class Run:
     replica: Replica
     estimator: Estimator
     pipeline: Pipeline
-    compressor: Compressor
-    comm: Comm
+    exchange: Exchange
     control: Control
     optimizer: torch.optim.Optimizer  # applies updates to the parameters that workers share
     schedule: Schedule
@@ -161,6 +160,15 @@ class Run:
     stop_requested: Callable[[], bool]
     # What its times depend on and may change when it continues, as process 0 sees it.
     conditions: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def compressor(self) -> Compressor:
+        return self.exchange.compressor
+
+    @property
+    def comm(self) -> Comm:
+        """Return the collectives, which carry exchanges, and whole gradients of an estimator."""
+        return self.exchange.comm
 
     @property
     def first(self) -> bool:
@@ -190,11 +198,9 @@ class Progress:
     ledger: Ledger
     losses: Tensor  # [w] float64, summed since the last log line
     first_bad: FirstBad
+    kept: Kept  # by exchanges
     step: int = 0
-    exchanges: int = 0  # number of exchanges by the compressor
     logged: int = 0  # the step of the last log line
-    state: State = field(default_factory=State)
-    late: ExchangeResult | None = None  # the last step's exchange, to be applied in the next
     # The parameters of each bucket in the last exchange that ran during its backward pass.
     buckets: list[list[str]] = field(default_factory=list)
     # The estimator's state, identical on all workers.
@@ -213,4 +219,10 @@ class Progress:
             ledger=Ledger(run.comm.processes, timed, run.conditions),
             losses=torch.zeros(len(run.comm.local), dtype=torch.float64, device=device),
             first_bad=FirstBad.none(len(run.comm.local), device),
+            kept=Kept(
+                run.seed,
+                run.replica.offsets,
+                run.replica.shapes,
+                len(run.estimator.messages(run)),
+            ),
         )

@@ -7,11 +7,17 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from gcbench.core.compressor import Goal, Grads, State, flatten, unflatten
+from gcbench.core.library.saved import (
+    merge_parts,
+    merge_totals,
+    read_parts,
+    shared_part,
+    unmergeable_reason,
+    worker_part,
+)
 from gcbench.runner.settings.config import RunConfig
-from gcbench.runner.train.run import ExchangeResult, InnerModel, Progress, Run
+from gcbench.runner.train.run import InnerModel, Progress, Run
 
 log = logging.getLogger("gcbench")
 
@@ -19,16 +25,14 @@ log = logging.getLogger("gcbench")
 def shared_content(run: Run, progress: Progress) -> dict[str, Any]:
     """Return the content of the file for what all workers share."""
     return {
+        **shared_part(progress.kept),
         "model": run.replica.model.state_dict(),
         "optimizer": run.optimizer.state_dict(),
         "schedule": run.schedule.state_dict(),
-        "state": [dict(layer.shared) for layer in progress.state.layers()],
-        "late": progress.late and {"update": progress.late.update, "got": progress.late.goal().got},
         "buckets": progress.buckets,
         "estimator": progress.estimator,
         "step": progress.step,
         "steps_per_epoch": run.steps_per_epoch,
-        "exchanges": progress.exchanges,
         "logged": progress.logged,
         "tests": progress.tests,
         "samples": progress.samples,
@@ -41,14 +45,10 @@ def shared_content(run: Run, progress: Progress) -> dict[str, Any]:
 def worker_content(run: Run, progress: Progress, row: int) -> dict[str, Any]:
     """Return the content of the file for the worker of this row."""
     return {
-        "state": [
-            {k: t[row].clone() for k, t in layer.per_worker.items()}
-            for layer in progress.state.layers()
-        ],
-        "late": progress.late and _late_row(progress.late, row),
+        **worker_part(progress.kept, row),
         "carry": run.replica.carries[row],
         "buffers": [buffer.clone() for buffer in run.replica.buffers_of(row)],
-        "meter": run.comm.meter.state()[row],
+        "meter": run.exchange.meter.state()[row],
         "loss": float(progress.losses[row]),
         "inner": _inner_content(run.inner[row]) if run.inner else None,
     }
@@ -65,14 +65,10 @@ def restore(
     run.optimizer.load_state_dict(shared["optimizer"])
     run.schedule.load_state_dict(shared["schedule"])
     _restore_workers(run, progress, workers)
-    per_worker = [stack([w["state"][i] for w in workers]) for i in range(len(shared["state"]))]
-    progress.state = State.of_layers(list(zip(shared["state"], per_worker, strict=True)))
-    if shared["late"] is not None:
-        progress.late = _late_from(shared["late"], stack([w["late"] for w in workers]))
+    progress.kept = read_parts(progress.kept, shared, workers)
     progress.buckets = shared.get("buckets", [])  # an older gcbench wrote none
     progress.estimator = shared["estimator"]
     progress.step = shared["step"]
-    progress.exchanges = shared["exchanges"]
     progress.logged = shared["logged"]
     progress.tests, progress.samples = shared["tests"], shared["samples"]
     progress.sampled = shared.get("sampled", -1)  # likewise
@@ -95,25 +91,12 @@ def _inner_content(inner: InnerModel) -> dict[str, Any]:
     }
 
 
-def _late_row(late: ExchangeResult, row: int) -> dict[str, Tensor]:
-    """Return a worker's part of the update that is still to be applied."""
-    bits = {"shannon_bits": late.shannon_bits()[row].clone()} if late.shannon_bits else {}
-    return {"wanted": flatten(late.goal().wanted)[row].clone(), **bits}
-
-
-def _late_from(shared: dict[str, Grads], rows: dict[str, Tensor]) -> ExchangeResult:
-    """Return the update that is still to be applied, from the rows of `_late_row`."""
-    bits = rows.get("shannon_bits")
-    goal = Goal(unflatten(rows["wanted"], shared["update"]), shared["got"])
-    return ExchangeResult(shared["update"], lambda: goal, None if bits is None else lambda: bits)
-
-
 def _restore_workers(run: Run, progress: Progress, workers: Sequence[dict[str, Any]]) -> None:
     run.replica.carries = [w["carry"] for w in workers]
     for row, worker in enumerate(workers):
         if "buffers" in worker:  # not in older checkpoints, nor if the number of workers changes
             run.replica.set_buffers(row, worker["buffers"])
-    run.comm.meter.load([w["meter"] for w in workers])
+    run.exchange.load_meter([w["meter"] for w in workers])
     progress.losses.copy_(torch.tensor([w["loss"] for w in workers], dtype=torch.float64))
     for row, inner in enumerate(run.inner):
         content = workers[row]["inner"]
@@ -123,19 +106,7 @@ def _restore_workers(run: Run, progress: Progress, workers: Sequence[dict[str, A
         inner.schedule.load_state_dict(content["schedule"])
 
 
-def replaced_shares(worker: int, workers: int, before: int) -> dict[int, float]:
-    """Return which of the `before` workers this one replaces, and their shares in the mean.
-
-    `workers` is the number of workers now. The shares sum to 1.
-    """
-    overlaps = {
-        k: min((k + 1) * workers, (worker + 1) * before) - max(k * workers, worker * before)
-        for k in range(before)
-    }
-    return {k: overlap / before for k, overlap in overlaps.items() if overlap > 0}
-
-
-def unmergeable_reason(
+def unmergeable_content(
     content: dict[str, Any], parameters: Collection[str], merge: bool
 ) -> str | None:
     """Return why workers' files such as `content` cannot be redistributed, or None if they can.
@@ -144,19 +115,7 @@ def unmergeable_reason(
     """
     if content.get("inner"):
         return "each worker has parameters of its own between exchanges (see its estimator=)"
-    remembered = {name for layer in content["state"] for name in layer}
-    if not remembered <= set(parameters):
-        return (
-            "each worker remembers a shard, whose size depends on the number of workers "
-            "(exchange=scatter_coded)"
-        )
-    if any(not t.is_floating_point() for layer in content["state"] for t in layer.values()):
-        return "each worker remembers codes, which have no mean (error_feedback=loco)"
-    if any(level == "between" for (level, _, _), _ in content["meter"]):
-        return "the bits between nodes are counted by node (exchange=hierarchical)"
-    if remembered and not merge:
-        return "each worker has a residual of its own (error feedback or momentum)"
-    return None
+    return unmergeable_reason(content, content["meter"], parameters, merge)
 
 
 def other_epochs_reason(config: RunConfig, workers: int, before: int, now: int) -> str | None:
@@ -191,41 +150,11 @@ def merge_workers(contents: Sequence[dict[str, Any]], shares: Sequence[float]) -
     Hidden states are reset, as the text is now cut into other columns, and buffers become worker
     0's, as they do in a test.
     """
-    layers = zip(*(content["state"] for content in contents), strict=True)
     return {
-        "state": [_mean_rows(layer, shares) for layer in layers],
-        "late": contents[0]["late"]
-        and _mean_rows([content["late"] for content in contents], shares),
+        **merge_parts(contents, shares),
         "carry": None,
-        "meter": _mean_totals([content["meter"] for content in contents], shares),
+        "meter": merge_totals([content["meter"] for content in contents], shares),
         "loss": sum(
             content["loss"] * share for content, share in zip(contents, shares, strict=True)
         ),
     }
-
-
-def stack(rows: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
-    return {k: torch.stack([row[k] for row in rows]) for k in rows[0]}
-
-
-def _mean_rows(rows: Sequence[dict[str, Tensor]], shares: Sequence[float]) -> dict[str, Tensor]:
-    return {k: _mean(row, shares) for k, row in stack(rows).items()}
-
-
-def _mean(rows: Tensor, shares: Sequence[float]) -> Tensor:
-    return torch.tensordot(torch.tensor(shares, dtype=rows.dtype, device=rows.device), rows, dims=1)
-
-
-def _mean_totals(totals_by_worker: Sequence[Any], shares: Sequence[float]) -> list[Any]:
-    """Return the mean totals per kind of collective; all workers count the same kinds."""
-    rows = [dict(totals) for totals in totals_by_worker]
-    return [
-        (
-            kind,
-            tuple(
-                round(sum(row[kind][i] * share for row, share in zip(rows, shares, strict=True)))
-                for i in range(3)
-            ),
-        )
-        for kind in rows[0]
-    ]

@@ -163,7 +163,7 @@ class ZeroOneAdam(InnerSteps):
         """Return how many exchanges and updates of the variance there were."""
         return {
             "max_every": self.max_every,
-            "exchanges": progress.exchanges,
+            "exchanges": progress.kept.exchanges,
             "variance_updates": self.whole_gradients(run, progress),
         }
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
 from backends import needs_compiler
+from engine_cases import STOP, config_like, errors_in_a_loop, train_compiled
 from gloo_pool import pool
 from library_cases import (
     accumulate,
@@ -25,19 +27,15 @@ from library_cases import (
     send_shapes,
     skip_infinite,
     train_as_people_do,
-    train_compiled,
     warn_of_more_bits,
     wrong_shape,
 )
-from method_cases import CHOICES
-from nightly import each, slow_but
-from runner_cases import PLAIN_SGD, compare_with_runner
-from sentence import SMALL, config_of
+from nightly import each
+from pipeline_cases import train_steps
 from torch import Tensor
 
 from gcbench.core.fields import format_value
 from gcbench.core.library.ddp_module import workers_per_host
-from gcbench.runner.config.help import method_keys
 
 
 def equal(a: list[Tensor], b: list[Tensor]) -> bool:
@@ -48,34 +46,9 @@ def close(a: list[Tensor], b: list[Tensor]) -> bool:
     return all(torch.allclose(x, y, rtol=1e-5, atol=1e-7) for x, y in zip(a, b, strict=True))
 
 
-@pytest.mark.parametrize("choice", slow_but(("qsgd", "powersgd", "top_k", "onebit_adam"), CHOICES))
-def test_updates_and_bits_equal_those_of_the_runner(choice: str) -> None:
-    has_min_size = "min_size" in method_keys()[choice]
-    knobs = {"min_size": 0} if has_min_size else {}
-    if choice == "onebit_adam":
-        knobs |= {"momentum": 0.9, "dense_steps": 2}
-    for mib in (100, 0.001):  # one bucket, and one per tensor
-        compare_with_runner(choice, knobs, mib)
-
-
-@pytest.mark.parametrize(
-    "choice, knobs",
-    [
-        ("qsgd", {"min_size": 0, "bits": 2, "exchange": "sum"}),
-        pytest.param("qsgd", {"min_size": 0, "exchange": "scatter"}, marks=pytest.mark.slow),
-        ("qsgd", {"min_size": 0, "code": "elias_dense", "bucket_scope": "gradient"}),
-        ("qsgd", {"min_size": 0, "exchange": "hierarchical", "workers_per_node": 1}),
-        ("powersgd", {"rank": 1, "dense_steps": 2, "clip_norm": 0.5}),
-        pytest.param("maxnorm_multiscale", {"scales": [2, 6]}, marks=pytest.mark.slow),
-    ],
-)
-def test_knobs_mean_what_they_mean_to_the_runner(choice: str, knobs: dict[str, Any]) -> None:
-    compare_with_runner(choice, knobs, 0.001)
-
-
 def test_compiled_codecs_change_nothing() -> None:
     needs_compiler()
-    config = config_of(*SMALL, *PLAIN_SGD, "compressor=qsgd")
+    config = config_like("qsgd", "plain", {})
     for trained in pool(2).run(train_compiled, config):
         (eager, bits), (compiled, same_bits) = trained[False], trained[True]
         assert equal(eager, compiled) and bits == same_bits
@@ -107,6 +80,25 @@ def test_the_error_is_that_of_the_update_beside_the_mean() -> None:
         for measured, expected in pool(2).run(measure_error, "qsgd", knobs):
             assert measured == pytest.approx(expected, rel=1e-5) and measured > 0.1
     assert all(error < 1e-6 for error, _ in pool(2).run(measure_error, "none", {}))
+
+
+@pytest.mark.parametrize(
+    "choice, knobs",
+    [
+        ("qsgd", {"bits": 2, "min_size": 0, "clip_norm": 0.1}),
+        ("qsgd", {"bits": 2, "min_size": 0, "overlap": True}),
+        ("signum", {"momentum": 0.9}),
+        ("dion", {"rank": 2}),
+    ],
+)
+def test_the_error_is_that_of_a_run(choice: str, knobs: dict[str, Any]) -> None:
+    """That of what was coded, such as clipped gradients or momenta; signs have a cosine only."""
+    typed = {key: value for key, value in knobs.items() if key != "overlap"}
+    config = config_like(choice, "plain", typed)
+    in_loops = pool(2).run(errors_in_a_loop, config, knobs)
+    for measured, run in zip(in_loops, pool(2).run(train_steps, config, STOP), strict=True):
+        relative, cosine = run.sample.get("relative", math.nan), run.sample["cosine"]
+        assert measured == pytest.approx((relative, cosine), rel=1e-6, nan_ok=True)
 
 
 def test_autocast_does_not_reach_into_the_compressor() -> None:

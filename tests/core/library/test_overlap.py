@@ -2,40 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from accumulation_cases import add_up_micro_batches
 from gloo_pool import pool
 from hook_cases import train_with_both
 from library_cases import join, measure_error, skip_infinite, skip_scaled, train_as_people_do
-from method_cases import CHOICES
-from nightly import each, slow_but
+from nightly import each
 from overlap_cases import exchanged_under_the_backward_pass, train_with_nodes
-from runner_cases import compare_with_runner
 from unused_cases import KEEPS_ALL, WAYS, leave_out
 
-from gcbench.core.compressor import Compressor
 from gcbench.core.library.overlap import has_free_cores
-from gcbench.core.method_files import read_method
-from gcbench.runner.config.help import method_keys
-from gcbench.runner.launch.instantiate import make_compressor
-
-
-def method(choice: str) -> Compressor:
-    return make_compressor(read_method(choice)["compressor"])
-
-
-BY_TENSOR = [name for name in CHOICES if method(name).properties.scope == "tensor"]
-FEW = ("qsgd", "powersgd", "acpsgd", "ef21")
-
-
-@pytest.mark.parametrize("choice", slow_but(("qsgd", "powersgd", "top_k"), BY_TENSOR))
-def test_updates_and_bits_equal_those_of_the_runner_that_overlaps(choice: str) -> None:
-    knobs: dict[str, Any] = {"min_size": 0} if "min_size" in method_keys()[choice] else {}
-    knobs |= {"momentum": 0.9, "dense_steps": 2} if choice == "onebit_adam" else {}
-    compare_with_runner(choice, knobs, 0.001, overlap=True)
 
 
 def test_a_bucket_is_exchanged_while_others_are_still_computed() -> None:

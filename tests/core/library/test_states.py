@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from gloo_pool import pool
 from method_cases import CHOICES
 from nightly import slow_but
@@ -12,9 +13,13 @@ from state_cases import (
     load_after_each_step,
     load_damaged,
     load_shards,
+    load_the_last_format,
+    load_those_of_others,
+    save_all,
     save_with_a_handle,
 )
 
+from gcbench.core.library.saved import replaced_shares
 from gcbench.runner.config.help import method_keys
 
 
@@ -85,3 +90,43 @@ def test_no_shard_loads_a_state_unless_all_can() -> None:
     }.items():
         for sentence in load(False, case):
             assert sentence.startswith(says) and "; load what " in sentence, (case, sentence)
+
+
+def test_a_state_of_the_last_format_is_read() -> None:
+    for equal in pool(2).run(load_the_last_format):
+        assert equal == {"ddp": [True] * 2, "local": [True] * 2, "sharded": [True] * 2}
+
+
+@pytest.mark.parametrize("before, now", [(4, 2), pytest.param(2, 4, marks=pytest.mark.slow)])
+def test_another_number_of_workers_goes_on_with_the_mean_of_residuals(
+    before: int, now: int
+) -> None:
+    method = ("powersgd", {"rank": 1})
+    saved = pool(before).run(save_all, *method)[0]
+    refused = pool(now).run(load_those_of_others, *method, saved, "refuse")
+    assert {message for message, *_ in refused} == {
+        f"the saved states are of {before} processes, and there are {now}, and each worker has a "
+        'residual of its own (error feedback or momentum); type workers="merge" to average them, '
+        "or load what this worker saved, with the same model, compressor and number of workers"
+    }
+    loaded = pool(now).run(load_those_of_others, *method, saved, "merge")
+    owns = [state["exchanges"]["gradient"]["own"]["state"][0] for state in saved["processes"]]
+    for worker, (message, residuals, exchanges, bits) in enumerate(loaded):
+        assert not message and exchanges == 3 and bits > 0
+        for name, residual in residuals.items():
+            shares = replaced_shares(worker, now, before)
+            expected = sum(owns[k][name] * share for k, share in shares.items())
+            assert torch.equal(residual, expected), name
+    saved = pool(before).run(save_all, "qsgd", {})[0]
+    loaded = pool(now).run(load_those_of_others, "qsgd", {}, saved, "refuse")
+    assert {seen[0] for seen in loaded} == {""}, "nothing is remembered that would be averaged"
+    for method, says in {
+        "scaled_sign exchange=scatter_coded error_feedback=true": "each worker remembers a shard",
+        "loco": "each worker remembers codes",
+    }.items():
+        name, *typed = method.split()
+        knobs = {"min_size": 0, **dict(pair.split("=") for pair in typed)}
+        knobs = {key: x == "true" if x in ("true", "false") else x for key, x in knobs.items()}
+        saved = pool(before).run(save_all, name, knobs)[0]
+        for message, *_ in pool(now).run(load_those_of_others, name, knobs, saved, "merge"):
+            assert says in message, message

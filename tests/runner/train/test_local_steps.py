@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import threading
 from copy import deepcopy
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -60,7 +59,8 @@ def test_methods_count_exchanges_and_not_steps(tmp_path: Path, fragments: int) -
     """Signum's sign of 0, LoCo's reset and dense_steps rely on it; steps may all be odd."""
     run, progress = build(tmp_path, "compressor=none", *LOCAL, f"estimator.fragments={fragments}")
     numbered = Numbered(run.compressor)
-    take_steps((replace(run, compressor=numbered), progress), 16)
+    run.exchange.compressor = numbered
+    take_steps((run, progress), 16)
     assert numbered.numbers == dict.fromkeys(run.replica.grads, [0, 1, 2, 3])
 
 
@@ -153,7 +153,8 @@ def test_a_delayed_exchange_runs_while_workers_take_steps(tmp_path: Path) -> Non
             assert go.wait(60)
             return super().aggregate(grads, state, comm, step)
 
-    built = replace(run, compressor=Waiting(run.compressor)), progress
+    run.exchange.compressor = Waiting(run.compressor)
+    built = run, progress
     before = shared(run)
     take_steps(built, 5)
     go.set()
@@ -193,7 +194,7 @@ def test_every_family_learns_from_pseudo_gradients(
     take_steps(local, 32)
     last = train_losses(local, 4)
     assert last < 0.9 * first
-    assert local[1].exchanges == 10 * fragments
+    assert local[1].kept.exchanges == 10 * fragments
     # A fragment may need scales or matrices of its own, but sends no value twice.
     sent, once = local[0].comm.meter.sent_bits[0], plain[0].comm.meter.sent_bits[0]
     assert sent == pytest.approx(10 * once, rel=0.2 if fragments > 1 else 0.0)
@@ -215,7 +216,7 @@ def test_what_is_not_sent_is_sent_later(tmp_path: Path) -> None:
         exchanged = train_step(run, progress)
         for name in exchanged.update if exchanged else ():
             moved[name] = moved[name] + run.replica.grads[name].mean(0)
-    residuals = [layer.per_worker for layer in progress.state.layers() if layer.per_worker]
+    residuals = [layer.per_worker for layer in progress.kept.state.layers() if layer.per_worker]
     for name, x in shared(run).items():
         left = residuals[0][name].mean(0)
         torch.testing.assert_close(start[name] - x + left, moved[name], rtol=1e-4, atol=1e-6)

@@ -13,6 +13,7 @@ from sentence import run
 from torch import Tensor
 
 from gcbench.core.errors import ConfigError
+from gcbench.core.library.saved import replaced_shares
 from gcbench.runner.config.errors import RunFailed
 from gcbench.runner.identity import identify
 from gcbench.runner.records.files import RunFiles
@@ -21,7 +22,7 @@ from gcbench.runner.records.store import read_run
 from gcbench.runner.records.summary import _facts
 from gcbench.runner.train.checkpoints import Checkpoints
 from gcbench.runner.train.run import Progress, Run
-from gcbench.runner.train.snapshot import merge_workers, replaced_shares
+from gcbench.runner.train.snapshot import merge_workers
 
 LENGTH = [
     *"trainer.launcher=virtual trainer.checkpoint_steps=4 trainer.log_every=3".split(),
@@ -89,7 +90,7 @@ def test_a_run_with_residuals_goes_on_when_they_may_be_merged(
 
     def watched(self: Checkpoints, path: Path, run: Run, progress: Progress) -> None:
         load(self, path, run, progress)
-        seen.append({k: rows.clone() for k, rows in progress.state.per_worker.items()})
+        seen.append({k: rows.clone() for k, rows in progress.kept.state.per_worker.items()})
 
     monkeypatch.setattr(Checkpoints, "load", watched)
     result = go_on(tmp_path, [*overrides, f"trainer.workers={gpus}", "resume.workers=merge"])

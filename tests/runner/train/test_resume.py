@@ -17,6 +17,7 @@ from sentence import run, untimed_metrics
 from small_cifar10 import write_cifar10
 
 from gcbench.core.errors import ConfigError
+from gcbench.core.library.exchange import ExchangeResult
 from gcbench.core.methods.dense import Dense
 from gcbench.runner.config.errors import RunFailed
 from gcbench.runner.records import clock
@@ -26,7 +27,7 @@ from gcbench.runner.train import loop
 from gcbench.runner.train.checkpoints import last_step
 from gcbench.runner.train.loop import train_step
 from gcbench.runner.train.replica import Replica
-from gcbench.runner.train.run import ExchangeResult, Progress, Run
+from gcbench.runner.train.run import Progress, Run
 
 METHODS = {
     "qsgd": ["compressor=qsgd", "min_size=0", "error_feedback=true", "alpha=0.2", "beta=0.9"],

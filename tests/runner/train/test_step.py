@@ -178,5 +178,9 @@ def test_an_update_without_a_scale_has_a_cosine_and_no_error(tmp_path: Path) -> 
         assert sample(run, exchanged).keys() == {"cosine"}
         wanted = flatten(exchanged.goal().wanted).double().mean(0)
         momenta = choice == "signum"
-        mean = flatten(progress.state.per_worker if momenta else run.replica.grads).double().mean(0)
+        mean = (
+            flatten(progress.kept.state.per_worker if momenta else run.replica.grads)
+            .double()
+            .mean(0)
+        )
         torch.testing.assert_close(wanted, mean)

@@ -16,6 +16,7 @@ from torch import nn
 
 from gcbench.core.comm.collectives import Comm
 from gcbench.core.comm.control import LocalControl
+from gcbench.core.library.exchange import Exchange
 from gcbench.runner.data import ArrayData, TokenData
 from gcbench.runner.data.augment import Augmentation
 from gcbench.runner.data.synthetic import synthetic
@@ -68,8 +69,7 @@ def least_squares(
         replica=replica,
         estimator=estimator,
         pipeline=AfterBackward(),
-        compressor=build_method(compressor, **knobs),
-        comm=comm,
+        exchange=Exchange(build_method(compressor, **knobs), comm, device, in_place=True),
         control=LocalControl(),
         optimizer=make_optimizer(OptimizerSettings.of(plain_steps()), replica.model),
         inner=[],

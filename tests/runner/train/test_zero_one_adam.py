@@ -171,7 +171,7 @@ def _roots(run: Run) -> dict[str, Tensor]:
 
 def _residuals(progress: Progress) -> dict[str, Tensor]:
     """Return the mean of the workers' error-feedback residuals."""
-    (residuals,) = [layer.per_worker for layer in progress.state.layers() if layer.per_worker]
+    (residuals,) = [layer.per_worker for layer in progress.kept.state.layers() if layer.per_worker]
     return {name: residual.mean(0) for name, residual in residuals.items()}
 
 

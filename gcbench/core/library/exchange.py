@@ -1,0 +1,362 @@
+"""Exchanges of gradients by a compressor: where they run, what they keep, and what they sent."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from gcbench.core.codecs.noise import count
+from gcbench.core.comm import collectives
+from gcbench.core.comm.collectives import Comm
+from gcbench.core.comm.groups import group_beside
+from gcbench.core.comm.meter import Meter
+from gcbench.core.comm.side_stream import SideStream
+from gcbench.core.comm.transport import transport_of
+from gcbench.core.compressor import (
+    Aggregated,
+    Compressor,
+    Goal,
+    Grads,
+    State,
+    Step,
+    merge,
+    offsets_of,
+    refuse_other_update,
+    sizes_of,
+)
+from gcbench.core.deviation import Deviation
+from gcbench.core.finite import not_finite
+from gcbench.core.library.agreement import agree, blank, choose, refuse_difference
+from gcbench.core.library.overlap import split_nodes
+from gcbench.core.methods.matrices import Shape
+
+T = TypeVar("T")
+
+
+class ExchangeResult(NamedTuple):
+    """The result of an exchange: the update, and what its samples are computed from.
+
+    `goal()` returns what was to be coded. `shannon_bits()` returns the Shannon bound of the codes,
+    `[w]`; it is None where no codes were gathered, and for a part of all gradients.
+    """
+
+    update: Grads
+    goal: Callable[[], Goal]
+    shannon_bits: Callable[[], Tensor] | None
+
+    def give(self, parameters: Mapping[str, nn.Parameter], copy: bool = False) -> None:
+        """Make the update the gradients of these parameters; those without one have None.
+
+        A `copy` stays as it is whatever an optimizer does to gradients.
+        """
+        for name, p in parameters.items():
+            update = self.update.get(name)
+            p.grad = None if update is None else update[0].to(p.dtype, copy=copy)
+
+
+@dataclass
+class Kept:
+    """What exchanges of the same gradients leave behind: the compressor's state, and their number.
+
+    Where only some of the gradients are sent at once, the state is that of all.
+    """
+
+    seed: int
+    offsets: Mapping[str, int] | None = None  # of all tensors, where only some are sent at once
+    shapes: Mapping[str, Shape] = field(default_factory=dict)  # where those of rows are others
+    messages: int = 1  # in which all of them are sent, one after the other
+    exchanges: int = 0
+    state: State = field(default_factory=State)
+    late: ExchangeResult | None = None  # has arrived, and is still to be applied
+
+    @property
+    def number(self) -> int:
+        """Return how many times each gradient has been exchanged."""
+        return self.exchanges // self.messages
+
+    def of(self, names: Collection[str]) -> State:
+        """Return the state of the parameters of these names."""
+        return self.state if self.is_whole(names) else self.state.select(names)
+
+    def add(self, names: Collection[str], state: State) -> None:
+        """Keep the newer state of the parameters of these names."""
+        self.state = state if self.is_whole(names) else self.state.replace(state)
+
+    def is_whole(self, names: Collection[str]) -> bool:
+        return self.offsets is None or len(names) == len(self.offsets)
+
+
+class Laps(collectives.Clock, Protocol):
+    """A clock of one thread, which tells coding from collectives."""
+
+    def lap(self, name: str) -> None:
+        """End the current lap and begin `name`."""
+
+    def stop(self) -> Any:
+        """End the current lap, and return what was timed since the last stop."""
+
+
+class Clock(Laps, Protocol):
+    """A clock of steps, with one for a thread beside them."""
+
+    @property
+    def side_stream(self) -> Laps: ...
+
+    def add_awaited(self, work: Sequence[Any]) -> None:
+        """Add what `side_stream` has timed to the step that has waited for it."""
+
+
+class NoClock(collectives.NoClock):
+    """A clock that times nothing."""
+
+    @property
+    def side_stream(self) -> NoClock:
+        return self
+
+    def lap(self, name: str) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def add_awaited(self, work: Sequence[Any]) -> None: ...
+
+
+class _Current:
+    """The clock of `comm`, and of its nodes: that of where the exchange under way runs."""
+
+    def __init__(self, laps: Laps) -> None:
+        self.laps = laps
+
+    def exchange(self) -> AbstractContextManager[Any]:
+        return self.laps.exchange()
+
+
+class _Done(NamedTuple):
+    """What ran beside the computation, with its times, and the meter's totals after it."""
+
+    value: Any
+    marks: Any
+    totals: Any
+
+
+class Exchange:
+    """A compressor's exchanges over `comm`, of one row per worker in this process, `[w, ...]`.
+
+    They follow the computation, or run beside it in a stream of their own. Processes of a `group`
+    agree on whether all values were finite, and else keep their state and get an update of NaN.
+    `meter` has the bits of exchanges that have arrived, and so does not depend on chance.
+    """
+
+    def __init__(
+        self,
+        compressor: Compressor,
+        comm: Comm,
+        device: torch.device,
+        *,
+        group: dist.ProcessGroup | None = None,
+        error_every: int | None = None,
+        clock: Clock | None = None,
+        beside: bool = False,
+        in_place: bool = False,
+    ) -> None:
+        """Take what carries exchanges; `beside` others, `comm` needs a group of its own.
+
+        With `in_place`, a state's tensors may be overwritten.
+        """
+        self.compressor, self.comm, self.group = compressor, comm, group
+        self.meter = comm.meter
+        self._clock: Clock = clock or NoClock()
+        comm.clock = self._current = _Current(self._clock)
+        self._device, self._in_place = device, in_place
+        self._error_every = error_every
+        self._deviation: tuple[int, Deviation] | None = None  # of the exchange of a number
+        self._own_group = False
+        self._side: SideStream | None = None
+        self._under_way: list[tuple[Future[Any], Grads]] = []
+        # What `judge` found, and as much of it as has reached the host, which never waits for it.
+        self._verdict = torch.zeros(1, dtype=torch.int64, device=device)
+        self._arrived_verdict = torch.zeros(
+            1, dtype=torch.int64, pin_memory=device.type == "cuda" and torch.cuda.is_available()
+        )
+        if beside:
+            self._go_beside()
+
+    def _go_beside(self) -> None:
+        split_nodes(self.comm, self.compressor)
+        self._side = SideStream(self._device)
+        self.meter = Meter.of_workers(len(self.comm.local))
+
+    def take_own_group(self) -> None:
+        """Run beside the computation from now on, in a process group of its own."""
+        assert self.group is not None
+        self.group, self._own_group = group_beside(self.group), True
+        self.comm.transport = self.comm.transport and transport_of(self.group, self._device)
+        self._go_beside()
+
+    def close(self) -> None:
+        """End the stream and the group that were made for this."""
+        if self._side:
+            self._side.close()
+        if self._own_group and dist.is_initialized():  # else the user has ended all groups
+            dist.destroy_process_group(self.group)
+
+    def load_meter(self, totals: Any) -> None:
+        """Go on counting from these totals."""
+        self.comm.meter.load(totals)
+        self._settle_meter(totals)
+
+    def _settle_meter(self, totals: Any) -> None:
+        if self.meter is not self.comm.meter:
+            self.meter.load(totals)
+
+    def submit(self, work: Callable[[], T], beside: bool = True) -> Future[T]:
+        """Do `work`, which may exchange, beside the computation if that is possible, or now."""
+        if self._side is None or not beside:
+            self._current.laps = self._clock
+            self._clock.lap("compress")
+            done: Future[Any] = Future()
+            done.set_result(work())
+            self._settle_meter(self.comm.meter.state())
+            return done
+        laps = self._clock.side_stream
+
+        def timed() -> Any:
+            self._current.laps = laps
+            laps.lap("compress")
+            value = work()
+            return _Done(value, laps.stop(), self.comm.meter.state())
+
+        return self._side.submit(timed)
+
+    def result(self, future: Future[T]) -> T:
+        """Wait for work and return its result; its time and bits count from now on.
+
+        Errors of the work are raised here.
+        """
+        done: Any = self._side.result(future) if self._side else future.result()
+        if not isinstance(done, _Done):
+            return done
+        self._clock.add_awaited([done.marks])
+        self._settle_meter(done.totals)
+        if isinstance(done.value, Aggregated):
+            for update in done.value.update.values():
+                if update.is_cuda:
+                    update.record_stream(torch.cuda.current_stream())
+        return done.value
+
+    def begin(self, kept: Kept, rows: Grads, beside: bool = True) -> None:
+        """Begin to exchange rows, `[w, ...]`, which do not change until they have arrived."""
+        exchange = self.aggregate_finite if self.group else self.aggregate
+        self._under_way.append((self.submit(lambda: exchange(kept, rows), beside), rows))
+
+    def settle(self, kept: Kept) -> Aggregated | None:
+        """Wait for what is under way, and keep its state; return it, or None if nothing is."""
+        if not self._under_way:
+            return None
+        outs = [self.result(future) for future, _ in self._under_way]
+        rows = {name: x for _, part in self._under_way for name, x in part.items()}
+        self._under_way = []
+        if len(outs) == 1:
+            (out,) = outs
+        else:
+            rows = {name: rows[name] for name in kept.offsets or rows}
+            out = merge(outs, rows)
+        kept.exchanges += 1
+        kept.add(rows, out.state)
+        # A part of the gradient has no bound that would be comparable with those of other steps.
+        bound = out.shannon_bits if kept.is_whole(rows) else None
+        kept.late = ExchangeResult(out.update, out.goal_of(rows), bound)
+        return out
+
+    def take(self, kept: Kept) -> ExchangeResult | None:
+        """Return what has arrived and was not taken yet, for which this waits."""
+        self.settle(kept)
+        late, kept.late = kept.late, None
+        return late
+
+    def aggregate(self, kept: Kept, rows: Grads, like: Grads | None = None) -> Aggregated:
+        """Return the aggregate of all workers' rows; its state is not kept yet.
+
+        The update has the shapes of `rows`, or else those of `like`. Raises MethodError for one
+        whose names or shapes do not match.
+        """
+        odd = [
+            k for k, x in rows.items() if k in kept.shapes and x.dim() != len(kept.shapes[k]) + 1
+        ]
+        shaped = rows | {k: rows[k].view(-1, *kept.shapes[k]) for k in odd}  # 1-D convolutions
+        offsets = kept.offsets or offsets_of(sizes_of(shaped))
+        step = Step(kept.number, kept.seed, self.comm.local, offsets, self._in_place)
+        # A backward pass may run under autocast.
+        with torch.no_grad(), torch.autocast(self._device.type, enabled=False):
+            out = self.compressor.aggregate(shaped, kept.of(rows), self.comm, step)
+        refuse_other_update(out.update, like or shaped)
+        if self._error_every and kept.number % self._error_every == 0:
+            self._measure(kept.number, out.goal_of(shaped)())
+        if odd:
+            back = {k: out.update[k].view(1, *rows[k].shape[1:]) for k in odd}
+            out = out._replace(update=out.update | back)
+        return out
+
+    def aggregate_finite(self, kept: Kept, rows: Grads, like: Grads | None = None) -> Aggregated:
+        """Return the aggregate; if a process of the group has seen a value that was not finite, its
+        update is NaN, and its state the old one.
+        """
+        out = self.aggregate(kept, rows, like)
+        # Some methods code what is not finite as they code any other value, such as signs, or do
+        # not send it in this step.
+        bad = not_finite([*rows.values(), *out.update.values()])
+        bad, _ = self.agree(kept, bad)
+        blank([*out.update.values()], bad)
+        return out._replace(state=choose(bad, kept.of(rows), out.state))
+
+    def agree(
+        self,
+        kept: Kept,
+        bad: Tensor,
+        earlier: Sequence[Tensor] | None = None,
+        used: Mapping[str, bool] | None = None,
+    ) -> tuple[Tensor, list[str]]:
+        """Return whether a process of the group has seen a `bad` value, and what none has `used`.
+
+        A GPU decides that itself, and the host does not wait for it unless `used` is told, or the
+        state that is chosen has other tensors than before, as in the first exchange.
+
+        Raises:
+            ConfigError: if they have made different numbers of exchanges, or have different
+                `earlier` updates, where None stands for any. On a GPU in a later exchange.
+        """
+        if self.group is None:
+            return bad, []
+        number = count(kept.seed, kept.number + 1, self._device)
+        decided = agree(bad, number, earlier, used, self.group, self._verdict)
+        self._arrived_verdict.copy_(self._verdict, non_blocking=True)
+        self._refuse_difference()
+        return decided
+
+    def _refuse_difference(self) -> None:
+        refuse_difference(int(self._arrived_verdict), self.comm.local.start)
+
+    def _measure(self, number: int, goal: Goal) -> None:
+        """Measure a part of the exchange of this number, by an all-reduce that no meter counts."""
+        measured = Deviation.of(goal, self.comm, self._total)
+        if self._deviation and self._deviation[0] == number:
+            measured = measured.plus(self._deviation[1])
+        self._deviation = number, measured
+
+    def _total(self, x: Tensor) -> Tensor:
+        if self.comm.transport is not None:
+            self.comm.transport.all_reduce(x, "sum")
+        return x
+
+    def measured(self, what: str) -> float:
+        """Return the `relative` error or the `cosine` that was measured last; NaN before."""
+        if self._deviation is None:
+            return math.nan
+        return self._deviation[1].measured(self.compressor).get(what, math.nan)
