@@ -13,7 +13,7 @@ from enum import IntEnum
 import torch
 from torch import Tensor
 
-from gcbench.core.codecs.native import is_native, load_native
+from gcbench.core.codecs.native import address, is_native, load_native
 
 
 class Along(IntEnum):
@@ -94,4 +94,4 @@ def _sizes(xs: Sequence[Tensor]) -> Array[c_int64]:
 
 
 def _addresses(xs: Sequence[Tensor]) -> Array[c_void_p]:
-    return (c_void_p * len(xs))(*[x.data_ptr() for x in xs])
+    return (c_void_p * len(xs))(*[address(x, torch.float32, x.numel()) for x in xs])
