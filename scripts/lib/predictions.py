@@ -87,14 +87,15 @@ def main() -> None:
     keep_measured("-".join(["predictions", *chosen(parts)]), facts, page(facts))
 
 
-def on_hosts(case: str, rate: str, hosts: str, rounds: int) -> Row:
-    """Return what `scripts/turns CASE --to FILE` writes on hosts joined at a rate."""
+def on_hosts(case: str, rate: str, hosts: str, rounds: int, *more: str) -> Row:
+    """Return what `scripts/turns CASE MORE --to FILE` writes on hosts joined at a rate."""
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder) / "rows.json"
         here = [
             sys.executable,
             sys.argv[0],
             case,
+            *more,
             "--rounds",
             str(rounds),
             "--to",

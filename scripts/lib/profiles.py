@@ -64,10 +64,11 @@ def main() -> None:
     )
     parser.add_argument("--links", default=LINKS, help="HOSTS:RATE:MODEL, separated by commas")
     parser.add_argument("--rounds", type=turns, default=5, help="turns, with two timed steps each")
+    parser.add_argument("--model", help=argparse.SUPPRESS)  # on a host: of MODELS
     parser.add_argument("--to", type=Path, help=argparse.SUPPRESS)  # on a host: the file to write
     typed = parser.parse_args()
     if typed.to:
-        measure_here(typed.rounds, typed.to)
+        measure_here(typed.model, typed.rounds, typed.to)
         return
     links = [link.split(":") for link in typed.links.split(",")]
     for hosts, rate, model in links:
@@ -76,19 +77,17 @@ def main() -> None:
         run_on_hosts(rate, hosts, ["true"])  # so that a wrong link is refused before measuring
     parts = []
     for hosts, rate, model in links:
-        os.environ["GCBENCH_PROFILED"] = model
-        parts.append(on_hosts("profiles", rate, hosts, typed.rounds))
+        parts.append(on_hosts("profiles", rate, hosts, typed.rounds, "--model", model))
     name = "profiles" if typed.links == LINKS else f"profiles-{typed.links.replace(':', '_')}"
     asked = {"links": typed.links, "rounds": typed.rounds}
     facts = {**asked, **describe_environment().model_dump(), "parts": parts}
     keep_measured(name, facts, page(facts))
 
 
-def measure_here(rounds: int, answer: Path) -> None:
+def measure_here(model: str, rounds: int, answer: Path) -> None:
     """Profile a loop and time the methods in it, as one of the hosts; the first writes `answer`."""
     keep_freed_memory()
     torch.set_num_threads(1)
-    model = os.environ["GCBENCH_PROFILED"]
     with join("gloo", timeout=TIMEOUT):
         workers = dist.get_world_size()
         words = [*MODELS[model].split(), f"trainer.workers={workers}", "logger=none"]
@@ -163,7 +162,7 @@ def page(facts: Row) -> str:
         "# Steps that gcbench.profile predicts, and measured ones\n\n"
         f"{markdown(TextTable(HEADINGS, table, left=(0, 1, 2)))}\n\n"
         f"Milliseconds of a step; measured: medians of {2 * facts['rounds']} in turn. Within "
-        f"{100 * WITHIN:.0f} % are {near}, which share two cores. The method with the shortest "
+        f"{100 * WITHIN:.0f} % are {near}; four hosts share two cores. The method with the shortest "
         f"predicted step takes at most {100 * TIE:.0f} % longer than the fastest on {right} of "
         f"{len(parts)} links. `scripts/turns profiles{typed} --rounds {facts['rounds']}`\n"
     )

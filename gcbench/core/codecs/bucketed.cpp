@@ -239,7 +239,8 @@ class Message {
   // Packs the codes of chunk c, of which up to 8 bytes beyond the last are read.
   void put(std::size_t c, const std::uint8_t* codes) {
     const Index from = cuts[c], end = cuts[c + 1], unit = digits.unit;
-    const Index head = std::min((from + unit - 1) / unit * unit, end), tail = std::max(end / unit * unit, head);
+    const Index head = std::min((from + unit - 1) / unit * unit, end);
+    const Index tail = std::max(end / unit * unit, head);
     std::copy(codes, codes + head - from, &divided[c * unit] + from % unit);
     digits.put(codes + head - from, head, (tail - head) / unit, to);
     std::copy(codes + tail - from, codes + end - from, &divided[(c + 1) * unit]);

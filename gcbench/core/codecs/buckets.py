@@ -24,7 +24,7 @@ Index = NDArray[np.int64]
 
 
 class Found(NamedTuple):
-    """Of values: their bucket; on a GPU also their tensor, and place among all and in the copy."""
+    """The bucket of each value; on a GPU also its tensor, its place among all and in the copy."""
 
     buckets: Tensor
     tensors: Tensor | None = None

@@ -17,7 +17,7 @@ from gcbench.core.codecs.native import address, is_native, load_native
 
 
 class Along(IntEnum):
-    """What a step of SGD goes along, where m is the momentum of d."""
+    """The direction of a step of SGD, where d is the gradient and m its momentum."""
 
     MOMENTUM = 0  # m
     NESTEROV = 1  # d + momentum m

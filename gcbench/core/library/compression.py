@@ -163,7 +163,7 @@ class Compression(ABC):
 
     def _measured(self, what: str) -> float:
         if self._error_every is None:
-            raise ConfigError("error(): nothing is measured; type error_every=50 where it is made")
+            raise ConfigError("no error is measured; type error_every=50 where it is made")
         return self._exchange.measured(what)
 
     def state_dict(self, gather_to: int | None = None) -> dict[str, Any]:

@@ -64,7 +64,7 @@ class ExchangeResult(NamedTuple):
 
 @dataclass
 class Kept:
-    """What exchanges of the same gradients leave behind: the compressor's state, and their number.
+    """The compressor's state of gradients that are exchanged again and again, and how often it was.
 
     Where only some of the gradients are sent at once, the state is that of all.
     """
@@ -139,7 +139,7 @@ class _Current:
 
 
 class _Done(NamedTuple):
-    """What ran beside the computation, with its times, and the meter's totals after it."""
+    """The value of work beside the computation, its times, and the meter's totals after it."""
 
     value: Any
     marks: Any

@@ -35,7 +35,7 @@ from gcbench.core.wrappers.virtual import parts_of
 
 @dataclass
 class FlatKept(Kept):
-    """What is kept of a parameter group that is exchanged as one flat tensor."""
+    """The state of a parameter group that is exchanged as one flat tensor."""
 
     turns: Turns = field(kw_only=True)
 

@@ -35,7 +35,7 @@ from gcbench.core.wrappers.wrappers import NormClipping
 
 @dataclass
 class NamedKept(Kept):
-    """What is kept of a parameter group, by tensor; a step need not use all of them."""
+    """The state of a parameter group by tensor; a step need not use all of them."""
 
     parts: Mapping[str, Part] = field(kw_only=True)
     used: tuple[str, ...] = ()  # in the last exchange, whose state is `state`

@@ -17,7 +17,7 @@ Keys = dict[str, Any]
 
 
 class Bounds(Settings):
-    """What a budget makes of a model: another one in its place, and upper bounds."""
+    """Another model in the place of one, and upper bounds of its run."""
 
     model: str | None = None
     """the model in its place"""
