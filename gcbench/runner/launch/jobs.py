@@ -27,7 +27,6 @@ from hydra_plugins.hydra_submitit_launcher.config import (
 )
 from hydra_plugins.hydra_submitit_launcher.submitit_launcher import LocalLauncher
 
-from gcbench.core.conf import package_folders
 from gcbench.core.errors import ConfigError
 from gcbench.runner.config.compose import register
 from gcbench.runner.config.errors import RunFailed
@@ -49,15 +48,13 @@ for _name, _keys in SCHEMAS.items():  # the files of conf/hydra/launcher begin w
 
 
 class PackingKeys(SearchPathPlugin):
-    """Adds the folders of packages, and replaces the schemas of the submitit plugin.
+    """Replaces the schemas of the submitit plugin, under Hydra 1.3.
 
-    By these Hydra 1.3 validates our files, too: they have the names of our files, and lack our
-    keys. Hydra 1.3 calls this class once all plugins are imported, and then at every composition.
+    By these it validates our files, too: they have the names of our files, and lack our keys. It
+    calls this class once all plugins are imported, and then at every composition.
     """
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        for folder in package_folders():
-            search_path.append("package", str(folder))
         if IS_1_3:
             _replace_schemas()
 

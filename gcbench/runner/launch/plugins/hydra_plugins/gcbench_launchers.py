@@ -1,6 +1,6 @@
-"""The launchers hydra/launcher=submitit_slurm and submitit_local for gcbench.
+"""Plugins of Hydra for gcbench: launchers of submitit, and folders that packages bring.
 
-Hydra 1.3 takes launchers from a package of this name only; 1.4 also from pyproject.toml.
+Hydra 1.3 takes them from a package of this name only; 1.4 takes launchers also from pyproject.toml.
 """
 
 from __future__ import annotations
@@ -9,10 +9,22 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Any
 
+from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.utils import JobReturn
 from hydra.plugins.launcher import Launcher
+from hydra.plugins.search_path_plugin import SearchPathPlugin
 
+from gcbench.core.conf import package_folders
 from gcbench.runner.config.hydra_versions import store
+
+
+class PackageFolders(SearchPathPlugin):
+    """Lets Hydra find the files that packages bring by the entry point `gcbench.conf`."""
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        for folder in package_folders():
+            search_path.append("package", str(folder))
+
 
 if find_spec("hydra_plugins.hydra_submitit_launcher"):
     from gcbench.runner.launch import jobs
