@@ -77,7 +77,8 @@ def _interrupt(_number: int, frame: FrameType | None) -> None:
 
 def _file_in_the_way() -> str | None:
     """Return a file of PYTHONPATH that was imported in place of an installed module, or None."""
-    typed = [os.path.abspath(path) for path in os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    paths = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    typed = [os.path.abspath(path) for path in paths]
     others = [path for path in sys.path if os.path.abspath(path) not in typed]
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None) or ""

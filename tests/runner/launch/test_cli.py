@@ -21,6 +21,7 @@ from needed import patience
 from nightly import slow_but
 from processes import Copy, command, under_torchrun
 
+from gcbench import __main__
 from gcbench.runner.launch.failure import SILENT
 from gcbench.runner.launch.meeting import RUN_ID
 
@@ -256,6 +257,17 @@ def test_odd_surroundings_are_no_tracebacks(tmp_path: Path) -> None:
     status, said = shell(f"PYTHONPATH=. {gcbench} --version")
     assert status == 1 and said.count("\n") == 1, said
     assert "yaml.py: this is imported instead of a package that gcbench needs" in said
+
+
+def test_no_file_of_the_working_directory_is_in_the_way_without_pythonpath(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An empty path is the working directory for `abspath`, a checkout of gcbench, too."""
+    monkeypatch.chdir(Path(str(__main__.__file__)).parents[1])
+    for path in (None, "", os.pathsep):
+        with monkeypatch.context() as patch:
+            patch.delenv("PYTHONPATH", False) if path is None else patch.setenv("PYTHONPATH", path)
+            assert __main__._file_in_the_way() is None
 
 
 def test_no_refused_command_leaves_a_folder(tmp_path: Path) -> None:
