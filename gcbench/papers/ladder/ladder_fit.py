@@ -1,35 +1,39 @@
 """Fits to a ladder: how many times the tokens a method needs to reach the loss of dense training.
 
-The logarithm of dense training's loss is a polynomial in log N and log T (N: parameters, T: tokens
-a parameter, in units of 20): linear, and with the three terms of second order as far as more places
-ran than there are coefficients. A method adds such a polynomial, which is also linear in log K (K:
-workers), and has terms of second order as far as no fewer places ran; it is fitted to differences
-between runs of the same seed. Both are least squares on means over seeds. Where dense training has
-no fp32 run, that of bfloat16 stands for it, of the same seed: where both ran they differ by less
-than seeds do.
+The logarithm of dense training's loss is a surface over log N and log T (N: parameters, T: tokens a
+parameter, in units of 20), and so is what a method adds to it, which also depends on log K (K:
+workers); it is fitted to differences between runs of the same seed. Where dense training has no
+fp32 run, that of bfloat16 stands for it, of the same seed: where both ran they differ by less than
+seeds do.
+
+A surface is a linear trend (dense training's has squares, too), a misfit, and the noise of
+seeds: y = x beta + z + e, universal kriging (Cressie, Statistics for Spatial Data, 1993, section
+3.4). The misfits z of two places are alike by exp(-d^2 / 2), where d is their distance in steps of
+the ladder: 3.4 times the parameters, 4 times the optimizer's steps (which grow as N^0.4 T), or 256
+times the workers, over which little changes. So a place that ran is known as its seeds tell it, one
+beside it nearly so, and far from all of them only the trend is left, with the misfit as doubt. The
+variance of the misfit is the likeliest one (restricted likelihood); a method's counts together with
+the relative one of all methods, which weighs as much as two places (Smyth 2004, "Linear models and
+empirical Bayes methods").
 
 rho(N, T, K) = T' / T, where the method's loss after T' is that of dense training after T. It is
 known only where (N, T', K) lies within the convex hull of the places where the method ran, in
 logarithms, and (N, T) within that of dense training; a quarter beyond the shortest and the longest
 length counts as within. Beyond the longest one it is "at least" something.
 
-Intervals are for 95 %, and have two parts. (1) Seeds: covariances of means over seeds, which are
-what drawing the seeds of each (N, T) anew, for all K together, comes to, with n / (n - 1) for so
-few; a place with one seed has the variance of the others. Dense training's law and the differences
-are taken to be independent, which is on the safe side, as a difference contains the dense loss with
-the other sign. (2) Lack of fit: the variance that a fit leaves beyond that of the means, for its
-coefficients and for one more place. That of a method counts together with the relative one of all
-methods, which weighs as much as two places, so that a method with as many places as coefficients
-has one, too. For two lengths of dense training less than four times apart it counts in part, as
-its misfit is the same for one length. The parts are added as variances, and Student's t has the
-degrees of freedom of Welch and Satterthwaite. What is held out takes no part in anything; its
-intervals have the noise of what is measured there, too.
+Intervals are for 95 %. (1) Seeds: covariances of means over seeds, which are what drawing the
+seeds of each (N, T) anew, for all K together, comes to, with n / (n - 1) for so few; a place with
+one seed has the variance of the others. Dense training's surface and the differences are taken to
+be independent, which is on the safe side, as a difference contains the dense loss with the other
+sign. (2) The misfit, between places and beyond them. The parts are added as variances, and
+Student's t has the degrees of freedom of Welch and Satterthwaite. What is held out takes no part in
+anything; its intervals have the noise of what is measured there, too.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from statistics import fmean, variance
@@ -38,7 +42,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from scipy.optimize import linprog
+from scipy.optimize import linprog, minimize_scalar
 from scipy.stats import t as student
 
 from gcbench.papers.ladder.ladder import Cell, Ladder
@@ -49,10 +53,12 @@ from gcbench.runner.report.document import EMPTY, Document, Heading, Line, Secti
 from gcbench.runner.report.document import format_summary as format_losses
 
 SHARE = 0.95
-BESIDE = 2  # places as many as which the relative lack of fit of all methods counts
+BESIDE = 2  # places as many as which the relative misfit of all methods counts
+ALIKE = (math.log10(3.4), 8.0, 2.0)  # a step of the ladder in log10 N, log2 K, log2 of steps
+STEPS_BY_SIZE = 0.4 * math.log2(10)  # steps grow as N^0.4 T
+LEAST = 1e-12  # variance, of a millionth of the loss
 EDGE = math.log2(1.25)  # beyond the shortest and the longest length, in doublings
 STEPS = 257  # of lengths at which a curve is looked at
-APART = 2.0  # doublings between two lengths whose misfits are taken to be independent
 STAND_IN = "bf16"  # the compressor whose losses stand for those of dense training
 BySeed = Mapping[int, float]
 LOSS = Heading("loss", "Loss", digits=4, deviation=True)
@@ -133,10 +139,15 @@ class Means(NamedTuple):
     values: np.ndarray
     covariance: np.ndarray  # [places, places]
     spread: Variance  # of one run
+    counts: np.ndarray  # of seeds
 
     @property
     def freedom(self) -> float:
         return self.spread.freedom
+
+    @property
+    def mean_square(self) -> float:
+        return float(np.mean(self.values**2))
 
 
 def means_of(values: Losses, in_common: float) -> Means:
@@ -163,84 +174,125 @@ def means_of(values: Losses, in_common: float) -> Means:
         most[place[::2]] = max(len(some), most.get(place[::2], 1))
     freedom = sum(count - 1 for count in most.values())
     means = np.array([fmean(some.values()) for some in values.values()])
-    return Means([*values], means, covariance, Variance(spread, freedom))
+    counts = np.array([len(some) for some in values.values()])
+    return Means([*values], means, covariance, Variance(spread, freedom), counts)
 
 
 Term = tuple[int, int, int]  # powers of log N, log K and log T
 Terms = Sequence[Term]
 LINEAR: Terms = ((0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1))
 DECADE, DOUBLED, LONGER = LINEAR[1:]
-BENDS: Terms = ((0, 0, 2), (1, 0, 1), (2, 0, 0))
+BENT: Terms = ((0, 0, 2), (2, 0, 0))
 
 
-class Polynomial:
-    """Least squares of a polynomial in the logarithms of places, to means over seeds."""
+class Trend:
+    """Means over seeds, and a polynomial in the logarithms of their places."""
 
-    def __init__(self, means: Means, origin: Place, spare: int = 0) -> None:
+    def __init__(self, means: Means, origin: Place, terms: Terms = LINEAR) -> None:
         self.means, self.origin = means, origin
         self.terms: list[Term] = []
-        for term in (*LINEAR, *BENDS):
-            tried = [*self.terms, term]
-            enough = len(means.places) >= len(tried) + spare or term in LINEAR
-            if enough and self._rank(tried) == len(tried):
+        for term in terms:
+            if self._rank(tried := [*self.terms, term]) == len(tried):
                 self.terms = tried
-        x = self.row(*means.places)
-        self.inverse = np.linalg.inv(x.T @ x)
-        gain = self.inverse @ x.T
-        self.coefficients = gain @ means.values
-        self.covariance = gain @ means.covariance @ gain.T  # by seeds
-        self.fitted = x @ self.coefficients
-        self.squares = float(np.sum((means.values - self.fitted) ** 2))
-        self.freedom = len(x) - len(self.terms)
+        self.x = self.rows(means.places)
+        self.alike = alike(means.places, means.places)
+        self.freedom = len(self.x) - len(self.terms)
 
     def _rank(self, terms: Terms, *more: Place) -> int:
         return int(np.linalg.matrix_rank(_matrix([*self.means.places, *more], self.origin, terms)))
 
-    def row(self, *places: Place) -> np.ndarray:
+    def rows(self, places: Sequence[Place]) -> np.ndarray:
         return _matrix(places, self.origin, self.terms)
 
     def knows(self, place: Place) -> bool:
-        """Return whether its lines lead to a place: not to another size if all ran at one."""
+        """Return whether it leads to a place: not to another size if all ran at one."""
         return self._rank(LINEAR, place) == self._rank(LINEAR)
 
+    def inverse(self, misfit: float) -> np.ndarray:
+        """Return the inverse of the covariance of the values, with misfits of this variance."""
+        noise = self.means.spread.value / self.means.counts + LEAST
+        return np.linalg.inv(misfit * self.alike + np.diag(noise))
+
+    def unlikelihood(self, misfit: float) -> float:
+        """Return minus twice the logarithm of the restricted likelihood of a misfit's variance."""
+        inverse = self.inverse(misfit)
+        by_trend = inverse @ self.x
+        squares = self.x.T @ by_trend
+        left = inverse - by_trend @ np.linalg.solve(squares, by_trend.T)
+        values = self.means.values
+        dets = np.linalg.slogdet(squares)[1] - np.linalg.slogdet(inverse)[1]
+        return float(dets + values @ left @ values)
+
+
+class Surface:
+    """A trend with the misfits that its means show; see the head of this file."""
+
+    def __init__(self, trend: Trend, rest: Variance) -> None:
+        self.trend, self.rest, self.means = trend, rest, trend.means
+        inverse = trend.inverse(rest.value)
+        by_trend = trend.x.T @ inverse
+        self._by_trend = np.linalg.solve(by_trend @ trend.x, by_trend)
+        self.coefficients = self._by_trend @ self.means.values
+        self._by_misfit = rest.value * inverse @ (np.eye(len(trend.x)) - trend.x @ self._by_trend)
+
+    def _weights(self, places: Sequence[Place]) -> np.ndarray:
+        """Return how much each mean counts at each place."""
+        near = alike(places, self.means.places)
+        return self.trend.rows(places) @ self._by_trend + near @ self._by_misfit
+
+    def values(self, places: Sequence[Place]) -> np.ndarray:
+        return np.asarray(self._weights(places) @ self.means.values)
+
     def at(self, place: Place) -> float:
-        return float((self.row(place) @ self.coefficients)[0])
+        return float(self.values([place])[0])
 
-    @property
-    def rest(self) -> Variance:
-        """Return the lack of fit."""
-        return self.beyond_noise(self.squares, self.freedom)
+    def variances(self, *of: tuple[float, Place]) -> list[Variance]:
+        """Return those of a sum of so many times its values at places: by seeds, by misfit."""
+        factors, places = np.array([factor for factor, _ in of]), [place for _, place in of]
+        weights = factors @ self._weights(places)
+        among = factors @ alike(places, places) @ factors
+        near = factors @ alike(places, self.means.places)
+        share = among - 2 * near @ weights + weights @ self.trend.alike @ weights
+        return self._parts(weights, max(0.0, float(share)))
 
-    def beyond_noise(self, squares: float, freedom: float) -> Variance:
-        """Return what squares leave of a variance beyond that of the means by seeds."""
-        noise = float(np.mean(np.diag(self.means.covariance)))
-        return Variance(max(0.0, squares / freedom - noise) if freedom else 0.0, freedom)
+    def _parts(self, weights: np.ndarray, misfit: float) -> list[Variance]:
+        by_seeds = float(weights @ self.means.covariance @ weights)
+        return [
+            Variance(by_seeds, self.means.freedom),
+            self.rest._replace(value=self.rest.value * misfit),
+        ]
 
-    @property
-    def mean_square(self) -> float:
-        return float(np.mean(self.fitted**2))
-
-    def of_seeds(self, row: np.ndarray) -> Variance:
-        """Return the variance of a combination of coefficients by seeds."""
-        return Variance(float(row @ self.covariance @ row), self.means.freedom)
-
-    def of_rest(self, row: np.ndarray, rest: Variance, more: float = 0.0) -> Variance:
-        """Return that of the lack of fit: of coefficients, and `more` times that of a place."""
-        return rest._replace(value=rest.value * (float(row @ self.inverse @ row) + more))
-
-    def slope(self, term: Term, rest: Variance) -> Estimate | None:
-        """Return a coefficient; None if the places do not tell it."""
-        if term not in self.terms:
+    def slope(self, term: Term) -> Estimate | None:
+        """Return a coefficient of the trend; None if the places do not tell it."""
+        if term not in self.trend.terms:
             return None
-        row = np.array([float(term == one) for one in self.terms])
-        half = half_width([self.of_seeds(row), self.of_rest(row, rest)])
-        value = float(row @ self.coefficients)
+        i = self.trend.terms.index(term)
+        weights, value = self._by_trend[i], float(self.coefficients[i])
+        half = half_width(self._parts(weights, float(weights @ self.trend.alike @ weights)))
         return Estimate(value, value - half, value + half)
 
 
 def _matrix(places: Sequence[Place], origin: Place, terms: Terms) -> np.ndarray:
     logs = np.array([place.logs for place in places]) - np.array(origin.logs)
     return np.stack([np.prod(logs**term, axis=1) for term in terms], axis=1)
+
+
+def alike(some: Sequence[Place], others: Sequence[Place]) -> np.ndarray:
+    """Return the correlations [some, others] of misfits: exp(-1/2) a step of the ladder apart."""
+    logs = []
+    for places in (some, others):
+        n, k, t = np.array([place.logs for place in places]).T
+        logs.append(np.stack([n, k, t + STEPS_BY_SIZE * n], axis=1) / ALIKE)
+    apart = logs[0][:, None] - logs[1][None]
+    return np.exp(-np.sum(apart**2, axis=2) / 2)
+
+
+def likeliest(unlikelihood: Callable[[float], float]) -> float:
+    """Return the variance of the misfit that is most likely."""
+    found = minimize_scalar(
+        lambda log: unlikelihood(math.exp(log)), bounds=(math.log(LEAST), 0.0), method="bounded"
+    )
+    return math.exp(found.x)
 
 
 class Hull:
@@ -274,29 +326,21 @@ class Fit:
     """A method's loss beside dense training, and what follows from both."""
 
     losses: Losses  # that it is fitted to
-    law: Polynomial  # of dense training
-    own: Polynomial  # of the differences
-    relative: Variance  # what all methods' lines leave, over the mean squares of the differences
-
-    @property
-    def rest(self) -> Variance:
-        """Return the lack of fit of the method's own lines."""
-        weight = min(BESIDE, self.relative.freedom)
-        freedom = self.own.freedom + weight
-        squares = self.own.squares + weight * self.relative.value * self.own.mean_square
-        return self.own.beyond_noise(squares, freedom)
+    law: Surface  # of dense training
+    own: Surface  # of the differences
 
     @property
     def nats_per_decade(self) -> float | None:
         """Return what its loss beyond dense training's gains with ten times the parameters."""
-        if DECADE not in self.own.terms:
+        if DECADE not in self.own.trend.terms:
             return None
         of_law, own = (
-            line.coefficients[line.terms.index(DECADE)] if DECADE in line.terms else 0.0
-            for line in (self.law, self.own)
+            one.coefficients[one.trend.terms.index(DECADE)] if DECADE in one.trend.terms else 0.0
+            for one in (self.law, self.own)
         )
-        dense = math.exp(self.law.at(_dense(self.own.origin)))
-        return float(dense * (math.exp(self.own.at(self.own.origin)) * (of_law + own) - of_law))
+        origin = self.own.trend.origin
+        dense = math.exp(self.law.at(_dense(origin)))
+        return float(dense * (math.exp(self.own.at(origin)) * (of_law + own) - of_law))
 
     @cached_property
     def noise(self) -> Variance:
@@ -314,8 +358,7 @@ class Fit:
     def curve(self, place: Place, log_lengths: np.ndarray) -> np.ndarray:
         """Return the logarithms of the fitted losses there after these lengths."""
         places = [place._replace(length=2.0**t) for t in log_lengths]
-        of_dense = self.law.row(*map(_dense, places)) @ self.law.coefficients
-        return of_dense + self.own.row(*places) @ self.own.coefficients
+        return self.law.values([*map(_dense, places)]) + self.own.values(places)
 
     def rho(self, place: Place) -> Rho:
         """Return rho at a number of parameters, of workers, and dense training's length."""
@@ -346,18 +389,9 @@ class Fit:
         """Return half an interval of the log loss after a length less that of dense training."""
         if not (self.law.means.freedom and self.own.means.freedom):
             return math.inf
-        there, dense = place._replace(length=2**log_length), _dense(place)
-        between = self.law.row(_dense(there))[0] - self.law.row(dense)[0]
-        row = self.own.row(there)[0]
-        apart = 2 * min(1.0, ((log_length - place.logs[2]) / APART) ** 2)
-        return half_width(
-            [
-                self.law.of_seeds(between),
-                self.own.of_seeds(row),
-                self.law.of_rest(between, self.law.rest, apart),
-                self.own.of_rest(row, self.rest, 1.0),
-            ]
-        )
+        there = place._replace(length=2**log_length)
+        of_dense = self.law.variances((1, _dense(there)), (-1, _dense(place)))
+        return half_width([*of_dense, *self.own.variances((1, there))])
 
 
 def _dense(place: Place) -> Place:
@@ -375,35 +409,30 @@ def _first_below(steps: np.ndarray, curve: np.ndarray, value: float) -> float:
     return float(np.interp(-value, -curve[i], steps[i]))
 
 
-def predict(
-    law: Polynomial, of_method: Fit | None, place: Place, measured: Losses
-) -> Estimate | None:
+def predict(law: Surface, of_method: Fit | None, place: Place, measured: Losses) -> Estimate | None:
     """Return the loss at a place that is held out; None if the fits do not lead there.
 
     Its interval has the noise of as many seeds as were measured there, or of one, as other places
     of the method have it.
     """
-    dense, seeds = _dense(place), len(measured.get(place, ())) or 1
-    lines = [(law, law.row(dense)[0], law.rest)]
-    known = [law.knows(dense)]
-    value, noise = law.at(dense), law.means.spread
-    if of_method:
-        lines.append((of_method.own, of_method.own.row(place)[0], of_method.rest))
-        known.append(of_method.own.knows(place))
-        value, noise = value + of_method.own.at(place), of_method.noise
-    if not all(known) or not all(rest.freedom for _, _, rest in lines):
+    seeds = len(measured.get(place, ())) or 1
+    parts = [(law, _dense(place)), *([(of_method.own, place)] if of_method else [])]
+    if not all(one.trend.knows(there) and one.rest.freedom for one, there in parts):
         return None
-    parts = [noise._replace(value=noise.value / seeds)]
-    for line, row, rest in lines:
-        parts += [line.of_seeds(row), line.of_rest(row, rest, 1.0)]
-    half = half_width(parts) if all(line.means.freedom for line, _, _ in lines) else math.inf
+    noise = of_method.noise if of_method else law.means.spread
+    variances = [noise._replace(value=noise.value / seeds)]
+    for one, there in parts:
+        variances += one.variances((1, there))
+    value = sum(one.at(there) for one, there in parts)
+    known = all(one.means.freedom for one, _ in parts)
+    half = half_width(variances) if known else math.inf
     return Estimate(math.exp(value), math.exp(value - half), math.exp(value + half))
 
 
 class Fits(NamedTuple):
     """The fits to a ladder, and what its losses at held-out places were predicted to be."""
 
-    law: Polynomial
+    law: Surface
     methods: dict[str, Fit]
     held: dict[tuple[str, Place], Estimate]
 
@@ -423,8 +452,9 @@ def fit(
     known = {place: some for place, some in dense.items() if ("", place) not in held}
     if not known:
         return None
-    law = Polynomial(means_of(_logarithms(known), 1.0), origin, spare=1)
-    lines: dict[str, tuple[Losses, Polynomial]] = {}
+    trend = Trend(means_of(_logarithms(known), 1.0), origin, (*LINEAR, *BENT))
+    law = Surface(trend, Variance(likeliest(trend.unlikelihood), trend.freedom))
+    trends: dict[str, tuple[Losses, Trend]] = {}
     for name, of_method in losses.items():
         beside = (paired or {}).get(name, known)
         differences = {
@@ -436,13 +466,9 @@ def fit(
         }
         if differences:
             used = {place: of_method[place] for place in differences}
-            lines[name] = used, Polynomial(means_of(differences, 0.5), origin)
-    spare = [own for _, own in lines.values() if own.freedom]
-    size = sum(own.freedom * own.mean_square for own in spare)
-    relative = Variance(
-        sum(own.squares for own in spare) / size if size else 0.0, sum(o.freedom for o in spare)
-    )
-    methods = {n: Fit(used, law, own, relative) for n, (used, own) in lines.items()}
+            trends[name] = used, Trend(means_of(differences, 0.5), origin)
+    rests = misfits({name: trend for name, (_, trend) in trends.items()})
+    methods = {n: Fit(used, law, Surface(own, rests[n])) for n, (used, own) in trends.items()}
     found = {
         (name, place): predicted
         for name, place in held
@@ -451,6 +477,22 @@ def fit(
         if predicted
     }
     return Fits(law, methods, found) if methods else None
+
+
+def misfits(trends: Mapping[str, Trend]) -> dict[str, Variance]:
+    """Return the variances of methods' misfits: each by its own places and by all methods'."""
+    spare = [one for one in trends.values() if one.freedom]
+    relative = likeliest(
+        lambda share: sum(one.unlikelihood(share * one.means.mean_square) for one in spare)
+    )
+    weight = min(BESIDE, sum(one.freedom for one in spare))
+
+    def of(trend: Trend) -> Variance:
+        usual = max(relative * trend.means.mean_square, LEAST)
+        value = likeliest(lambda v: trend.unlikelihood(v) + weight * (math.log(v) + usual / v))
+        return Variance(value, trend.freedom + weight)
+
+    return {name: of(one) for name, one in trends.items()}
 
 
 def _logarithms(losses: Losses) -> dict[Place, dict[int, float]]:
@@ -575,20 +617,21 @@ def _held_out(made: LadderFits) -> list[str]:
 def _told(made: LadderFits) -> list[str]:
     """Return the coefficients, as shares of the loss."""
     law = made.fits.law
-    origin = law.origin
+    origin = law.trend.origin
     at = f"{origin.parameters:,.0f} parameters"
-    dense = _coefficients(law, law.rest)
+    dense = _coefficients(law)
     lines = [f"{made.dense}: {math.exp(law.at(_dense(origin))):.4f} with {at}, T = 1; {dense}"]
     for title, one in made.fits.methods.items():
-        told = _coefficients(one.own, one.rest)
-        if one.own.knows(origin):
-            beyond = _percent(one.own.slope((0, 0, 0), one.rest))
+        told = _coefficients(one.own)
+        if one.own.trend.knows(origin):
+            value, half = one.own.at(origin), half_width(one.own.variances((1, origin)))
+            beyond = _percent(Estimate(value, value - half, value + half))
             told = f"{beyond} over dense with {at}, K = {origin.workers:g}, T = 1; {told}"
         lines.append(f"{title}: {told}")
     return lines
 
 
-def _coefficients(line: Polynomial, rest: Variance) -> str:
+def _coefficients(surface: Surface) -> str:
     kinds = {
         DECADE: "ten times the parameters",
         DOUBLED: "twice the workers",
@@ -597,17 +640,15 @@ def _coefficients(line: Polynomial, rest: Variance) -> str:
     told = [
         f"{_percent(slope)} with {kind}"
         for term, kind in kinds.items()
-        if (slope := line.slope(term, rest))
+        if (slope := surface.slope(term))
     ]
-    bends = len(line.terms) - sum(term in LINEAR for term in line.terms)
-    told += [f"{bends} of second order"] if bends else []
-    places = f"{len(line.means.places)} places and {len(line.terms)} coefficients"
-    left = f"leaves {100 * rest.value**0.5:.2f} % beyond seeds" if rest.freedom else "fits any"
-    return ", ".join([*told, places, left])
+    bent = sum(term in BENT for term in surface.trend.terms)
+    told += [f"{bent} of second order"] if bent else []
+    misfit = f"a misfit of {100 * surface.rest.value**0.5:.2f} %"
+    return ", ".join([*told, f"{len(surface.means.places)} places", misfit])
 
 
-def _percent(estimate: Estimate | None) -> str:
-    assert estimate
+def _percent(estimate: Estimate) -> str:
     low, value, high = (
         100 * math.expm1(min(x, 99.0)) for x in (estimate.low, estimate.value, estimate.high)
     )

@@ -100,13 +100,13 @@ def fitted(
     return made
 
 
-def true_rho(law: Law, place: Place) -> float:
+def true_rho(law: Law, place: Place, beyond: Law = more) -> float:
     """Return rho by bisection."""
     low, high = -4.0, 8.0
     for _ in range(60):
         middle = (low + high) / 2
         there = place._replace(length=2**middle)
-        short = law(there) * math.exp(more(there)) > law(place)
+        short = law(there) * math.exp(beyond(there)) > law(place)
         low, high = (middle, high) if short else (low, middle)
     return float(2**low / place.length)
 
@@ -120,26 +120,35 @@ def test_without_noise_rho_and_what_is_held_out_are_exact() -> None:
     for name, place in HELD_OUT:
         loss = power(place) * math.exp(more(place) if name else 0.0)
         found = made.held[name, place]
-        assert [found.low, found.value, found.high] == pytest.approx([loss] * 3)
+        assert [found.low, found.value, found.high] == pytest.approx([loss] * 3, rel=1e-4)
 
 
-def test_intervals_have_the_truth_of_a_known_law_nineteen_times_in_twenty() -> None:
-    """Or a little less or more often, as the law is none of the polynomials that are fitted."""
-    places = [Place(29_400, 4, 1), Place(29_400, 4, 4), Place(310_552, 4, 1)]
+def bump(place: Place) -> float:
+    """Return a difference that rises steeply with the optimizer's steps and falls slowly."""
+    n, k, t = place
+    steps = log2(t) + 0.4 * log2(n / 3e4) - 1.2
+    return 0.1 * math.exp(-(steps**2) / (8 if steps > 0 else 2)) + 0.01 * log2(k / 4)
+
+
+@pytest.mark.parametrize("beyond", [more, bump])
+def test_intervals_have_the_truth_of_a_known_law_nineteen_times_in_twenty(beyond: Law) -> None:
+    """Or a little less or more often, as the law has no form that is fitted."""
+    places = [Place(29_400, 4, 4), Place(310_552, 4, 1)]
     hits: dict[object, list[bool]] = {}
-    for trial in range(200):
-        dense, of_method = losses(chinchilla, 0.006, trial)
+    for trial in range(100):
+        dense, of_method = losses(chinchilla, 0.006, trial, beyond)
         made = fitted(dense, of_method)
         for place in places:
             rho = made.methods["some"].rho(place)
             assert rho.value is not None
-            hits.setdefault(place, []).append(rho.low <= true_rho(chinchilla, place) <= rho.high)
+            truth = true_rho(chinchilla, place, beyond)
+            hits.setdefault(place, []).append(rho.low <= truth <= rho.high)
         for name, place in HELD_OUT:
             measured = np.mean([*(of_method if name else dense)[place].values()])
             one = made.held[name, place]
             hits.setdefault((name, place), []).append(one.low <= measured <= one.high)
     shares = {key: np.mean(some) for key, some in hits.items()}
-    assert len(shares) == 9 and all(0.9 <= share <= 1 for share in shares.values()), shares
+    assert len(shares) == 8 and all(0.85 <= share <= 1 for share in shares.values()), shares
     assert 0.9 <= np.mean([*shares.values()]) < 0.999, "intervals are wider than they need be"
 
 
@@ -161,8 +170,8 @@ def test_a_place_that_is_held_out_changes_nothing_but_what_is_said_of_it() -> No
     ].rho(Place(29_400, 4, 1))
 
 
-def test_what_the_lines_do_not_fit_widens_intervals() -> None:
-    """Without noise, a difference that zigzags over K leaves rho unsure."""
+def test_what_the_trend_does_not_fit_widens_intervals() -> None:
+    """Without noise, a difference that zigzags over K leaves rho unsure between places."""
 
     def zigzag(place: Place) -> float:
         return more(place) + 0.02 * (place.workers == 4)
@@ -175,22 +184,23 @@ def test_what_the_lines_do_not_fit_widens_intervals() -> None:
     assert bent.value and bent.low < smooth.value < bent.high and bent.high / bent.low > 1.3
 
 
-def test_two_sizes_and_two_lengths_tell_whether_the_slope_differs() -> None:
-    """Four places and four coefficients: what they leave is that of other methods, in share."""
+def test_a_misfit_is_told_by_other_methods_too() -> None:
+    """Three places and three coefficients leave nothing of their own."""
 
     def bent(place: Place) -> float:
         return more(place) * (1 + 0.5 * log10(place.parameters / 3e4) * log2(place.length))
 
     dense, of_method = losses(power, 0.002, beyond=bent)
     few = {p: s for p, s in of_method.items() if p.workers == 4 and p.length < 5}
-    few = {p: s for p, s in few.items() if p.parameters < 2e5}
+    few = {p: s for p, s in few.items() if p.parameters * p.length < 2e5}
     alone = fit(dense, {"few": few}, ORIGIN, HELD_OUT)
     both = fit(dense, {"few": few, "many": of_method}, ORIGIN, [("many", p) for p in HELD])
     assert alone and both
     for made, spare in ((alone, 0), (both, 2)):
-        one = made.methods["few"]
-        assert len(few) == len(one.own.terms) == 4 and one.rest.freedom == spare
-        assert one.own.fitted == pytest.approx([*one.own.means.values])
+        own = made.methods["few"].own
+        assert len(few) == len(own.coefficients) == 3 and own.rest.freedom == spare
+        assert own.values(own.means.places) == pytest.approx([*own.means.values])
+    assert math.isinf(alone.methods["few"].rho(Place(29_400, 4, 1)).high)
 
 
 def test_rho_is_known_only_where_the_method_ran() -> None:
