@@ -18,7 +18,7 @@ from gcbench.core.fields import Settings, choices_of_kind, format_value, hints_o
 from gcbench.core.method_keys import MethodSettings
 from gcbench.runner.config.checks import refuse_twice
 from gcbench.runner.config.compose import resolve_overrides
-from gcbench.runner.config.help import keys_by_choice, method_keys
+from gcbench.runner.config.keys import keys_by_choice, method_keys
 from gcbench.runner.launch.checks import check
 from gcbench.runner.launch.instantiate import make_data
 from gcbench.runner.launch.plan import Machine, make_plan

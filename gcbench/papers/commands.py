@@ -65,7 +65,7 @@ def papers(typed: Sequence[str]) -> None:
     """List what `gcbench papers NAME` may be; raise ConfigError for another name."""
     name = next(iter(typed), "--help")
     if name in ("-h", "--help"):
-        from gcbench.runner.config.help import fold
+        from gcbench.runner.terminal import fold
 
         names = "\n".join(f"  {known:12}{one.about}" for known, one in OF_PAPERS.items())
         print(fold(f"usage: gcbench papers NAME [key=value ...]\n\nNames\n{names}"))

@@ -1,13 +1,18 @@
-"""A terminal that may be closed while a run goes on."""
+"""A terminal: text folded to its width, and what outlives its end."""
 
 from __future__ import annotations
 
 import errno
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from shutil import get_terminal_size
+from textwrap import wrap
 from typing import Any, TextIO
+
+COLUMN = 24  # at which descriptions of --help begin
 
 
 class _Terminal:
@@ -47,3 +52,34 @@ def outlive_terminal() -> None:
         stream = getattr(sys, name)
         if stream is not None and stream.isatty():
             setattr(sys, name, _Terminal(stream))
+
+
+def fold(text: str) -> str:
+    """Return text with its lines folded to the terminal, under their second column if there is one.
+
+    80 columns where nothing tells the width.
+    """
+    width = max(40, get_terminal_size((80, 24)).columns)
+    lines = []
+    for line in text.split("\n"):
+        indent = len(line) - len(line.lstrip())
+        column = re.match(r" *\S+( \S+)*? {2,}(?=\S)", line)
+        inner = min(len(column[0]) if column else indent + 4 * (indent > 0), COLUMN + 4)
+        if len(line) <= width:
+            lines.append(line)
+            continue
+        first, rest = (
+            (column[0], line[len(column[0]) :]) if column else (" " * indent, line.strip())
+        )
+        if len(first) > inner:  # a long key has a line of its own
+            lines += wrap(first.rstrip(), width, subsequent_indent=" " * indent)
+            first = " " * inner
+        lines += wrap(
+            rest,
+            width,
+            initial_indent=first,
+            subsequent_indent=" " * inner,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    return "\n".join(lines)

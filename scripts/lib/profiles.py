@@ -162,9 +162,10 @@ def page(facts: Row) -> str:
         "# Steps that gcbench.profile predicts, and measured ones\n\n"
         f"{markdown(TextTable(HEADINGS, table, left=(0, 1, 2)))}\n\n"
         f"Milliseconds of a step; measured: medians of {2 * facts['rounds']} in turn. Within "
-        f"{100 * WITHIN:.0f} % are {near}; four hosts share two cores. The method with the shortest "
-        f"predicted step takes at most {100 * TIE:.0f} % longer than the fastest on {right} of "
-        f"{len(parts)} links. `scripts/turns profiles{typed} --rounds {facts['rounds']}`\n"
+        f"{100 * WITHIN:.0f} % are {near}; four hosts share two cores. The method with the "
+        f"shortest predicted step takes at most {100 * TIE:.0f} % longer than the fastest on "
+        f"{right} of {len(parts)} links. `scripts/turns profiles{typed} --rounds "
+        f"{facts['rounds']}`\n"
     )
 
 

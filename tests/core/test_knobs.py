@@ -35,7 +35,7 @@ from gcbench.core.methods.powersgd import PowerSGD
 from gcbench.core.methods.qsgd import QSGD
 from gcbench.core.wrappers import build as compressors
 from gcbench.runner.config.checks import validate
-from gcbench.runner.config.help import method_keys
+from gcbench.runner.config.keys import method_keys
 from gcbench.runner.settings.__main__ import json_schema
 from gcbench.runner.settings.config import MODELS, SCHEMAS
 from gcbench.runner.settings.run import BenchSettings, NetworkSettings, RunSettings

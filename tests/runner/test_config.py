@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from copy import deepcopy
@@ -19,8 +18,8 @@ from sentence import compose, config_of, values_of
 from gcbench.core.conf import Config, conf_directory
 from gcbench.core.errors import ConfigError
 from gcbench.core.method_files import read_method
+from gcbench.runner.command.help import help_of
 from gcbench.runner.config.compose import compose_overrides, open_nodes, split_sweep
-from gcbench.runner.config.help import list_choices
 from gcbench.runner.config.hydra_versions import IS_1_3
 from gcbench.runner.config.naming import (
     budget_notice,
@@ -86,8 +85,7 @@ def test_every_file_of_conf_composes(group: str, choice: str) -> None:
 
 
 def test_help_names_every_choice() -> None:
-    file = (conf_directory() / "hydra" / "help" / "gcbench.yaml").read_text()
-    text = re.sub(r"\$\{gcbench.choices:(\w+)\}", lambda group: list_choices(group[1]), file)
+    text = help_of("gcbench")
     groups: dict[str, list[str]] = {}
     name = ""
     for line in text.splitlines():

@@ -19,8 +19,7 @@ from gcbench.core.method_keys import OF_LAYERS
 from gcbench.core.methods.qsgd import QSGD
 from gcbench.core.wrappers.build import build
 from gcbench.runner.config.compose import compose_overrides
-from gcbench.runner.config.help import method_keys
-from gcbench.runner.config.keys import read_knobs
+from gcbench.runner.config.keys import method_keys, read_knobs
 from gcbench.runner.config.resolve import resolve
 from gcbench.runner.identity import iterate_leaves
 

@@ -34,8 +34,8 @@ from gcbench.runner.command.folders import Remove, Where
 from gcbench.runner.command.subcommands import SUBCOMMANDS
 from gcbench.runner.config.choices import row_names
 from gcbench.runner.config.compose import resolve_overrides
-from gcbench.runner.config.help import method_keys
 from gcbench.runner.config.hydra_versions import VERSION_BASE
+from gcbench.runner.config.keys import method_keys
 from gcbench.runner.config.reading import Arguments, read_arguments
 from gcbench.runner.config.resolve import resolve_benchmark
 from gcbench.runner.predict.arguments import read_predict

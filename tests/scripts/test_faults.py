@@ -20,7 +20,7 @@ from needed import patience
 from nightly import each, slow_but
 from processes import command
 
-from gcbench.runner.config.help import method_keys
+from gcbench.runner.config.keys import method_keys
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 STEPS = 8

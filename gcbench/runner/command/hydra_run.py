@@ -19,6 +19,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from gcbench.core.conf import conf_directory
 from gcbench.core.errors import ConfigError
+from gcbench.runner.command.help import help_of, help_on, short_help
 from gcbench.runner.command.options import read_config, read_options
 from gcbench.runner.command.outcome import outcome
 from gcbench.runner.command.search import (
@@ -27,14 +28,14 @@ from gcbench.runner.command.search import (
 )
 from gcbench.runner.command.subcommands import SUBCOMMANDS
 from gcbench.runner.config.choices import store_rows
-from gcbench.runner.config.compose import compose_overrides, help_of, open_nodes
+from gcbench.runner.config.compose import compose_overrides, open_nodes
 from gcbench.runner.config.errors import RunDiverged, RunFailed
-from gcbench.runner.config.help import fold, help_on, short_help
 from gcbench.runner.config.hydra_versions import VERSION_BASE, trusting
 from gcbench.runner.config.naming import notices_of
 from gcbench.runner.config.resolve import resolve, resolve_benchmark
 from gcbench.runner.config.typed import readable
 from gcbench.runner.launch import slurm
+from gcbench.runner.terminal import fold
 
 log = logging.getLogger("gcbench")
 
@@ -130,7 +131,10 @@ def start_hydra(command: Callable[[], None], config: str, arguments: Sequence[st
     Under torchrun and srun every rank calls this, but only on the first does Hydra write files.
     """
     if {"-h", "--help"} & set(arguments):
-        _print_help(config, [typed for typed in arguments if not typed.startswith("-")])
+        _print_help(
+            "bench" if config == "bench" else "gcbench",
+            [typed for typed in arguments if not typed.startswith("-")],
+        )
     elif "--version" in arguments:
         print(f"gcbench {version('gcbench')}")
     else:
@@ -149,13 +153,13 @@ def start_hydra(command: Callable[[], None], config: str, arguments: Sequence[st
             command()
 
 
-def _print_help(config: str, topics: Sequence[str]) -> None:
+def _print_help(command: str, topics: Sequence[str]) -> None:
     """Print a screen of help, all of it, or what there is on groups, keys and subcommands.
 
     Hydra would take two seconds to list all files of all groups.
     """
-    text = help_of(config)
-    if not topics and config == "config":
+    text = help_of(command)
+    if not topics and command == "gcbench":
         text = short_help(text)
     elif topics and "all" not in topics:
         for topic in filter(SUBCOMMANDS.__contains__, topics):

@@ -21,7 +21,6 @@ from gcbench.runner.command.search import (
 from gcbench.runner.command.subcommands import RENAMED, SUBCOMMANDS
 from gcbench.runner.config.compose import register
 from gcbench.runner.config.errors import COMPOSITION_ERRORS, RunFailed
-from gcbench.runner.config.hydra_versions import register_resolver
 from gcbench.runner.config.sentences import bare_word, sentence_of
 from gcbench.runner.config.typed import readable
 from gcbench.runner.terminal import outlive_terminal
@@ -91,11 +90,6 @@ def _complete_subcommand(line: str) -> bool:
     return words[0] in SUBCOMMANDS
 
 
-def _list_subcommands() -> str:
-    """Return the lines of --help that list the subcommands, indented to match."""
-    return "\n  ".join(f"{name:12}{one.about}" for name, one in SUBCOMMANDS.items())
-
-
 def _command(
     name: str,
     start: Callable[[Sequence[str]], None],
@@ -108,7 +102,6 @@ def _command(
     os.environ.setdefault("PYTHONSAFEPATH", "1")
     _log_to_stderr(name)
     register()
-    register_resolver("gcbench.subcommands", _list_subcommands)
     try:
         start(arguments)
         sys.stdout.flush()

@@ -21,7 +21,6 @@ from gcbench.core.conf import (
     choices_in,
     conf_directory,
     method_files,
-    read_yaml,
     refuse_no_folder,
 )
 from gcbench.core.errors import ConfigError
@@ -30,7 +29,6 @@ from gcbench.core.method_files import levels_of_bits, read_method
 from gcbench.runner.config.checks import WITH_KEYS_BY_CHOICE
 from gcbench.runner.config.choices import WITH_TARGETS, row_names, store_rows
 from gcbench.runner.config.errors import COMPOSITION_ERRORS
-from gcbench.runner.config.help import list_choices, list_keys, list_method_knobs
 from gcbench.runner.config.hydra_versions import VERSION_BASE, register_resolver, store
 from gcbench.runner.config.keys import parse_value
 from gcbench.runner.config.naming import bench_name, run_directory, sweep_subdirectory
@@ -141,14 +139,6 @@ def points_of(overrides: Sequence[str]) -> list[list[str]]:
     ]
 
 
-def help_of(config: str) -> str:
-    """Return the --help text of conf/<config>.yaml, without the time of a composition."""
-    register()
-    name = "gcbench" if config == "config" else config
-    texts = read_yaml(conf_directory() / "hydra" / "help" / f"{name}.yaml")
-    return str(OmegaConf.create({"hydra": {"help": texts}}).hydra.help.template)
-
-
 def find_method(
     name: str, config_dir: str | None = None, overrides: Sequence[str] = ()
 ) -> tuple[Config, list[str]]:
@@ -183,9 +173,6 @@ def register() -> None:
         "sweep_subdirectory": lambda *, _root_: sweep_subdirectory(_root_),
         "bench_name": lambda *, _root_: bench_name(_root_),
         "run_directory": lambda *, _root_: run_directory(_root_),
-        "knobs": list_method_knobs,
-        "keys": list_keys,
-        "choices": list_choices,
     }
     for name, resolver in resolvers.items():
         register_resolver(f"gcbench.{name}", resolver)

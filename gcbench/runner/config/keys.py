@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import QuotedString
 from hydra.errors import HydraException
 
-from gcbench.core.conf import choices_in, conf_directory, read_yaml
+from gcbench.core.conf import choices_in, conf_directory, file_of, included_in, read_yaml
 from gcbench.core.errors import as_known, folded, nearest
 from gcbench.core.fields import hints_of, refusal, wanted
+from gcbench.core.keys import NO_KNOBS, sort_keys
 from gcbench.core.method_keys import MethodSettings
 from gcbench.runner.config.checks import refuse_twice
 from gcbench.runner.config.choices import GROUPS
-from gcbench.runner.config.help import keys_by_choice
 from gcbench.runner.settings.config import SCHEMAS
 from gcbench.runner.settings.run import BenchSettings, RunSettings
 from gcbench.runner.settings.trainer import OTHER_NAMES
@@ -45,6 +47,33 @@ SYNONYMS = {
     }.items()
     for name in names.split()
 }
+
+
+def method_keys() -> dict[str, list[str]]:
+    """Return the keys that each choice of compressor adds, in the order of their model."""
+    return {choice: sort_keys(own) for choice, own in keys_by_choice("compressor").items()}
+
+
+@cache  # as there are a hundred files
+def keys_by_choice(group: str) -> Mapping[str, Sequence[str]]:
+    """Return the keys that the file of each choice of a group has."""
+    return {choice: keys_in(file_of(group, choice)) for choice in choices_in(group)}
+
+
+def keys_in(file: Path) -> list[str]:
+    """Return the keys of a file and of the files in its defaults list."""
+    node = read_yaml(file)
+    shared = [entry.partition("@")[0] for entry in node.pop("defaults", []) if entry != "_self_"]
+    inherited = [
+        key
+        for name in shared
+        for key in (
+            SCHEMAS[file.parent.name].model_fields
+            if name == "schema"
+            else keys_in(included_in(file, name))
+        )
+    ]
+    return [key for key in dict.fromkeys([*inherited, *node]) if key not in NO_KNOBS]
 
 
 @dataclass

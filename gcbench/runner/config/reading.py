@@ -33,7 +33,7 @@ from gcbench.core.fields import (
     wanted,
 )
 from gcbench.runner.config.checks import refuse_twice
-from gcbench.runner.config.help import fold
+from gcbench.runner.terminal import fold
 
 
 class Option(NamedTuple):

@@ -14,8 +14,7 @@ from gcbench.core.conf import choices_in
 from gcbench.core.errors import ConfigError, as_known, nearest
 from gcbench.runner.config.checks import WITH_KEYS_BY_CHOICE
 from gcbench.runner.config.choices import GROUPS, experiments
-from gcbench.runner.config.help import keys_by_choice
-from gcbench.runner.config.keys import Keys, leaf_of
+from gcbench.runner.config.keys import Keys, keys_by_choice, leaf_of
 from gcbench.runner.settings.config import SCHEMAS
 from gcbench.runner.settings.trainer import OTHER_NAMES
 

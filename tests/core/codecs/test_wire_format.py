@@ -14,7 +14,7 @@ from torch import Tensor
 from gcbench.core.comm.collectives import Comm
 from gcbench.core.comm.transport import Transport
 from gcbench.core.compressor import State, Step, offsets_of, sizes_of
-from gcbench.runner.config.help import method_keys
+from gcbench.runner.config.keys import method_keys
 from gcbench.runner.config.resolve import resolve
 from gcbench.runner.launch.instantiate import make_compressor
 

@@ -17,7 +17,7 @@ from accumulation_cases import (
 from gloo_pool import pool
 from method_cases import CHOICES
 
-from gcbench.runner.config.help import method_keys
+from gcbench.runner.config.keys import method_keys
 
 FEW = ("none", "signum", "ef21", "powersgd")
 

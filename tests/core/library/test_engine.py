@@ -13,7 +13,7 @@ from method_cases import CHOICES
 from nightly import slow_but
 
 from gcbench.core.method_files import make_compressor, read_method
-from gcbench.runner.config.help import method_keys
+from gcbench.runner.config.keys import method_keys
 
 LOCAL: dict[str, dict[str, Any]] = {
     "local": {"every": 3},

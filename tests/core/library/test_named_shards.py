@@ -15,7 +15,7 @@ from named_cases import (
     train_in_one_process,
 )
 
-from gcbench.runner.config.help import method_keys
+from gcbench.runner.config.keys import method_keys
 
 FEW = ("powersgd", "acpsgd", "demo", "qsgd", "onebit_adam")
 KNOBS: dict[str, dict[str, Any]] = {

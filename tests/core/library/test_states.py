@@ -20,7 +20,7 @@ from state_cases import (
 )
 
 from gcbench.core.library.saved import replaced_shares
-from gcbench.runner.config.help import method_keys
+from gcbench.runner.config.keys import method_keys
 
 
 def test_workers_at_different_steps_are_told_in_the_next_one() -> None:

@@ -9,7 +9,7 @@ from method_cases import CHOICES
 from nightly import slow_but
 from unused_cases import KEEPS_ALL, WAYS, leave_out
 
-from gcbench.runner.config.help import method_keys
+from gcbench.runner.config.keys import method_keys
 
 
 def test_what_ddp_drops_goes_back_into_the_residual() -> None:

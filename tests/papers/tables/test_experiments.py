@@ -19,7 +19,7 @@ from gcbench.papers.tables.rates import RATE
 from gcbench.papers.tables.tables import TableRow, read_table, table_names
 from gcbench.papers.track.track_verdicts import ENTRY
 from gcbench.runner.config.choices import experiments, node_of, runs_in
-from gcbench.runner.config.help import method_keys
+from gcbench.runner.config.keys import method_keys
 from gcbench.runner.identity import ABSENT
 from gcbench.runner.settings.run import RunSettings
 

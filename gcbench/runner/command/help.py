@@ -1,15 +1,12 @@
-"""--help: tables of keys, made from models and from files, and the parts of the whole text."""
+"""--help: help.txt and help_bench.txt with tables of keys, and the parts of the whole text."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from functools import cache
+from collections.abc import Callable
 from pathlib import Path
-from shutil import get_terminal_size
-from textwrap import wrap
 
-from gcbench.core.conf import choices_in, file_of, included_in, read_yaml
+from gcbench.core.conf import choices_in
 from gcbench.core.errors import ConfigError, near
 from gcbench.core.fields import (
     Settings,
@@ -19,29 +16,40 @@ from gcbench.core.fields import (
     interval_of,
     kinds_of,
 )
-from gcbench.core.keys import NO_KNOBS, sort_keys
 from gcbench.core.method_keys import MethodSettings
+from gcbench.runner.command.subcommands import SUBCOMMANDS
+from gcbench.runner.config.keys import method_keys
 from gcbench.runner.settings.config import SCHEMAS
 from gcbench.runner.settings.run import BenchSettings, RunSettings
 from gcbench.runner.settings.trainer import OTHER_NAMES
+from gcbench.runner.terminal import COLUMN
 
 TOP: dict[str, type[Settings]] = {
     "run": RunSettings,
     "bench": BenchSettings,
 }
-COLUMN = 24  # at which descriptions begin
-INDENT = "\n  "  # between lines; the template itself indents the first one
+INDENT = "\n  "  # between lines; the text itself indents the first one
 
 
-def method_keys() -> dict[str, list[str]]:
-    """Return the keys that each choice of compressor adds, in the order of their model."""
-    return {choice: sort_keys(own) for choice, own in keys_by_choice("compressor").items()}
+def help_of(command: str) -> str:
+    """Return the whole text of --help of `gcbench` or of `gcbench bench`."""
+    name = "help.txt" if command == "gcbench" else "help_bench.txt"
+    lists: dict[str, Callable[..., str]] = {
+        "subcommands": list_subcommands,
+        "choices": list_choices,
+        "keys": list_keys,
+        "knobs": list_method_knobs,
+    }
+    return re.sub(
+        r"\{(\w+):([\w,]*)\}",
+        lambda found: lists[found[1]](*filter(None, found[2].split(","))),
+        (Path(__file__).parent / name).read_text(encoding="utf-8").rstrip("\n"),
+    )
 
 
-@cache  # as there are a hundred files
-def keys_by_choice(group: str) -> Mapping[str, Sequence[str]]:
-    """Return the keys that the file of each choice of a group has."""
-    return {choice: keys_in(file_of(group, choice)) for choice in choices_in(group)}
+def list_subcommands() -> str:
+    """Return the lines of --help that list the subcommands."""
+    return INDENT.join(f"{name:12}{one.about}" for name, one in SUBCOMMANDS.items())
 
 
 def list_method_knobs() -> str:
@@ -72,22 +80,6 @@ def list_keys(*groups: str) -> str:
             key = f"{prefix}{name}"
             lines += _lines(key, name, schema)
     return INDENT.join(lines)
-
-
-def keys_in(file: Path) -> list[str]:
-    """Return the keys of a file and of the files in its defaults list."""
-    node = read_yaml(file)
-    shared = [entry.partition("@")[0] for entry in node.pop("defaults", []) if entry != "_self_"]
-    inherited = [
-        key
-        for name in shared
-        for key in (
-            SCHEMAS[file.parent.name].model_fields
-            if name == "schema"
-            else keys_in(included_in(file, name))
-        )
-    ]
-    return [key for key in dict.fromkeys([*inherited, *node]) if key not in NO_KNOBS]
 
 
 def _lines(typed: str, name: str, schema: type[Settings], ending: str = "") -> list[str]:
@@ -132,34 +124,3 @@ def help_on(text: str, topic: str) -> str:
         likely = near(topic, {*entries, *(name.rpartition(".")[2] for name in entries)})
         raise ConfigError(f"--help {topic}: there is no such group or key; type {likely or 'all'}")
     return "\n".join(line for name in dict.fromkeys(names) for line in entries.get(name, []))
-
-
-def fold(text: str) -> str:
-    """Return text with its lines folded to the terminal, under their second column if there is one.
-
-    80 columns where nothing tells the width.
-    """
-    width = max(40, get_terminal_size((80, 24)).columns)
-    lines = []
-    for line in text.split("\n"):
-        indent = len(line) - len(line.lstrip())
-        column = re.match(r" *\S+( \S+)*? {2,}(?=\S)", line)
-        inner = min(len(column[0]) if column else indent + 4 * (indent > 0), COLUMN + 4)
-        if len(line) <= width:
-            lines.append(line)
-            continue
-        first, rest = (
-            (column[0], line[len(column[0]) :]) if column else (" " * indent, line.strip())
-        )
-        if len(first) > inner:  # a long key has a line of its own
-            lines += wrap(first.rstrip(), width, subsequent_indent=" " * indent)
-            first = " " * inner
-        lines += wrap(
-            rest,
-            width,
-            initial_indent=first,
-            subsequent_indent=" " * inner,
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-    return "\n".join(lines)
