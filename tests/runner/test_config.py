@@ -89,10 +89,10 @@ def test_help_names_every_choice() -> None:
     groups: dict[str, list[str]] = {}
     name = ""
     for line in text.splitlines():
-        if line.startswith("    ") and line.strip():
+        if line.startswith("  ") and line.strip():
             words = line.replace(",", " ").split()
             # A line that is indented further continues the group above.
-            name = words[0] if line[4] != " " else name
+            name = words[0] if line[2] != " " else name
             groups.setdefault(name, []).extend(words)
     for group, choice in CHOICES:
         assert choice in groups[group], f"conf/{group}/{choice}.yaml is missing from the help"

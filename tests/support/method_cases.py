@@ -23,8 +23,8 @@ from gcbench.runner.check.steps import (
 )
 from gcbench.runner.check.subject import SETTINGS
 from gcbench.runner.config.compose import register
+from gcbench.runner.config.composed import fill
 from gcbench.runner.config.keys import read_knobs
-from gcbench.runner.config.methods import fill
 from gcbench.runner.launch.instantiate import make
 
 __all__ = [  # re-exports the steps of the package's own checks, too

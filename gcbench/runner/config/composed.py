@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from gcbench.core.conf import Config
+from gcbench.core.method_files import bits_of, fill_compressor, to_floats_of_method
 
 CHANGED_BY_BUDGETS = ("trainer", "optimizer", "schedule", "estimator")
 REFERENCE = re.compile(r"\$\{(?:[\w.]+:)?(\w+)")  # and the first key that it may name
@@ -93,3 +94,18 @@ def resolve_references(tree: Config) -> Config:
 
 
 _resolved: dict[tuple[str, frozenset[Any]], Any] = {}
+
+
+def fill(tree: Config) -> Config:
+    """Return the values of a configuration, with a compressor that has its method's keys."""
+    config = resolve_references(tree)
+    fill_compressor(config)
+    to_floats_of_method(config)
+    return config
+
+
+def settle_bits(tree: Config, typed: Collection[str]) -> None:
+    """Set `bits` to the number that the typed `levels` need: see `bits_of`."""
+    # Levels that follow from bits, as they are a reference, say nothing of them.
+    if (bits := bits_of(tree, typed)) is not None:
+        tree["bits"] = bits

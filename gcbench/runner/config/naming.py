@@ -14,8 +14,7 @@ from gcbench.core.fields import format_value
 from gcbench.runner.config.budget import PAPER
 from gcbench.runner.config.checks import refuse_name
 from gcbench.runner.config.choices import choices_of, typed_knobs
-from gcbench.runner.config.composed import Composed
-from gcbench.runner.config.methods import fill
+from gcbench.runner.config.composed import Composed, fill
 from gcbench.runner.config.resolve import settle
 from gcbench.runner.identity import digest, relevant_config
 from gcbench.runner.labels import CHOICE_GROUPS

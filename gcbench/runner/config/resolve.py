@@ -31,9 +31,8 @@ from gcbench.runner.config.choices import (
     typed_keys,
     typed_knobs,
 )
-from gcbench.runner.config.composed import Composed
+from gcbench.runner.config.composed import Composed, fill, settle_bits
 from gcbench.runner.config.keys import keys_by_choice
-from gcbench.runner.config.methods import fill, settle_bits
 from gcbench.runner.config.run_file import typed_for
 from gcbench.runner.config.sentences import unknown_key, value_for_group
 from gcbench.runner.identity import all_knobs

@@ -20,9 +20,14 @@ from gcbench.runner.console import console
 from gcbench.runner.data import Data
 from gcbench.runner.labels import describe_choices
 from gcbench.runner.launch import slurm
-from gcbench.runner.launch.begin import prepare_directory, was_begun_by_this_job
 from gcbench.runner.launch.checks import check
-from gcbench.runner.launch.directory import extends, refuse_other_run, result_in
+from gcbench.runner.launch.directory import (
+    extends,
+    prepare_directory,
+    refuse_other_run,
+    result_in,
+    was_begun_by_this_job,
+)
 from gcbench.runner.launch.failure import Failure, failure_of, first_failure
 from gcbench.runner.launch.instantiate import make_data
 from gcbench.runner.launch.local import Interrupted, WorkerFailed, collect_signals, run_processes
