@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from gcbench.core import marks
@@ -97,7 +97,7 @@ def _flatten(config: Config) -> Flat:
     """Return values by dotted key, without the compressor's arguments that top-level keys fill."""
     return {
         key: value
-        for key, value in iterate_leaves(config)
+        for key, value in leaves(config).items()
         if not (key.startswith("compressor.") and key.rpartition(".")[2] in config)
     }
 
@@ -113,13 +113,19 @@ def finite(value: Any) -> Any:
     return value
 
 
-def iterate_leaves(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the dotted keys and values of nested nodes."""
-    if not isinstance(value, dict) or not value:
-        yield prefix, value
-        return
-    for key, content in value.items():
-        yield from iterate_leaves(content, f"{prefix}.{key}" if prefix else key)
+def leaves(node: Config) -> Flat:
+    """Return the values in nested nodes by dotted key; an empty node is a value."""
+    found: Flat = {}
+    _collect(node, "", found)
+    return found
+
+
+def _collect(node: Config, prefix: str, found: Flat) -> None:
+    for key, value in node.items():
+        if isinstance(value, dict) and value:
+            _collect(value, f"{prefix}{key}.", found)
+        else:
+            found[f"{prefix}{key}"] = value
 
 
 def _drop_neutral(node: Any) -> Any:

@@ -49,7 +49,11 @@ def _renamed(
 def _with_classes(node: Any, table: dict[str, str]) -> Any:
     if isinstance(node, dict):
         return {
-            key: _rename(value, table) if key == "_target_" else _with_classes(value, table)
+            key: _rename(value, table)
+            if key == "_target_"
+            else _with_classes(value, table)
+            if isinstance(value, dict | list)
+            else value
             for key, value in node.items()
         }
     if isinstance(node, list):

@@ -21,7 +21,7 @@ from gcbench.core.wrappers.build import build
 from gcbench.runner.config.compose import compose_overrides
 from gcbench.runner.config.keys import method_keys, read_knobs
 from gcbench.runner.config.resolve import resolve
-from gcbench.runner.identity import iterate_leaves
+from gcbench.runner.identity import leaves
 
 
 def test_build_takes_every_key_that_no_method_takes() -> None:
@@ -34,7 +34,7 @@ def test_every_key_of_a_method_reaches_an_argument() -> None:
     """A key that nothing takes would change a run's name and identity, but not the run."""
     for choice, knobs in method_keys().items():
         node = read_method(choice)["compressor"]
-        arguments = {path.rpartition(".")[2] for path, _ in iterate_leaves(node)}
+        arguments = {path.rpartition(".")[2] for path, _ in leaves(node).items()}
         assert set(knobs) - set(SET_LEVELS) <= arguments, choice
         unfilled = {"bits", "convolution_bits"} & set(knobs) - arguments
         assert not unfilled or "levels" in arguments, choice
@@ -99,7 +99,7 @@ def test_a_value_goes_where_a_file_leaves_it_open(
         "compressor": {"_target_": BUILD, **node},
     }
     fill_compressor(config)
-    filled = dict(iterate_leaves(config["compressor"]))
+    filled = leaves(config["compressor"])
     assert {k: v for k, v in filled.items() if not k.endswith("_target_")} == expected
 
 

@@ -18,7 +18,7 @@ from gcbench.runner.identity import (
     fingerprint,
     flatten_config,
     identify,
-    iterate_leaves,
+    leaves,
 )
 from gcbench.runner.labels import tell_apart
 from gcbench.runner.settings.config import GONE
@@ -51,7 +51,7 @@ def with_value(node: Any, key: str, value: Any) -> Any:
 def test_a_key_that_came_later_changes_nothing_at_the_value_of_before(
     config: dict[str, Any], key: str
 ) -> None:
-    keys = [f".{name}" for name, _ in iterate_leaves(config)]
+    keys = [f".{name}" for name in leaves(config)]
     assert (f".{key}" in "".join(keys)) != (key in GONE), "a dead entry"
     neutral = with_value(config, key, NEUTRAL[key])
     assert identify(without(neutral, key)) == identify(neutral)

@@ -21,7 +21,7 @@ import gcbench
 from gcbench.core.comm.control import Control
 from gcbench.core.errors import ConfigError, name_first
 from gcbench.runner.differences import value_of
-from gcbench.runner.identity import Flat, iterate_leaves, relevant_config
+from gcbench.runner.identity import Flat, leaves, relevant_config
 from gcbench.runner.launch.instantiate import import_targets
 from gcbench.runner.records.environment import version_of
 from gcbench.runner.settings.config import RunConfig
@@ -40,7 +40,7 @@ def refuse_different_configs(config: RunConfig, directory: Path, control: Contro
     places = {"name": config.name, "outputs": config.outputs, "directory": config.directory}
     compared = {**relevant_config(config.as_dict(), ()), **places}
     # A machine may have the shared folder under another path.
-    here = {**dict(iterate_leaves(compared)), DIRECTORY: directory.name}
+    here = {**leaves(compared), DIRECTORY: directory.name}
     differing = describe_differences(control.gather(here))
     if differing.keys() <= ITS_OWN:
         return

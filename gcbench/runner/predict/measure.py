@@ -12,7 +12,7 @@ import yaml
 
 from gcbench.core.errors import ConfigError
 from gcbench.runner.differences import flat_differences, format_differences
-from gcbench.runner.identity import Flat, iterate_leaves
+from gcbench.runner.identity import Flat, leaves
 from gcbench.runner.predict.recorded import COMPUTATION, phase_seconds
 from gcbench.runner.records.reading import read_json
 from gcbench.runner.records.schema import Result
@@ -134,7 +134,7 @@ def measure_device(paths: Sequence[str], title: str) -> dict[str, Any]:
 def _benched_settings(bench: dict[str, Any]) -> Flat:
     """Return the settings on which the seconds of a codec depend."""
     settings = {key: bench["config"][key] for key in BENCHED if key in bench["config"]}
-    return {"device": bench.get("device"), **dict(iterate_leaves(settings))}
+    return {"device": bench.get("device"), **leaves(settings)}
 
 
 def _timed_settings(run: RecordedRun) -> Flat:

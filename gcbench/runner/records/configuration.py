@@ -25,14 +25,11 @@ def _check_targets(config: dict[str, Any]) -> dict[str, Any]:
 
 def _targets(key: str, node: Any) -> Iterator[tuple[str, Any]]:
     """Yield all `_target_` in a configuration, with their keys."""
-    if isinstance(node, dict):
-        for name, part in node.items():
-            if name == "_target_":
-                yield f"{key}.{name}", part
+    for name, part in node.items() if isinstance(node, dict) else enumerate(node):
+        if name == "_target_":
+            yield f"{key}.{name}", part
+        elif isinstance(part, dict | list):
             yield from _targets(f"{key}.{name}", part)
-    elif isinstance(node, list):
-        for i, part in enumerate(node):
-            yield from _targets(f"{key}.{i}", part)
 
 
 Configuration = Annotated[dict[str, Any], AfterValidator(_check_targets)]

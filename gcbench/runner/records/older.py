@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from gcbench.core.conf import build_checked, conf_directory, read_yaml
-from gcbench.runner.identity import iterate_leaves
+from gcbench.runner.identity import leaves
 from gcbench.runner.records.schema import Result
 
 Lines = list[dict[str, Any]]  # of metrics.jsonl
@@ -55,7 +55,7 @@ def changes_since(result: Result, error_only: bool) -> list[Change]:
     made = datetime.fromisoformat((result.git and result.git.date) or result.started)
     changes = [change for change in read_changes() if change.error_only is error_only]
     later = [change for change in changes if made < change.date]
-    flat = dict(iterate_leaves(result.config)) if later else {}
+    flat = leaves(result.config) if later else {}
     return [change for change in later if change.covers(flat)]
 
 

@@ -234,13 +234,13 @@ def _read_file(path: Path, unreadable: list[str]) -> Iterator[RecordedRun]:
 
 def _parse_line(line: bytes, path: Path) -> RecordedRun:
     kept = json.loads(line)
-    name, result, metrics = printable(kept["name"]), printable(kept["result"]), kept["metrics"]
-    if not isinstance(name, str) or not isinstance(metrics, list):
-        raise ValueError("its name is not text, or its metrics are not a list")
-    # Curves are most of a line, and without backslashes nothing in it is escaped.
+    # Without backslashes nothing in a line is escaped, as in almost all of them.
     text = line.decode().rstrip("\n")
     if "\\" in text or not text.isprintable():
-        metrics = printable(metrics)
+        kept = printable(kept)
+    name, result, metrics = kept["name"], kept["result"], kept["metrics"]
+    if not isinstance(name, str) or not isinstance(metrics, list):
+        raise ValueError("its name is not text, or its metrics are not a list")
     return RecordedRun.of(Result.parse(result), f"{path}/{name}", partial(list, metrics), text)
 
 
