@@ -210,6 +210,11 @@ def tables_of(asked: str, key: str = "table") -> list[str]:
 
 def read_table(name: str) -> Table:
     path = table_directory() / f"{name}.yaml"
+    return _read_table(name, path, path.stat().st_mtime_ns)
+
+
+@cache  # as a report of all runs asks for every table a dozen times
+def _read_table(name: str, path: Path, _changed: int) -> Table:
     node = read_yaml(path)
     if not isinstance(node, dict):
         raise ConfigError(f"{path}: a table has title, source, columns and rows")

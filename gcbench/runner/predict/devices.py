@@ -56,7 +56,12 @@ LATENCY = "50us"
 
 def read_presets() -> dict[str, dict[str, Any]]:
     """Return conf/links.yaml: bits_per_second, latency_seconds and their source, by name."""
-    presets: dict[str, dict[str, Any]] = read_yaml(conf_directory() / "links.yaml")
+    return _read_presets(conf_directory() / "links.yaml")
+
+
+@cache  # as a report asks for them at every run
+def _read_presets(path: Path) -> dict[str, dict[str, Any]]:
+    presets: dict[str, dict[str, Any]] = read_yaml(path)
     return presets
 
 
