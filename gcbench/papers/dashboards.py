@@ -16,7 +16,7 @@ from wandb.errors import Error as WandbError
 from gcbench.core.errors import ConfigError
 from gcbench.core.marks import OneOf
 from gcbench.papers import PAPERS
-from gcbench.runner.config.reading import Arguments, read_arguments
+from gcbench.runner.arguments import Arguments, read_arguments
 from gcbench.runner.records.metrics import BITS, EPOCH, SECONDS
 from gcbench.runner.records.wandb_service import own_settings
 

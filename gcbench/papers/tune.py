@@ -22,10 +22,10 @@ from gcbench.papers.job_queue import describe_outcome, run_commands
 from gcbench.papers.tables.configs import Composition, composition_of, read_key
 from gcbench.papers.tables.rates import RATE, Grid, find_grid, is_swept
 from gcbench.papers.tables.tables import Column
+from gcbench.runner.arguments import Arguments, read_arguments
 from gcbench.runner.config.checks import refuse_empty_sweep
 from gcbench.runner.config.compose import resolve_overrides, split_sweep
 from gcbench.runner.config.errors import RunFailed
-from gcbench.runner.config.reading import Arguments, read_arguments
 from gcbench.runner.console import TextTable, print_table
 from gcbench.runner.differences import flat_differences
 from gcbench.runner.launch.estimate import Estimates

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from gcbench.core.errors import ConfigError
 from gcbench.core.marks import OneOf
-from gcbench.runner.config.reading import Arguments, Option, read_arguments, read_keys
+from gcbench.runner.arguments import Arguments, Option, read_arguments, read_keys
 
 
 class Own(Arguments):

@@ -28,6 +28,7 @@ from gcbench.papers.tables.report import REPORTS, Deviations, Figures, List, Tab
 from gcbench.papers.tables.tables import tables_of
 from gcbench.papers.track.enter import Entry
 from gcbench.papers.tune import Tune
+from gcbench.runner.arguments import Arguments, read_arguments
 from gcbench.runner.check.command import Check, Methods
 from gcbench.runner.command.example import Example
 from gcbench.runner.command.folders import Remove, Where
@@ -36,7 +37,6 @@ from gcbench.runner.config.choices import row_names
 from gcbench.runner.config.compose import resolve_overrides
 from gcbench.runner.config.hydra_versions import VERSION_BASE
 from gcbench.runner.config.keys import method_keys
-from gcbench.runner.config.reading import Arguments, read_arguments
 from gcbench.runner.config.resolve import resolve_benchmark
 from gcbench.runner.predict.arguments import read_predict
 from gcbench.runner.records.store import find_runs

@@ -23,8 +23,8 @@ from gcbench.papers.tables.keep import keep_study, keep_tests
 from gcbench.papers.tables.report import OfPapers
 from gcbench.papers.tables.rows import refuse_unknown_keys
 from gcbench.runner import console
+from gcbench.runner.arguments import read_arguments
 from gcbench.runner.config.budget import PAPER
-from gcbench.runner.config.reading import read_arguments
 from gcbench.runner.console import TextTable, with_bar
 from gcbench.runner.report.document import DIRTY, DIRTY_NOTE, STALE, STALE_NOTE
 

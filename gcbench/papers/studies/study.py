@@ -21,9 +21,9 @@ from gcbench.core.compressor import Compressor
 from gcbench.core.errors import ConfigError
 from gcbench.core.method_files import make_compressor, read_method
 from gcbench.papers import PAPERS
+from gcbench.runner.arguments import Arguments, read_arguments, read_keys
 from gcbench.runner.config.compose import compose_overrides
 from gcbench.runner.config.keys import read_knobs
-from gcbench.runner.config.reading import Arguments, read_arguments, read_keys
 from gcbench.runner.config.resolve import resolve
 from gcbench.runner.console import TextTable, console, print_table
 from gcbench.runner.data_facts import facts_of

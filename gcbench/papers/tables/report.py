@@ -23,8 +23,8 @@ from gcbench.papers.tables.keep import (
 from gcbench.papers.tables.measured import KeptStudy, find_study, study_document
 from gcbench.papers.tables.rows import RowsByBudget
 from gcbench.papers.tables.tables import Table, read_table, tables_of
+from gcbench.runner.arguments import Arguments, Forms, read_arguments
 from gcbench.runner.config.budget import PAPER, budget_names
-from gcbench.runner.config.reading import Arguments, Forms, read_arguments
 from gcbench.runner.console import FORMATS, print_table, show_table, with_bar
 from gcbench.runner.records.store import RecordedRun
 from gcbench.runner.report.command import (

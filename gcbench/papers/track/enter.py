@@ -16,11 +16,11 @@ from gcbench.papers.tables.rows import Row
 from gcbench.papers.tables.tables import read_table
 from gcbench.papers.track.track import Track
 from gcbench.papers.track.track_verdicts import ENTRY, judge
+from gcbench.runner.arguments import Arguments, Option, read_arguments
 from gcbench.runner.check.command import refuse_unknown
 from gcbench.runner.config.budget import PAPER
 from gcbench.runner.config.compose import compose_overrides
 from gcbench.runner.config.errors import RunFailed
-from gcbench.runner.config.reading import Arguments, Option, read_arguments
 from gcbench.runner.config.resolve import resolve
 from gcbench.runner.identity import flatten_config, identify
 from gcbench.runner.records.store import find_runs

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from gcbench.core.conf import Config, conf_directory, form_in, method_files, read_yaml, top_comment
 from gcbench.core.errors import ConfigError, as_known, near
+from gcbench.runner.arguments import Arguments, Option, read_arguments
 from gcbench.runner.config.compose import find_method
-from gcbench.runner.config.reading import Arguments, Option, read_arguments
 from gcbench.runner.console import TextTable, print_table
 
 if TYPE_CHECKING:

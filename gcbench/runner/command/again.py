@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gcbench.core.errors import ConfigError
+from gcbench.runner.arguments import Arguments, read_arguments
 from gcbench.runner.command.hydra_run import run, start_hydra
 from gcbench.runner.config.compose import resolve_overrides
-from gcbench.runner.config.reading import Arguments, read_arguments
 from gcbench.runner.config.run_file import read_run_file
 from gcbench.runner.config.typed import to_overrides
 from gcbench.runner.differences import differences, format_differences

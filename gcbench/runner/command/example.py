@@ -8,7 +8,7 @@ from shutil import copy
 
 import gcbench
 from gcbench.core.errors import ConfigError, near
-from gcbench.runner.config.reading import Arguments, read_arguments
+from gcbench.runner.arguments import Arguments, read_arguments
 
 PACKAGE = Path(gcbench.__file__).parent
 EXAMPLES = {

@@ -9,7 +9,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from gcbench.core.errors import ConfigError
-from gcbench.runner.config.reading import Arguments, read_arguments
+from gcbench.runner.arguments import Arguments, read_arguments
 from gcbench.runner.launch.lock import held
 from gcbench.runner.records.folders import RESULTS, find_folder
 

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from gcbench.core.errors import ConfigError, near
 from gcbench.core.marks import OneOf
-from gcbench.runner.config.reading import Arguments, Forms, Option, read_arguments
+from gcbench.runner.arguments import Arguments, Forms, Option, read_arguments
 from gcbench.runner.console import FORMATS
 
 Format = Annotated[str, OneOf(FORMATS), Field(description=", ".join(FORMATS))]

@@ -14,8 +14,8 @@ from rich.text import Text
 
 from gcbench.core.errors import ConfigError, name_first, near
 from gcbench.core.marks import OneOf
+from gcbench.runner.arguments import Arguments, Forms, read_arguments
 from gcbench.runner.config.budget import PAPER, budget_names
-from gcbench.runner.config.reading import Arguments, Forms, read_arguments
 from gcbench.runner.console import (
     FORMATS,
     TextTable,
