@@ -216,7 +216,9 @@ class Verdict(NamedTuple):
 def judge(dense: str, others: Sequence[Bounded]) -> Verdict:
     """Return the method with the largest speed-up, if that is surely the largest of those known."""
     known = [one for one in others if one.value is not None or one.high < float("inf")]
-    if not known:
+    # Only bounded, as rho where it is at least 1: such a method may pay, and nothing says so.
+    may_pay = any(one.value is None and one.high >= LEAST for one in known)
+    if not known or (may_pay and all(one.value is None for one in known)):
         return Verdict(dense, 1.0, 1.0, 1.0, UNCOVERED, len(others))
     whole = Bounded(dense, 1.0, 1.0, 1.0)
     best = max([whole, *known], key=lambda one: one.value or 0.0)
@@ -224,7 +226,7 @@ def judge(dense: str, others: Sequence[Bounded]) -> Verdict:
     value = best.value or 0.0
     why = ""
     if value < LEAST:
-        why = BELOW
+        why = OVERLAP if may_pay else BELOW
     elif best.low <= rest:
         why = SOME if max(one.low for one in known) >= LEAST else OVERLAP
     return Verdict(best.label, value, best.low, best.high, why, len(others) - len(known))

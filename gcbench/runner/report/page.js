@@ -701,12 +701,13 @@ function judge(label, others) {
   const known = others.filter((one) => one.value !== null || one.high < Infinity);
   const dense = { label, value: 1, low: 1, high: 1 };
   const uncovered = others.length - known.length;
-  if (!known.length) return { ...dense, why: UNCOVERED, uncovered };
+  const { least } = data.answers[0];
+  const mayPay = known.some((one) => one.value === null && one.high >= least);
+  if (!known.length || (mayPay && known.every((one) => one.value === null))) return { ...dense, why: UNCOVERED, uncovered: others.length };
   const ranked = [dense, ...known].sort((a, b) => (b.value ?? 0) - (a.value ?? 0));
   const rest = Math.max(...ranked.slice(1).map((one) => one.high));
-  const { least } = data.answers[0];
   const unsure = known.some((one) => one.low >= least) ? SOME : OVERLAP;
-  const why = ranked[0].value < least ? BELOW : ranked[0].low <= rest ? unsure : "";
+  const why = ranked[0].value < least ? (mayPay ? OVERLAP : BELOW) : ranked[0].low <= rest ? unsure : "";
   return { ...ranked[0], why, uncovered };
 }
 

@@ -84,6 +84,9 @@ def test_a_method_wins_only_where_that_is_sure() -> None:
     assert judge("dense", [some._replace(low=0.9)]).why == OVERLAP, "as dense training is at 1"
     assert judge("dense", [Bounded("some", 1.04, 1.02, 1.06)]).why == BELOW
     assert judge("dense", [Bounded("some", None, 0.0, 0.8)]).why == BELOW
+    bounded = Bounded("bounded", None, 0.0, 1.5)
+    assert judge("dense", [bounded]).why == UNCOVERED, "a bound says nothing of whether it pays"
+    assert judge("dense", [Bounded("some", 0.9, 0.8, 1.0), bounded]).why == OVERLAP
     nothing = Bounded("some", None, 0.0, math.inf)
     assert judge("dense", [nothing]).why == UNCOVERED
     beside = judge("dense", [nothing, some])
