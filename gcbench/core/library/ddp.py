@@ -18,10 +18,10 @@ from gcbench.core.errors import ConfigError
 from gcbench.core.finite import not_finite
 from gcbench.core.library.agreement import blank, choose
 from gcbench.core.library.compression import Compression
-from gcbench.core.library.ddp_module import comm_of, free_hook_of, parameters_of, shapes_of, zeros
+from gcbench.core.library.ddp_module import comm_of, free_hook_of, parameters_of, shapes_of
 from gcbench.core.library.exchange import Kept
 from gcbench.core.library.overlap import Overlap, decide_overlap
-from gcbench.core.library.states import name_without_wrappers, not_a_state, refuse_other_tensors
+from gcbench.core.library.states import name_without_wrappers, not_a_state
 
 
 class Part(NamedTuple):
@@ -91,8 +91,7 @@ class DdpCompression(Compression):
         return {**super()._state(), "buckets": self._buckets}
 
     def _check(self, name: str, read: Kept, saved: Mapping[str, Any]) -> Kept:
-        rows = zeros(self._shapes, self._device)
-        refuse_other_tensors(self.compressor, rows, self._exchange.comm, read.state)
+        self._refuse_other_states(self._shapes, [read.state])
         return read
 
     def _read(self, saved: Mapping[str, Any]) -> Mapping[str, Kept]:

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 
 from gcbench.core.library.saved import (
+    OWN_PARAMETERS,
+    mean_of,
     merge_parts,
     merge_totals,
     read_parts,
@@ -113,8 +115,8 @@ def unmergeable_content(
 
     Residuals may be averaged only if `merge`.
     """
-    if content.get("inner"):
-        return "each worker has parameters of its own between exchanges (see its estimator=)"
+    if content.get("inner") and not merge:
+        return f"{OWN_PARAMETERS} (see its estimator=)"
     return unmergeable_reason(content, content["meter"], parameters, merge)
 
 
@@ -148,10 +150,11 @@ def merge_workers(contents: Sequence[dict[str, Any]], shares: Sequence[float]) -
     """Return the content of one worker's file, merged from those of several by `shares`.
 
     Hidden states are reset, as the text is now cut into other columns, and buffers become worker
-    0's, as they do in a test.
+    0's, as they do in a test. Workers with parameters of their own go on from the mean of these.
     """
     return {
         **merge_parts(contents, shares),
+        "inner": mean_of([content.get("inner") for content in contents], shares),
         "carry": None,
         "meter": merge_totals([content["meter"] for content in contents], shares),
         "loss": sum(
