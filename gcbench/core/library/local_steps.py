@@ -26,6 +26,7 @@ from gcbench.core.library.saved import OWN_PARAMETERS, mean_of
 from gcbench.core.library.states import (
     name_without_wrappers,
     not_a_state,
+    refuse_other_late,
     refuse_other_optimizer,
     refuse_other_values,
 )
@@ -283,12 +284,7 @@ class LocalTraining(JointCompression):
         if type(steps) is not int or steps < 0:
             raise not_a_state(f"local steps={steps!r:.60}")
         refuse_other_values("shared", saved["shared"], self._shared)
-        late = {
-            name: torch.empty(1, *p.shape, dtype=torch.float32, device="meta")
-            for name, p in self._own.items()
-        }
-        if (arrived := read["parameters"].late) is not None:
-            refuse_other_values("late", arrived.update, late, some=True)
+        refuse_other_late(read["parameters"], self._own)
         model = {name_without_wrappers(k): x for k, x in self._model.state_dict().items()}
         refuse_other_values("model", saved["model"], model, finite=self._own)
         refuse_other_optimizer("outer", saved["outer"], self._outer)

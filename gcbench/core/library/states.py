@@ -170,6 +170,16 @@ def refuse_other_values(
             refuse_not_finite(f"{name} under {key}", theirs)
 
 
+def refuse_other_late(kept: Kept, parameters: Mapping[str, Tensor]) -> None:
+    """Raise StateError unless what is late is an update of some of the parameters."""
+    if kept.late is not None:
+        like = {
+            name: torch.empty(1, *p.shape, dtype=torch.float32, device="meta")
+            for name, p in parameters.items()
+        }
+        refuse_other_values("late", kept.late.update, like, some=True)
+
+
 def refuse_other_optimizer(key: str, saved: Any, optimizer: Optimizer) -> None:
     """Raise StateError unless `saved` has the form of this optimizer's state."""
     own = optimizer.state_dict()
