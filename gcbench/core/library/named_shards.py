@@ -13,12 +13,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from gcbench.core.comm.fsdp import Part
-from gcbench.core.compressor import Aggregated, Compressor, Grads, merge, offsets_of
+from gcbench.core.compressor import Compressor, Grads, offsets_of
 from gcbench.core.errors import ConfigError
 from gcbench.core.exchange.hierarchical import Hierarchical
-from gcbench.core.finite import not_finite
-from gcbench.core.library.agreement import blank, choose
-from gcbench.core.library.exchange import Kept
+from gcbench.core.library.exchange import Bucket, Kept
 from gcbench.core.library.fsdp import FsdpCompression
 from gcbench.core.library.states import (
     by_name,
@@ -74,7 +72,7 @@ class NamedKept(Kept):
         A parameter that is new has none, and those of ACP-SGD have factors that alternate.
         """
         if not self.is_mixed:
-            return [[*self.used]]
+            return [[*self.used]] if self.used else []
         groups: dict[tuple[tuple[int, int, int], ...], list[str]] = {}
         for name in self.used:
             kinds = (
@@ -114,26 +112,19 @@ class NamedCompression(FsdpCompression):
         kept = self._kept[name]
         places = kept.places(gradient, used)
         kept.use(tuple(places))
-        rows = {name: x.float() for name, x in places.items()}
-        if places:
-            out = self._aggregate_alike(kept, rows)
-            # A GradScaler must find an overflow even where a method sends a sign of it, or nothing.
-            bad = not_finite([*rows.values(), *out.update.values()])
-            torch._foreach_copy_([*places.values()], [out.update[name] for name in places])
-            bad, _ = self._exchange.agree(kept, bad)
-            kept.add(rows, choose(bad, kept.of(rows), out.state))
-            blank([gradient], bad)
-        kept.exchanges += 1
-        self._count(kept, sum(x.numel() for x in rows.values()))
-        return gradient
-
-    def _aggregate_alike(self, kept: NamedKept, rows: Grads) -> Aggregated:
-        """Return the aggregate of these rows; each group of like states has its own messages."""
-        outs = [
-            self._exchange.aggregate(kept, {name: rows[name] for name in names})
+        copied = [] if gradient.dtype == torch.float32 else [*places]
+        rows = [gradient.view(1, -1)]
+        replaced = [
+            self._exchange.replace(
+                kept, Bucket({k: places[k] for k in names}, [k for k in copied if k in names], rows)
+            )
             for names in kept.alike()
         ]
-        return outs[0] if len(outs) == 1 else merge(outs, rows)
+        if replaced:
+            self._exchange.keep(kept, places, replaced, rows)
+        kept.exchanges += 1
+        self._count(kept, sum(x.numel() for x in places.values()))
+        return gradient
 
     def _state(self) -> dict[str, Any]:
         turns = {
