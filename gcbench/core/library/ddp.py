@@ -19,7 +19,8 @@ from gcbench.core.library.compression import Compression
 from gcbench.core.library.ddp_module import comm_of, free_hook_of, parameters_of, shapes_of
 from gcbench.core.library.exchange import Bucket, Kept
 from gcbench.core.library.overlap import Overlap, decide_overlap
-from gcbench.core.library.states import name_without_wrappers, not_a_state
+from gcbench.core.library.states import not_a_state
+from gcbench.core.parameters import name_without_wrappers
 
 
 class Taken(NamedTuple):
@@ -59,7 +60,9 @@ class DdpCompression(Compression):
             overlap,
             parameters={name: list(p.shape) for p, name in self._parameters.items()},
         )
-        self.by_bucket = decide_overlap(overlap, compressor, device, self._gather)
+        self.by_bucket = overlap is not False and decide_overlap(
+            overlap, compressor, device, self._gather
+        )
         if self.by_bucket:
             self._exchange.take_own_group()
         self._known: dict[int, Taken] = {}  # of the last pass, by the identity of what arrived

@@ -19,9 +19,8 @@ from gcbench.core.compressor import Compressor
 from gcbench.core.errors import ConfigError
 from gcbench.core.exchange.gather import ScatterExchange
 from gcbench.core.exchange.hierarchical import Hierarchical
-from gcbench.core.library.states import name_without_wrappers
 from gcbench.core.methods.matrices import Shape, shapes_of_parameters
-from gcbench.core.parameters import refuse_complex, refuse_sparse
+from gcbench.core.parameters import name_without_wrappers, refuse_complex, refuse_sparse
 from gcbench.core.wrappers.virtual import parts_of
 
 

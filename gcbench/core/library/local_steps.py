@@ -24,7 +24,6 @@ from gcbench.core.library.joint import JointCompression
 from gcbench.core.library.optimizer_steps import OptimizerSteps
 from gcbench.core.library.saved import OWN_PARAMETERS, mean_of
 from gcbench.core.library.states import (
-    name_without_wrappers,
     not_a_state,
     refuse_other_late,
     refuse_other_optimizer,
@@ -33,6 +32,7 @@ from gcbench.core.library.states import (
 from gcbench.core.library.worker_model import optimizers_of, take_from_first, trained_parameters
 from gcbench.core.local_rule import LocalRounds, LocalRule
 from gcbench.core.methods.matrices import shapes_of_parameters
+from gcbench.core.parameters import name_without_wrappers
 
 KEPT = (
     "local steps",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
@@ -30,13 +29,6 @@ class StateError(ConfigError):
     """A saved state is not one of this model and compressor, as its message says; nothing was
     replaced.
     """
-
-
-def name_without_wrappers(name: str) -> str:
-    """Return the name of a parameter or module, whether torch.compile wraps a part or not."""
-    return re.sub(r"(?<![^.])_(orig_mod|checkpoint_wrapped_module)(\.|$)", "", name).removesuffix(
-        "."
-    )
 
 
 def refuse_other_identity(saved: Any, expected: Mapping[str, Any], name: str) -> None:
