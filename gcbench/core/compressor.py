@@ -52,10 +52,10 @@ class State:
             yield from self.inner.layers()
 
     def select(self, names: Collection[str]) -> State:
-        """Return the state of these parameters only."""
+        """Return the state of these parameters only, in their order."""
 
         def keep(part: Grads) -> Grads:
-            return {k: t for k, t in part.items() if k in names}
+            return {k: part[k] for k in names if k in part}
 
         return State.of_layers([(keep(shared), keep(own)) for shared, own in self._pairs()])
 

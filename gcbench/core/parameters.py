@@ -1,13 +1,21 @@
-"""Parameters whose gradients cannot be compressed."""
+"""Parameters: their names, and those whose gradients cannot be compressed."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from torch import Tensor, nn
 
 from gcbench.core.comm.ddp import sparse_refusal
 from gcbench.core.errors import ConfigError
+
+
+def name_without_wrappers(name: str) -> str:
+    """Return the name of a parameter or module, whether torch.compile wraps a part or not."""
+    return re.sub(r"(?<![^.])_(orig_mod|checkpoint_wrapped_module)(\.|$)", "", name).removesuffix(
+        "."
+    )
 
 
 def refuse_complex(parameters: Mapping[str, Tensor]) -> None:

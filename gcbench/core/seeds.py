@@ -12,13 +12,6 @@ STEP = 0x9E3779B97F4A7C15
 FACTORS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 
 
-def _splitmix64(state: int) -> int:
-    state = (state + STEP) & _MASK
-    for shift, factor in zip((30, 27), FACTORS, strict=True):
-        state = ((state ^ (state >> shift)) * factor) & _MASK
-    return state ^ (state >> 31)
-
-
 def mix(*values: int) -> int:
     """Return a 64-bit seed for a tuple such as (seed, epoch).
 
@@ -30,7 +23,10 @@ def mix(*values: int) -> int:
 def absorb(state: int, values: Iterable[int]) -> int:
     """Return the state after more values; that of `mix` begins as their number."""
     for value in values:
-        state = _splitmix64(state ^ (value & _MASK))
+        state = ((state ^ (value & _MASK)) + STEP) & _MASK
+        for shift, factor in zip((30, 27), FACTORS, strict=True):
+            state = ((state ^ (state >> shift)) * factor) & _MASK
+        state ^= state >> 31
     return state
 
 

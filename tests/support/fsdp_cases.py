@@ -45,9 +45,13 @@ class Sharded:
     """A net sharded over all processes, or over those of each of two nodes."""
 
     def __init__(
-        self, between: bool = False, policy: MixedPrecisionPolicy | None = None, hidden: int = 32
+        self,
+        between: bool = False,
+        policy: MixedPrecisionPolicy | None = None,
+        hidden: int = 32,
+        nodes: int = NODES,
     ) -> None:
-        self.mesh = mesh(between)
+        self.mesh = mesh(between, nodes)
         self.model: Any = shard(net(hidden), self.mesh["gpu"], policy)
         self.between = between
 
@@ -70,9 +74,9 @@ class Sharded:
 
 
 @cache
-def mesh(between: bool) -> DeviceMesh:
-    """Return a mesh of all processes or of two nodes; cached, as PyTorch keeps its groups."""
-    shape = (NODES, dist.get_world_size() // NODES) if between else (dist.get_world_size(),)
+def mesh(between: bool, nodes: int = NODES) -> DeviceMesh:
+    """Return a mesh of all processes or of nodes; cached, as PyTorch keeps its groups."""
+    shape = (nodes, dist.get_world_size() // nodes) if between else (dist.get_world_size(),)
     return init_device_mesh("cpu", shape, mesh_dim_names=("node", "gpu")[-len(shape) :])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import copy
 import io
+import math
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -14,7 +15,7 @@ import torch
 from accumulation_cases import backward
 from fsdp_cases import Sharded
 from gloo_pool import Process
-from library_cases import Net, gradients, message_of, tensors_of_state
+from library_cases import Net, gradients, message_of, parameters, tensors_of_state
 from local_loop_cases import Loop
 from torch import nn
 from torch.distributed.tensor import DTensor
@@ -177,6 +178,70 @@ def save_with_a_handle(process: Process) -> tuple[list[Any], list[str]]:
         copied = copy.deepcopy(args)
     messages = [str(one.message) for one in caught if "gcbench" in str(one.message)]
     return [loaded.compression, copied.compression], messages
+
+
+def save_sharded(process: Process, nodes: int, name: str) -> tuple[Any, dict[str, Any]]:
+    """Return what `remembered_of_shards` does after three steps, and on the first the states."""
+    ours, handle = _sharded(nodes, name)
+    for step in range(3):
+        ours.backward(process.rank, step)
+    return remembered_of_shards(handle), handle.state_dict(gather_to=0)
+
+
+def load_sharded(
+    process: Process, nodes: int, name: str, saved: Any, workers: str
+) -> tuple[str, Any, bool]:
+    """Return the message of loading, what is remembered then, and whether a step is finite."""
+    ours, handle = _sharded(nodes, name)
+    message = message_of(lambda: handle.load_state_dict(saved, workers))
+    kept = remembered_of_shards(handle)
+    return message, kept, all(x.isfinite().all() for x in ours.backward(process.rank, 3))
+
+
+def _sharded(nodes: int, name: str) -> tuple[Sharded, Any]:
+    """Return a net of 27 hidden values, whose rows no even number of shards divides."""
+    ours = Sharded(bool(nodes), hidden=27, nodes=nodes)
+    return ours, ours.compress(name, min_size=0, fraction=0.3)
+
+
+def remembered_of_shards(handle: Any) -> dict[str, tuple[list[torch.Tensor], list[torch.Tensor]]]:
+    """Return by parameter a worker's tensors without padding, and its part of the shared ones."""
+    found: dict[str, Any] = {}
+    for kept in handle._kept.values():
+        by_name = {k: kept.state.select([k]) for k in kept.shapes}
+        if hasattr(kept, "turns"):
+            by_name = kept.turns.by_name(kept.state)
+        for name, state in by_name.items():
+            n = math.prod(handle._identity["parameters"][name])
+            own = [x.flatten()[:n] for layer in state.layers() for x in layer.per_worker.values()]
+            found[name] = own, [x for layer in state.layers() for x in layer.shared.values()]
+    return found
+
+
+def save_local(process: Process, compressor: str) -> tuple[list[torch.Tensor], Any]:
+    """Return a worker's own values between two exchanges, and on the first the states of all."""
+    loop = Loop(process.rank, compressor=compressor, min_size=0)
+    loop.train(range(6))
+    return own_values(loop), loop.local.state_dict(gather_to=0)
+
+
+def load_local(
+    process: Process, compressor: str, saved: Any, workers: str
+) -> tuple[str, list[torch.Tensor], bool]:
+    """Return the message of loading, a worker's own values, and whether all agree afterwards."""
+    loop = Loop(process.rank, compressor=compressor, min_size=0)
+    message = message_of(lambda: loop.local.load_state_dict(saved, workers))
+    own = own_values(loop)
+    loop.train(range(6, 8))  # exchanges in the eighth step
+    same = [torch.equal(x, y) for x, y in zip(loop.shared(), parameters(loop.model), strict=True)]
+    return message, own, all(same)
+
+
+def own_values(loop: Loop) -> list[torch.Tensor]:
+    """Return parameters, the moments of Adam, and residuals."""
+    moments = [x["exp_avg"].clone() for x in loop.optimizer.state.values()]
+    kept = loop.local._kept["parameters"].state.per_worker
+    return [*parameters(loop.model), *moments, *(x[0].clone() for x in kept.values())]
 
 
 def load_shards(process: Process, between: bool, case: str) -> str:

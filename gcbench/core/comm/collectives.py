@@ -119,21 +119,33 @@ class Comm:
             return [reduce_rows(rows, "and") for rows in self.gather(tensors)]
         return parts_of_row(self._reduce(tensors, "and"), tensors)
 
-    def gather(self, tensors: Sequence[Tensor], lengths: Lengths | None = None) -> list[Tensor]:
+    def gather(
+        self, tensors: Sequence[Tensor], lengths: Lengths | None = None, *, bare: bool = False
+    ) -> list[Tensor]:
         """Return the rows of all workers, `[w, ...] -> [W, ...]`; all types travel in one message.
 
         If `lengths[i]` (`[w]`) is given, tensor i is ragged: only the first `lengths[i][row]`
-        values of each row are sent, and the result is zero-padded to `[W, longest]`.
+        values of each row are sent, and the result is zero-padded to `[W, longest]`. A `bare` one
+        is a part of another collective, which has the checksums.
         """
         lengths = lengths or [None] * len(tensors)
-        self._listener("all_gather", tensors, lengths)
-        if not self._checksum:
-            return self._gather(tensors, lengths)
-        # Each worker of a node sends its slice with a checksum of its own.
-        own_sums = row_sums(tensors, lengths).repeat(1, self._workers_per_row)
-        *everyone, sums = self._gather([*tensors, own_sums], [*lengths, None])
-        refuse_altered("all_gather", row_sums(everyone), sums[:, :SUM_BYTES], self.local.start)
-        return everyone
+        if not bare:
+            self._listener("all_gather", tensors, lengths)
+        if self._checksum and not bare:
+            # Each worker of a node sends its slice with a checksum of its own.
+            own_sums = row_sums(tensors, lengths).repeat(1, self._workers_per_row)
+            *everyone, sums = self.gather([*tensors, own_sums], [*lengths, None], bare=True)
+            refuse_altered("all_gather", row_sums(everyone), sums[:, :SUM_BYTES], self.local.start)
+            return everyone
+        if any(n is not None for n in lengths):
+            return self._gather_ragged(tensors, lengths)
+        self._count_gather(row_bits(tensors))
+        if not self.transport:
+            return list(tensors)
+        message, parts = to_bytes(tensors)
+        with self.clock.exchange():
+            rows = self.transport.all_gather(message)
+        return [from_bytes(rows, part) for part in parts]
 
     def transpose(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Return the all-to-all, `[w, W, ...] -> [w, W, ...]`; all types travel in one message.
@@ -217,7 +229,7 @@ class Comm:
         flat = ordered_to_float(flat) if as_integers else flat
         if self._checksum:
             sums = row_sums([flat]).expand(len(self.local), -1)
-            refuse_different(op, *self._gather([sums], [None]))
+            refuse_different(op, *self.gather([sums], bare=True))
         return flat
 
     def _sum_in_ring(self, rows: Tensor) -> Tensor:
@@ -227,17 +239,6 @@ class Comm:
             with self.clock.exchange():
                 rows = from_bytes(self.transport.all_gather(message), part)
         return sum_in_ring(rows)
-
-    def _gather(self, tensors: Sequence[Tensor], lengths: Lengths) -> list[Tensor]:
-        if any(n is not None for n in lengths):
-            return self._gather_ragged(tensors, lengths)
-        self._count_gather(row_bits(tensors))
-        if not self.transport:
-            return list(tensors)
-        message, parts = to_bytes(tensors)
-        with self.clock.exchange():
-            everyone = self.transport.all_gather(message)
-        return [from_bytes(everyone, part) for part in parts]
 
     def _count_gather(self, bits: int) -> None:
         self.meter.count_equal("all_gather", self.workers, bits, bits * (self.workers - 1))

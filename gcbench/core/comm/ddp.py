@@ -71,14 +71,15 @@ def hook_buckets(
             module, broadcast_buffers=False, bucket_cap_mb=mib, gradient_as_bucket_view=True
         )
 
-    def hook(bucket: Any) -> torch.futures.Future[Tensor]:
+    def hook(_state: None, bucket: Any) -> torch.futures.Future[Tensor]:
         gradients = _gradients_of(bucket)
         on_bucket(list(gradients), list(gradients.values()))
         ready: torch.futures.Future[Tensor] = torch.futures.Future()
         ready.set_result(bucket.buffer())
         return ready
 
-    ddp.register_comm_hook(hook, call_state)
+    hook.__annotations__.clear()  # DDP looks for types there, and would find strings
+    ddp.register_comm_hook(None, hook)
     return ddp
 
 
@@ -108,7 +109,8 @@ class DdpHook:
         """Return the hook of `ddp`. Raises RuntimeError if it has another one."""
         if ddp not in _hooks:
             hook = DdpHook(ddp)
-            ddp.register_comm_hook(hook, call_state)
+            # A function of the module, as `torch.save(ddp)` also saves the hook.
+            ddp.register_comm_hook(hook, DdpHook.__call__)
             _hooks[ddp] = hook
         return _hooks[ddp]
 
@@ -205,6 +207,7 @@ class DdpHook:
         self._waiting, self._taken = [], []
 
 
+DdpHook.__call__.__annotations__.clear()  # DDP looks for types there, and would find strings
 _hooks: WeakKeyDictionary[DistributedDataParallel, DdpHook] = WeakKeyDictionary()
 
 
@@ -227,16 +230,6 @@ def _gradients_of(bucket: Any) -> dict[nn.Parameter, Tensor]:
 
 def _is_dense(p: Tensor) -> bool:
     return torch.empty_like(p, device="meta").stride() == p.stride()
-
-
-# A function of the module, as `torch.save(ddp)` also saves the hook.
-def call_state(state: Any, bucket: Any) -> torch.futures.Future[Tensor]:
-    """Exchange a bucket by the state that was registered with this hook."""
-    exchanged: torch.futures.Future[Tensor] = state(bucket)
-    return exchanged
-
-
-call_state.__annotations__.clear()  # DDP looks for types there, and would find strings
 
 
 def _begin_forward(

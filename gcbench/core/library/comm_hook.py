@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from gcbench.core.comm.ddp import DdpHook, call_state
+from gcbench.core.comm.ddp import DdpHook
 from gcbench.core.compressor import Compressor
 from gcbench.core.errors import ConfigError
 from gcbench.core.library.compress import compress_ddp, make_method, name_of, read_seed
@@ -47,7 +47,8 @@ def comm_hook(
             its first forward pass.
     """
     seed = read_seed(seed, error_every)
-    return HookState(compressor, seed, codec_backend, error_every, overlap, knobs), call_state
+    state = HookState(compressor, seed, codec_backend, error_every, overlap, knobs)
+    return state, HookState.__call__
 
 
 class HookState:
@@ -152,6 +153,9 @@ class HookState:
                 "ddp.register_comm_hook(state, hook), and call this after a step"
             )
         return self._compression
+
+
+HookState.__call__.__annotations__.clear()  # DDP looks for types there, and would find strings
 
 
 def _finder(state: weakref.ref[HookState]) -> Callable[[nn.Module, Any], None]:

@@ -6,7 +6,7 @@ import math
 import re
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, get_args
 
 import torch
@@ -20,26 +20,38 @@ from gcbench.core.compressor import Compressor, State
 from gcbench.core.errors import ConfigError
 from gcbench.core.library.agreement import refuse_other_arguments
 from gcbench.core.library.exchange import Exchange, Kept
-from gcbench.core.library.loading import own_state
-from gcbench.core.library.saved import shared_part, worker_part
+from gcbench.core.library.last_format import of_this_format
+from gcbench.core.library.saved import (
+    merge_parts,
+    merge_totals,
+    replaced_shares,
+    shared_part,
+    unmergeable_reason,
+    worker_part,
+)
 from gcbench.core.library.states import (
     FORMAT,
+    StateError,
     by_name,
+    not_a_state,
     read_kept,
+    read_part,
     refuse_other_identity,
+    refuse_other_states,
     refuse_other_traffic,
 )
-from gcbench.core.methods.matrices import StacksOfMatrices
+from gcbench.core.methods.matrices import Shape, StacksOfMatrices
+from gcbench.core.reasons import in_one_line
 from gcbench.core.wrappers.virtual import is_direction, parts_of, state_bytes
 
 Workers = Literal["refuse", "merge"]
+ADVICE = "load what this worker saved, with the same model, compressor and number of workers"
 
 
 class Compression(ABC):
     """A compressor in the backward passes of a module, made by `compress`."""
 
     maker: ClassVar[str] = "compress"
-    _alone: ClassVar[str] = ""  # why states of another number of workers are of no use
 
     def __init__(
         self,
@@ -201,13 +213,92 @@ class Compression(ABC):
         Raises:
             ConfigError: if it is not this worker's state, or damaged; nothing is replaced then.
         """
-        own = self._own_state(state_dict, workers)
-        self._replace(self._read(own), own)
+        self._replace(*self._read_whole(state_dict, workers))
 
-    def _own_state(self, saved: Any, workers: str) -> Any:
+    def _read_whole(self, saved: Any, workers: str) -> tuple[Mapping[str, Kept], Any]:
+        """Return what was kept of exchanges, and this worker's state of those in `saved`.
+
+        Raises ConfigError if it does not fit.
+        """
         if workers not in get_args(Workers):
             raise ConfigError(f"workers={workers!r}: type 'refuse' or 'merge'")
-        return own_state(saved, self._identity, self.name, workers == "merge", self._alone)
+        try:
+            own = self._own_state(saved, workers == "merge")
+            return self._read(own), own
+        except StateError as error:
+            raise ConfigError(f"{error}; {ADVICE}") from error
+
+    def _own_state(self, saved: Any, merge: bool) -> Any:
+        """Return this worker's state of those that were gathered from all, or `saved` itself.
+
+        States of another number of workers are merged, if residuals need not be averaged or
+        `merge`.
+        """
+        if not isinstance(saved, Mapping) or "processes" not in saved:
+            return of_this_format(saved)
+        all_states = saved["processes"] if isinstance(saved["processes"], list) else []
+        all_states = [of_this_format(state) for state in all_states]
+        if len(all_states) == dist.get_world_size():
+            return all_states[dist.get_rank()]
+        states = self._of_this_shard(all_states)
+        numbers = (
+            f"the saved states are of {len(all_states)} processes, and there are "
+            f"{dist.get_world_size()}"
+        )
+        if not states:
+            raise StateError(numbers)
+        for worker, state in enumerate(states):
+            own = {**self._identity, **self._place(worker, len(states))}
+            refuse_other_identity(state, own, self.name)
+            refuse_other_traffic(state)
+        worker, workers = self._identity["worker"], self._identity["workers"]
+        try:
+            if problem := self._unmergeable(states, merge):
+                if merge or self._unmergeable(states, True):
+                    raise StateError(f"{numbers}, and {problem}")
+                raise ConfigError(
+                    f'{numbers}, and {problem}; type workers="merge" to average them, or {ADVICE}'
+                )
+            merged = self._merge(states, replaced_shares(worker, workers, len(states)))
+        except ConfigError:
+            raise
+        except (KeyError, RuntimeError, TypeError, ValueError) as error:
+            why = in_one_line(error)
+            raise not_a_state(f"parts that do not fit together ({why})") from error
+        return {**merged, **self._identity}
+
+    def _of_this_shard(self, states: list[Any]) -> list[Any]:
+        """Return the states of the workers that exchange with this one, in their order."""
+        return states
+
+    def _place(self, worker: int, workers: int) -> dict[str, int]:
+        """Return the part of an identity by which workers differ."""
+        return {"worker": worker, "workers": workers}
+
+    def _unmergeable(self, states: Sequence[Mapping[str, Any]], merge: bool) -> str | None:
+        """Return why these states cannot be merged, or None if they can."""
+        state = states[0]
+        names = {*self._identity["parameters"], *self._kept}
+        for parts in by_name(state, "exchanges", self._kept).values():
+            if problem := unmergeable_reason(parts["own"], state["meter"], names, merge):
+                return problem
+        return None
+
+    def _merge(
+        self, states: Sequence[Mapping[str, Any]], shares: Mapping[int, float]
+    ) -> dict[str, Any]:
+        """Return the state of a worker that replaces some of these, by their `shares`."""
+        theirs, weights = [states[k] for k in shares], [*shares.values()]
+        parts = [by_name(state, "exchanges", self._kept) for state in theirs]
+        merged = {
+            name: {
+                "shared": parts[0][name]["shared"],
+                "own": merge_parts([read_part(part[name]["own"]) for part in parts], weights),
+            }
+            for name in self._kept
+        }
+        meter = merge_totals([state["meter"] for state in theirs], weights)
+        return {**theirs[0], "exchanges": merged, "meter": meter}
 
     def _replace(self, kept: Mapping[str, Kept], saved: Mapping[str, Any]) -> None:
         own_bits = self._own_bits
@@ -216,7 +307,7 @@ class Compression(ABC):
         self._loaded_bits = self.bits_sent - own_bits
 
     def _read(self, saved: Mapping[str, Any]) -> Mapping[str, Kept]:
-        """Return what was kept of exchanges. Raises ConfigError if they are not these."""
+        """Return what was kept of exchanges. Raises StateError if they are not these."""
         refuse_other_identity(saved, self._identity, self.name)
         refuse_other_traffic(saved)
         parts = by_name(saved, "exchanges", self._kept)
@@ -225,7 +316,12 @@ class Compression(ABC):
 
     @abstractmethod
     def _check(self, name: str, read: Kept, saved: Mapping[str, Any]) -> Kept:
-        """Return what was `read` from `saved`. Raises ConfigError if its state does not fit."""
+        """Return what was `read` from `saved`. Raises StateError if its state does not fit."""
+
+    def _refuse_other_states(self, shapes: Mapping[str, Shape], states: Sequence[State]) -> None:
+        """Raise StateError unless `states` are of gradients of these shapes."""
+        comm = self._exchange.comm
+        refuse_other_states(self.compressor, comm, shapes, states, self._device)
 
     @abstractmethod
     def remove(self) -> None:

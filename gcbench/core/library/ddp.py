@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
-from functools import partial, reduce
+from functools import partial
 from operator import is_
 from typing import Any, NamedTuple
 
@@ -15,28 +15,19 @@ from torch.nn.parallel import DistributedDataParallel
 from gcbench.core.comm.ddp import Arrived
 from gcbench.core.compressor import Compressor, State, offsets_of
 from gcbench.core.errors import ConfigError
-from gcbench.core.finite import not_finite
-from gcbench.core.library.agreement import blank, choose
 from gcbench.core.library.compression import Compression
-from gcbench.core.library.ddp_module import comm_of, free_hook_of, parameters_of, shapes_of, zeros
-from gcbench.core.library.exchange import Kept
+from gcbench.core.library.ddp_module import comm_of, free_hook_of, parameters_of, shapes_of
+from gcbench.core.library.exchange import Bucket, Kept
 from gcbench.core.library.overlap import Overlap, decide_overlap
-from gcbench.core.library.states import name_without_wrappers, not_a_state, refuse_other_tensors
-
-
-class Part(NamedTuple):
-    """Gradients that are exchanged together, and where they are."""
-
-    places: dict[str, Tensor]  # what holds gradients, then updates
-    copied: list[str]  # whose gradients have another type or layout than rows
-    buffers: list[Tensor]  # rows that have all of them
+from gcbench.core.library.states import not_a_state
+from gcbench.core.parameters import name_without_wrappers
 
 
 class Taken(NamedTuple):
     """The gradients that the hook passed on, and their exchanges: each gives a state and a flag."""
 
     arrived: Arrived
-    parts: Sequence[Part]
+    parts: Sequence[Bucket]
     exchanges: Sequence[Future[tuple[State, Tensor]]]
 
 
@@ -63,13 +54,15 @@ class DdpCompression(Compression):
             comm_of(ddp, device),
             device,
             seed,
-            {"gradient": Kept(seed, offsets)},
+            {"gradient": Kept(seed, offsets, self._shapes)},
             ddp.process_group,
             error_every,
             overlap,
             parameters={name: list(p.shape) for p, name in self._parameters.items()},
         )
-        self.by_bucket = decide_overlap(overlap, compressor, device, self._gather)
+        self.by_bucket = overlap is not False and decide_overlap(
+            overlap, compressor, device, self._gather
+        )
         if self.by_bucket:
             self._exchange.take_own_group()
         self._known: dict[int, Taken] = {}  # of the last pass, by the identity of what arrived
@@ -91,8 +84,7 @@ class DdpCompression(Compression):
         return {**super()._state(), "buckets": self._buckets}
 
     def _check(self, name: str, read: Kept, saved: Mapping[str, Any]) -> Kept:
-        rows = zeros(self._shapes, self._device)
-        refuse_other_tensors(self.compressor, rows, self._exchange.comm, read.state)
+        self._refuse_other_states(self._shapes, [read.state])
         return read
 
     def _read(self, saved: Mapping[str, Any]) -> Mapping[str, Kept]:
@@ -121,30 +113,11 @@ class DdpCompression(Compression):
 
     def take(self, arrived: Arrived) -> Taken:
         """Begin to replace this worker's gradients by the update that all workers agree on."""
-        parts = self._parts_of(arrived)
-        exchanges = [self._exchange.submit(partial(self._replace_part, part)) for part in parts]
+        parts, exchanges = self._parts_of(arrived), []
+        for part in parts:
+            work = partial(self._exchange.replace, self._kept["gradient"], part)
+            exchanges.append(self._exchange.submit(work))
         return Taken(arrived, parts, exchanges)
-
-    @torch.no_grad()
-    def _replace_part(self, part: Part) -> tuple[State, Tensor]:
-        """Replace gradients by their update; return a state, and whether a value was not finite."""
-        copies = {
-            name: part.places[name].float().contiguous().view(1, *self._shapes[name])
-            for name in part.copied
-        }
-        out = self._exchange.aggregate(self._kept["gradient"], part.places | copies)
-        # Some methods code an overflow as they code any other value, such as signs, or do not send
-        # it in this step, so that the update of all workers is finite even if a gradient is not.
-        bad = not_finite([*part.buffers, *out.update.values()])
-        # PyTorch copies all tensors at once only if none of them has another type or layout.
-        for names in ([name for name in part.places if name not in copies], part.copied):
-            if names:
-                places = [part.places[name] for name in names]
-                pairs = zip(names, places, strict=True)
-                torch._foreach_copy_(places, [out.update[k].view(x.shape) for k, x in pairs])
-        if any(x.dtype != torch.float32 for x in part.buffers):  # an update may be too large there
-            bad |= not_finite(part.buffers)
-        return out.state, bad
 
     def finish(
         self,
@@ -156,10 +129,9 @@ class DdpCompression(Compression):
         self._refuse_late_parameters(taken)
         if earlier:
             self._warn_of_sum("no_sync()")
-        found = [self._exchange.result(part) for one in taken for part in one.exchanges]
-        self._exchange.result(
-            self._exchange.submit(partial(self._end, taken, found, earlier, used))
-        )
+        replaced = [self._exchange.result(part) for one in taken for part in one.exchanges]
+        end = partial(self._end, taken, replaced, earlier, used)
+        self._exchange.result(self._exchange.submit(end))
         kept = self._kept["gradient"]
         kept.exchanges += 1
         self._count(kept, sum(x.numel() for one in taken for x in one.arrived.gradients.values()))
@@ -168,31 +140,24 @@ class DdpCompression(Compression):
         self._buckets = [[*part.places] for one in taken for part in one.parts]
         self._split = None
 
-    @torch.no_grad()
     def _end(
         self,
         taken: Sequence[Taken],
-        found: Sequence[tuple[State, Tensor]],
+        replaced: Sequence[tuple[State, Tensor]],
         earlier: Sequence[Tensor] | None,
         used: Collection[nn.Parameter] | None,
     ) -> None:
-        states, flags = zip(*found, strict=True)
-        state, bad = reduce(State.replace, states), reduce(torch.logical_or, flags)
-        kept = any(layer.shared or layer.per_worker for layer in state.layers())
-        used_by_name = None
-        if used is not None and kept:
+        kept, used_by_name = self._kept["gradient"], None
+        keeps = any(layer.shared or layer.per_worker for x, _ in replaced for layer in x.layers())
+        if used is not None and keeps:
             used_by_name = {name: p in used for p, name in self._parameters.items()}
-        own = self._kept["gradient"]
-        bad, unused = self._exchange.agree(own, bad, earlier, used_by_name)
-        kept_state = state.replace(own.state.select(unused)) if unused else state
-        own.state = choose(bad, own.state, kept_state)
+        buffers = [buffer for one in taken for buffer in one.arrived.buffers]
+        unused = self._exchange.keep(kept, self._shapes, replaced, buffers, earlier, used_by_name)
         for part in (part for one in taken for part in one.parts):
             for name in part.places.keys() & unused:
                 part.places[name].zero_()  # p.grad may be a view of it
-        # GradScaler sees only what is written here, and must find the overflow of any worker.
-        blank([buffer for one in taken for buffer in one.arrived.buffers], bad)
 
-    def _parts_of(self, arrived: Arrived) -> Sequence[Part]:
+    def _parts_of(self, arrived: Arrived) -> Sequence[Bucket]:
         """Return the places of gradients, which are the same until DDP has other buckets."""
         if self._split is None and id(arrived) in self._known:
             return self._known[id(arrived)].parts
@@ -211,14 +176,14 @@ class DdpCompression(Compression):
             for names in split or [[*places]]
         ]
 
-    def _make_part(self, places: dict[str, Tensor], rows: list[Tensor]) -> Part:
+    def _make_part(self, places: dict[str, Tensor], rows: list[Tensor]) -> Bucket:
         copied = []
         for name, g in places.items():
             if g.dtype == torch.float32 and g.is_contiguous():
                 places[name] = g.view(1, *self._shapes[name])
             else:
                 copied.append(name)
-        return Part(places, copied, rows)
+        return Bucket(places, copied, rows)
 
     def _refuse_late_parameters(self, taken: Sequence[Taken]) -> None:
         """Raise ConfigError for a parameter that began to take part too late for DDP."""

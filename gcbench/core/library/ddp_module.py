@@ -15,13 +15,12 @@ from gcbench.core.comm.collectives import Comm
 from gcbench.core.comm.ddp import DdpHook
 from gcbench.core.comm.nodes import node_size
 from gcbench.core.comm.transport import transport_of
-from gcbench.core.compressor import Compressor, Grads
+from gcbench.core.compressor import Compressor
 from gcbench.core.errors import ConfigError
 from gcbench.core.exchange.gather import ScatterExchange
 from gcbench.core.exchange.hierarchical import Hierarchical
-from gcbench.core.library.states import name_without_wrappers
 from gcbench.core.methods.matrices import Shape, shapes_of_parameters
-from gcbench.core.parameters import refuse_complex, refuse_sparse
+from gcbench.core.parameters import name_without_wrappers, refuse_complex, refuse_sparse
 from gcbench.core.wrappers.virtual import parts_of
 
 
@@ -55,14 +54,6 @@ def refuse_unused(ddp: DistributedDataParallel, compressor: Compressor) -> None:
             "exchange=scatter_coded: DDP drops updates of unused parameters, which a residual of "
             "shards cannot take back; type exchange=scatter, or find_unused_parameters=False"
         )
-
-
-def zeros(shapes: Mapping[str, Shape], device: torch.device) -> Grads:
-    """Return zeros for the gradients of one worker."""
-    return {
-        name: torch.zeros(1, *shape, dtype=torch.float32, device=device)
-        for name, shape in shapes.items()
-    }
 
 
 def refuse_nodes(ddp: DistributedDataParallel, compressor: Compressor) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
@@ -92,6 +93,14 @@ class Kept:
 
     def is_whole(self, names: Collection[str]) -> bool:
         return self.offsets is None or len(names) == len(self.offsets)
+
+
+class Bucket(NamedTuple):
+    """Gradients that are exchanged together, and where they are."""
+
+    places: Grads  # what holds gradients `[1, ...]`, then updates
+    copied: Sequence[str]  # whose gradients have another type or layout than rows
+    buffers: Sequence[Tensor]  # rows `[1, n]` that have all of them
 
 
 class Laps(collectives.Clock, Protocol):
@@ -291,39 +300,84 @@ class Exchange:
             k for k, x in rows.items() if k in kept.shapes and x.dim() != len(kept.shapes[k]) + 1
         ]
         shaped = rows | {k: rows[k].view(-1, *kept.shapes[k]) for k in odd}  # 1-D convolutions
-        offsets = kept.offsets or offsets_of(sizes_of(shaped))
-        step = Step(kept.number, kept.seed, self.comm.local, offsets, self._in_place)
+        step = self._step(kept, shaped)
         # A backward pass may run under autocast.
         with torch.no_grad(), torch.autocast(self._device.type, enabled=False):
             out = self.compressor.aggregate(shaped, kept.of(rows), self.comm, step)
-        refuse_other_update(out.update, like or shaped)
-        if self._error_every and kept.number % self._error_every == 0:
-            self._measure(kept.number, out.goal_of(shaped)())
+        self._look_at(kept, out, shaped, like)
         if odd:
             back = {k: out.update[k].view(1, *rows[k].shape[1:]) for k in odd}
             out = out._replace(update=out.update | back)
         return out
 
     def aggregate_finite(self, kept: Kept, rows: Grads, like: Grads | None = None) -> Aggregated:
-        """Return the aggregate; if a process of the group has seen a value that was not finite, its
-        update is NaN, and its state the old one.
-        """
+        """Return the aggregate, with the update and the state that `_choose` leaves."""
         out = self.aggregate(kept, rows, like)
-        # Some methods code what is not finite as they code any other value, such as signs, or do
-        # not send it in this step.
-        bad = not_finite([*rows.values(), *out.update.values()])
-        bad, _ = self.agree(kept, bad)
-        blank([*out.update.values()], bad)
-        return out._replace(state=choose(bad, kept.of(rows), out.state))
+        updates = [*out.update.values()]
+        bad = not_finite([*rows.values(), *updates])
+        return out._replace(state=self._choose(kept, rows, out.state, bad, updates)[0])
 
-    def agree(
+    def replace(self, kept: Kept, part: Bucket) -> tuple[State, Tensor]:
+        """Replace one worker's gradients by their update; `keep` takes what is returned.
+
+        That is the new state, and whether a value was not finite.
+        """
+        with torch.no_grad(), torch.autocast(self._device.type, enabled=False):
+            rows = part.places | {
+                k: part.places[k].float().contiguous().view(1, *kept.shapes[k]) for k in part.copied
+            }
+            step = self._step(kept, rows)
+            out = self.compressor.aggregate(rows, kept.of(rows), self.comm, step)
+            self._look_at(kept, out, rows)
+            bad = not_finite([*part.buffers, *out.update.values()])
+            # PyTorch copies all tensors at once only if none has another type or layout.
+            for names in ([k for k in rows if k not in part.copied], part.copied):
+                if names:
+                    places = [part.places[k] for k in names]
+                    pairs = zip(names, places, strict=True)
+                    torch._foreach_copy_(places, [out.update[k].view(x.shape) for k, x in pairs])
+            if any(x.dtype != torch.float32 for x in part.buffers):  # it may be too large there
+                bad |= not_finite(part.buffers)
+        return out.state, bad
+
+    def keep(
         self,
         kept: Kept,
-        bad: Tensor,
+        names: Collection[str],
+        replaced: Sequence[tuple[State, Tensor]],
+        written: Sequence[Tensor],
         earlier: Sequence[Tensor] | None = None,
         used: Mapping[str, bool] | None = None,
-    ) -> tuple[Tensor, list[str]]:
-        """Return whether a process of the group has seen a `bad` value, and what none has `used`.
+    ) -> list[str]:
+        """Keep what `replace` returned of all parts of an exchange; return what none has `used`.
+
+        Updates of parameters with these names were `written` there, and are added to `earlier`
+        ones; that of a parameter which no worker has used is dropped, and so is its new state.
+        """
+        states, flags = zip(*replaced, strict=True)
+        state, bad = reduce(State.replace, states), reduce(torch.logical_or, flags)
+        with torch.no_grad():
+            chosen, unused = self._choose(kept, names, state, bad, written, earlier, used)
+        kept.add(names, chosen)
+        return unused
+
+    def _choose(
+        self,
+        kept: Kept,
+        names: Collection[str],
+        state: State,
+        bad: Tensor,
+        written: Sequence[Tensor],
+        earlier: Sequence[Tensor] | None = None,
+        used: Mapping[str, bool] | None = None,
+    ) -> tuple[State, list[str]]:
+        """Return the state to keep of these parameters, and the names of what no worker has used.
+
+        This is what happens to values that are not finite. Where a process of the group has seen
+        a `bad` one, what all have `written` becomes NaN, so that a GradScaler finds it, and the
+        state stays as it was: some methods code an overflow as they code any other value, such as
+        signs, or do not send it in this step. A run has no group: it ends at the first such value
+        of any worker, in a gradient, a residual or an update, and keeps no state from there on.
 
         A GPU decides that itself, and the host does not wait for it unless `used` is told, or the
         state that is chosen has other tensors than before, as in the first exchange.
@@ -332,23 +386,32 @@ class Exchange:
             ConfigError: if they have made different numbers of exchanges, or have different
                 `earlier` updates, where None stands for any. On a GPU in a later exchange.
         """
-        if self.group is None:
-            return bad, []
-        number = count(kept.seed, kept.number + 1, self._device)
-        decided = agree(bad, number, earlier, used, self.group, self._verdict)
-        self._arrived_verdict.copy_(self._verdict, non_blocking=True)
-        self._refuse_difference()
-        return decided
+        unused: list[str] = []
+        if self.group is not None:
+            number = count(kept.seed, kept.number + 1, self._device)
+            bad, unused = agree(bad, number, earlier, used, self.group, self._verdict)
+            self._arrived_verdict.copy_(self._verdict, non_blocking=True)
+            refuse_difference(int(self._arrived_verdict), self.comm.local.start)
+        blank(written, bad)
+        if unused:
+            state = state.replace(kept.state.select(unused))
+        return choose(bad, kept.of(names), state), unused
 
-    def _refuse_difference(self) -> None:
-        refuse_difference(int(self._arrived_verdict), self.comm.local.start)
+    def _step(self, kept: Kept, rows: Grads) -> Step:
+        offsets = kept.offsets or offsets_of(sizes_of(rows))
+        return Step(kept.number, kept.seed, self.comm.local, offsets, self._in_place)
 
-    def _measure(self, number: int, goal: Goal) -> None:
-        """Measure a part of the exchange of this number, by an all-reduce that no meter counts."""
-        measured = Deviation.of(goal, self.comm, self._total)
-        if self._deviation and self._deviation[0] == number:
-            measured = measured.plus(self._deviation[1])
-        self._deviation = number, measured
+    def _look_at(self, kept: Kept, out: Aggregated, rows: Grads, like: Grads | None = None) -> None:
+        """Refuse an update that does not match, and measure one that is due.
+
+        That takes an all-reduce, which no meter counts.
+        """
+        refuse_other_update(out.update, like or rows)
+        if self._error_every and kept.number % self._error_every == 0:
+            measured = Deviation.of(out.goal_of(rows)(), self.comm, self._total)
+            if self._deviation and self._deviation[0] == kept.number:
+                measured = measured.plus(self._deviation[1])
+            self._deviation = kept.number, measured
 
     def _total(self, x: Tensor) -> Tensor:
         if self.comm.transport is not None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -24,11 +25,12 @@ from gcbench.core.errors import ConfigError
 from gcbench.core.exchange.shards import shard_exchange
 from gcbench.core.library.exchange import Kept
 from gcbench.core.library.joint import JointCompression
-from gcbench.core.library.states import by_name, name_without_wrappers, refuse_other_tensors
-from gcbench.core.library.turns import OtherParameters, Turns
+from gcbench.core.library.saved import mean_of, shared_part, worker_part
+from gcbench.core.library.states import by_name, read_kept
+from gcbench.core.library.turns import OtherParameters, Turns, reshard
 from gcbench.core.methods.ef21 import EF21
 from gcbench.core.methods.matrices import Shape
-from gcbench.core.parameters import refuse_complex, refuse_sparse
+from gcbench.core.parameters import name_without_wrappers, refuse_complex, refuse_sparse
 from gcbench.core.seeds import mix
 from gcbench.core.wrappers.virtual import parts_of
 
@@ -42,8 +44,6 @@ class FlatKept(Kept):
 
 class FsdpCompression(JointCompression):
     """A compressor that sees each parameter group's gradient when FSDP reduces it."""
-
-    _alone: ClassVar[str] = "each remembers its shard, whose size depends on their number"
 
     def __init__(
         self,
@@ -161,9 +161,47 @@ class FlatCompression(FsdpCompression):
         turns = read.turns.read(by_name(saved, "turns", self._kept)[name], self._device)
         if turns.used:
             values, state = turns.join_all(read.state)
-            rows = {name: torch.zeros(1, values, dtype=torch.float32, device=self._device)}
-            refuse_other_tensors(self.compressor, rows, self._exchange.comm, state)
+            self._refuse_other_states({name: (values,)}, [state])
         return replace(read, turns=turns)
+
+    def _place(self, worker: int, workers: int) -> dict[str, int]:
+        return {**super()._place(worker, workers), "shard": worker, "shards": workers}
+
+    def _merge(
+        self, states: Sequence[Mapping[str, Any]], shares: Mapping[int, float]
+    ) -> dict[str, Any]:
+        states = self._resharded(states)
+        turns = mean_of([states[k]["turns"] for k in shares], [*shares.values()])
+        return {**super()._merge(states, shares), "turns": turns}
+
+    def _resharded(self, states: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Return states as of workers with as many shards as there are now.
+
+        What all have in common, of which each keeps its shard, is then that of this process.
+        """
+        new: list[dict[str, Any]] = [{**state, "exchanges": {}, "turns": {}} for state in states]
+        shapes, shard = self._identity["parameters"], self._identity["shard"]
+        for name, kept in self._kept.items():
+            before = Turns.of_shapes({k: shapes[k] for k in kept.turns.widths}, len(states))
+            old = []
+            for state in states:
+                read = read_kept(kept, by_name(state, "exchanges", self._kept)[name], self._device)
+                turns = before.read(by_name(state, "turns", self._kept)[name], self._device)
+                old.append((read, turns, turns.by_name(read.state)))
+            everyone = [parts for *_, parts in old]
+            for state, (read, turns, parts) in zip(new, old, strict=True):
+                now = Turns(kept.turns.widths, kept.turns.shards)
+                moved = {
+                    k: reshard(part, [x[k] for x in everyone], math.prod(shapes[k]), now, k, shard)
+                    for k, part in parts.items()
+                }
+                read = replace(read, state=now.join(moved, turns.used))
+                state["exchanges"][name] = {
+                    "shared": shared_part(read),
+                    "own": worker_part(read, 0),
+                }
+                state["turns"][name] = now.to_plain()
+        return new
 
     def _bits_of_fp32(self, values: int) -> int:
         # A worker keeps its own shard to itself.

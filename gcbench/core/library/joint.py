@@ -22,8 +22,7 @@ class JointCompression(Compression):
                 after different steps; no worker replaces anything then.
         """
         try:
-            own = self._own_state(state_dict, workers)
-            read = self._read(own)
+            read, own = self._read_whole(state_dict, workers)
         except ConfigError as error:
             self._meet([str(error), {}])
             raise

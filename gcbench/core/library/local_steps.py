@@ -19,20 +19,20 @@ from gcbench.core.compressor import Compressor, offsets_of, split_rows
 from gcbench.core.errors import ConfigError
 from gcbench.core.fragments import Pattern
 from gcbench.core.library.compress import make_method, name_of, read_seed, use_codecs
-from gcbench.core.library.ddp_module import zeros
 from gcbench.core.library.exchange import ExchangeResult, Kept
 from gcbench.core.library.joint import JointCompression
 from gcbench.core.library.optimizer_steps import OptimizerSteps
+from gcbench.core.library.saved import OWN_PARAMETERS, mean_of
 from gcbench.core.library.states import (
-    name_without_wrappers,
     not_a_state,
+    refuse_other_late,
     refuse_other_optimizer,
-    refuse_other_tensors,
     refuse_other_values,
 )
 from gcbench.core.library.worker_model import optimizers_of, take_from_first, trained_parameters
 from gcbench.core.local_rule import LocalRounds, LocalRule
 from gcbench.core.methods.matrices import shapes_of_parameters
+from gcbench.core.parameters import name_without_wrappers
 
 KEPT = (
     "local steps",
@@ -140,7 +140,6 @@ class LocalTraining(JointCompression):
     """The local steps of a worker, made by `local_steps`."""
 
     maker: ClassVar[str] = "local_steps"
-    _alone: ClassVar[str] = "each worker has parameters of its own between exchanges"
 
     def __init__(
         self,
@@ -285,12 +284,7 @@ class LocalTraining(JointCompression):
         if type(steps) is not int or steps < 0:
             raise not_a_state(f"local steps={steps!r:.60}")
         refuse_other_values("shared", saved["shared"], self._shared)
-        late = {
-            name: torch.empty(1, *p.shape, dtype=torch.float32, device="meta")
-            for name, p in self._own.items()
-        }
-        if (arrived := read["parameters"].late) is not None:
-            refuse_other_values("late", arrived.update, late, some=True)
+        refuse_other_late(read["parameters"], self._own)
         model = {name_without_wrappers(k): x for k, x in self._model.state_dict().items()}
         refuse_other_values("model", saved["model"], model, finite=self._own)
         refuse_other_optimizer("outer", saved["outer"], self._outer)
@@ -304,9 +298,23 @@ class LocalTraining(JointCompression):
 
     def _check(self, name: str, read: Kept, saved: Mapping[str, Any]) -> Kept:
         for names in self._rule.cut({name: p.numel() for name, p in self._own.items()}):
-            rows = zeros({name: self._shapes[name] for name in names}, self._device)
-            refuse_other_tensors(self.compressor, rows, self._exchange.comm, read.of(names))
+            self._refuse_other_states({k: self._shapes[k] for k in names}, [read.of(names)])
         return read
+
+    def _unmergeable(self, states: Sequence[Mapping[str, Any]], merge: bool) -> str | None:
+        return super()._unmergeable(states, merge) if merge else OWN_PARAMETERS
+
+    def _merge(
+        self, states: Sequence[Mapping[str, Any]], shares: Mapping[int, float]
+    ) -> dict[str, Any]:
+        """Return the state of a worker that begins from the mean of those that it replaces."""
+        theirs, weights = [states[k] for k in shares], [*shares.values()]
+        own = mean_of([{k: state["model"][k] for k in self._own} for state in theirs], weights)
+        return {
+            **super()._merge(states, shares),
+            "model": {**states[0]["model"], **own},  # with worker 0's buffers, as in a run
+            "optimizer": mean_of([state["optimizer"] for state in theirs], weights),
+        }
 
     def _steps_in(self, saved: Mapping[str, Any]) -> dict[str, int]:
         return {**super()._steps_in(saved), "local": saved["local steps"]}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Any
@@ -13,19 +13,15 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from gcbench.core.comm.fsdp import Part
-from gcbench.core.compressor import Aggregated, Compressor, Grads, State, merge, offsets_of
+from gcbench.core.compressor import Compressor, Grads, offsets_of
 from gcbench.core.errors import ConfigError
 from gcbench.core.exchange.hierarchical import Hierarchical
-from gcbench.core.finite import not_finite
-from gcbench.core.library.agreement import blank, choose
-from gcbench.core.library.exchange import Kept
+from gcbench.core.library.exchange import Bucket, Kept
 from gcbench.core.library.fsdp import FsdpCompression
 from gcbench.core.library.states import (
     by_name,
     not_a_state,
     read_state,
-    refuse_other_tensors,
-    to_plain,
 )
 from gcbench.core.library.turns import OtherParameters
 from gcbench.core.methods.matrices import FLAT_CONVOLUTIONS, Shape
@@ -38,13 +34,11 @@ class NamedKept(Kept):
     """The state of a parameter group by tensor; a step need not use all of them."""
 
     parts: Mapping[str, Part] = field(kw_only=True)
-    used: tuple[str, ...] = ()  # in the last exchange, whose state is `state`
-    resting: State = field(default_factory=State)  # of the others
+    used: tuple[str, ...] = ()  # in the last exchange
     is_mixed: bool = False  # whether tensors have been used in different steps
 
-    def of(self, names: Collection[str]) -> State:
-        """Return the state, which is that of the parameters in use."""
-        return self.state
+    def is_whole(self, names: Collection[str]) -> bool:
+        return not self.is_mixed or super().is_whole(names)
 
     def places(self, flat: Tensor, used: Sequence[int]) -> Grads:
         """Return the shards `[1, ...]` of the parameters with these indices, as views of `flat`.
@@ -62,18 +56,15 @@ class NamedKept(Kept):
             if name in at and sizes[name]
         }
 
-    def change(self, used: tuple[str, ...]) -> None:
-        """Make `state` that of the parameters `used`, and let the others rest."""
-        if used == self.used:
+    def use(self, names: tuple[str, ...]) -> None:
+        """Note which parameters are in use. Raises OtherParameters if their state is one of all."""
+        if names == self.used:
             return
         for layer in self.state.layers():
             if not {*layer.shared, *layer.per_worker} <= self.shapes.keys():
                 raise OtherParameters("the state is not one of each parameter")
         self.is_mixed |= bool(self.used)
-        whole = self.resting.replace(self.state)
-        self.state = pick(whole, used)
-        self.resting = pick(whole, [name for name in self.shapes if name not in used])
-        self.used = used
+        self.used = names
 
     def alike(self) -> list[list[str]]:
         """Return the parameters in use in groups whose states have tensors of the same kinds.
@@ -81,7 +72,7 @@ class NamedKept(Kept):
         A parameter that is new has none, and those of ACP-SGD have factors that alternate.
         """
         if not self.is_mixed:
-            return [[*self.used]]
+            return [[*self.used]] if self.used else []
         groups: dict[tuple[tuple[int, int, int], ...], list[str]] = {}
         for name in self.used:
             kinds = (
@@ -120,39 +111,24 @@ class NamedCompression(FsdpCompression):
     def _update(self, name: str, gradient: Tensor, used: Sequence[int]) -> Tensor:
         kept = self._kept[name]
         places = kept.places(gradient, used)
-        kept.change(tuple(places))
-        rows = {name: x.float() for name, x in places.items()}
-        if places:
-            out = self._aggregate_alike(kept, rows)
-            # A GradScaler must find an overflow even where a method sends a sign of it, or nothing.
-            bad = not_finite([*rows.values(), *out.update.values()])
-            torch._foreach_copy_([*places.values()], [out.update[name] for name in places])
-            bad, _ = self._exchange.agree(kept, bad)
-            kept.state = choose(bad, kept.state, out.state)
-            blank([gradient], bad)
+        kept.use(tuple(places))
+        copied = [] if gradient.dtype == torch.float32 else [*places]
+        rows = [gradient.view(1, -1)]
+        replaced = [
+            self._exchange.replace(
+                kept, Bucket({k: places[k] for k in names}, [k for k in copied if k in names], rows)
+            )
+            for names in kept.alike()
+        ]
+        if replaced:
+            self._exchange.keep(kept, places, replaced, rows)
         kept.exchanges += 1
-        self._count(kept, sum(x.numel() for x in rows.values()))
+        self._count(kept, sum(x.numel() for x in places.values()))
         return gradient
-
-    def _aggregate_alike(self, kept: NamedKept, rows: Grads) -> Aggregated:
-        """Return the aggregate of these rows; each group of like states has its own messages."""
-        outs = []
-        for names in kept.alike():
-            state = pick(kept.state, names) if kept.is_mixed else kept.state
-            part = {name: rows[name] for name in names}
-            outs.append(self._exchange.aggregate(replace(kept, state=state), part))
-        return outs[0] if len(outs) == 1 else merge(outs, rows)
-
-    def _states(self) -> Iterable[State]:
-        return (*super()._states(), *(own.resting for own in self._kept.values()))
 
     def _state(self) -> dict[str, Any]:
         turns = {
-            name: {
-                "used": [*own.used],
-                "resting": to_plain(own.resting),
-                "is_mixed": own.is_mixed,
-            }
+            name: {"used": [*own.used], "is_mixed": own.is_mixed}
             for name, own in self._kept.items()
         }
         return {**super()._state(), "turns": turns}
@@ -162,30 +138,21 @@ class NamedCompression(FsdpCompression):
         turns = by_name(saved, "turns", self._kept)[name]
         try:
             used, mixed = tuple(turns["used"]), bool(turns["is_mixed"])
-            resting = read_state(turns["resting"], self._device)
+            # Of parameters that were not in the last exchange, as earlier states have it.
+            resting = read_state(turns.get("resting", []), self._device)
         except (KeyError, TypeError) as error:
             raise not_a_state(f"turns={turns!r:.60}") from error
         for other in {*used} - read.shapes.keys():
             raise not_a_state(f"turns of {other}, which this parameter group lacks")
-        of_all = [(read.state, [name]) for name in used] if mixed else [(read.state, [*used])]
-        for state, names in (*of_all, *((resting, [name]) for name in read.shapes)):
-            rows = {
-                name: torch.zeros(1, *read.shapes[name], dtype=torch.float32, device=self._device)
-                for name in names
-            }
-            own = pick(state, names) if mixed else state
-            if rows and any(layer.shared or layer.per_worker for layer in own.layers()):
-                refuse_other_tensors(self.compressor, rows, self._exchange.comm, own)
-        return replace(read, used=used, resting=resting, is_mixed=mixed)
+        state = resting.replace(read.state)
+        for names in [[name] for name in read.shapes] if mixed else [[*used]]:
+            own = state.select(names) if mixed else state
+            if names and any(layer.shared or layer.per_worker for layer in own.layers()):
+                self._refuse_other_states({name: read.shapes[name] for name in names}, [own])
+        return replace(read, state=state, used=used, is_mixed=mixed)
 
-
-def pick(state: State, names: Collection[str]) -> State:
-    """Return the state of these parameters, in their order."""
-
-    def of_names(part: Grads) -> Grads:
-        return {name: part[name] for name in names if name in part}
-
-    return State.of_layers([(of_names(x.shared), of_names(x.per_worker)) for x in state.layers()])
+    def _of_this_shard(self, states: list[Any]) -> list[Any]:
+        return [x for x in states if x["shard"] == self._identity["shard"]]
 
 
 def refuse_between_nodes(compressor: Compressor) -> None:

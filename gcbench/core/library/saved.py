@@ -13,11 +13,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from gcbench.core.compressor import Goal, Grads, State, flatten, unflatten
 from gcbench.core.library.exchange import ExchangeResult, Kept
 
 Part = Mapping[str, Any]
+OWN_PARAMETERS = "each worker has parameters of its own between exchanges"
 
 
 def shared_part(kept: Kept) -> dict[str, Any]:
@@ -110,11 +112,25 @@ def unmergeable_reason(
 
 def merge_parts(parts: Sequence[Part], shares: Sequence[float]) -> dict[str, Any]:
     """Return one worker's part, merged from those of several by `shares`."""
-    layers = zip(*(part["state"] for part in parts), strict=True)
-    return {
-        "state": [_mean_rows(layer, shares) for layer in layers],
-        "late": parts[0]["late"] and _mean_rows([part["late"] for part in parts], shares),
-    }
+    merged: dict[str, Any] = mean_of([{k: p[k] for k in ("state", "late")} for p in parts], shares)
+    return merged
+
+
+def mean_of(trees: Sequence[Any], shares: Sequence[float]) -> Any:
+    """Return the mean by `shares` of tensors in nested dicts and lists of one form.
+
+    What has no mean, such as a number of steps, is that of the first. Raises ValueError for trees
+    of different forms, and RuntimeError for tensors of different shapes.
+    """
+
+    def mean(*leaves: Any) -> Any:
+        x = leaves[0]
+        if not (isinstance(x, Tensor) and x.is_floating_point() and x.dim()):
+            return x
+        weights = torch.tensor(shares, dtype=x.dtype, device=x.device)
+        return torch.tensordot(weights, torch.stack(leaves), dims=1)
+
+    return tree_map(mean, *trees)
 
 
 def merge_totals(totals_by_worker: Sequence[Any], shares: Sequence[float]) -> list[Any]:
@@ -130,11 +146,3 @@ def merge_totals(totals_by_worker: Sequence[Any], shares: Sequence[float]) -> li
         )
         for kind in rows[0]
     ]
-
-
-def _mean_rows(rows: Sequence[Mapping[str, Tensor]], shares: Sequence[float]) -> dict[str, Tensor]:
-    return {k: _mean(row, shares) for k, row in stack(rows).items()}
-
-
-def _mean(rows: Tensor, shares: Sequence[float]) -> Tensor:
-    return torch.tensordot(torch.tensor(shares, dtype=rows.dtype, device=rows.device), rows, dims=1)

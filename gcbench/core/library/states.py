@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
@@ -18,45 +17,22 @@ from gcbench.core.errors import ConfigError
 from gcbench.core.library.agreement import differing
 from gcbench.core.library.exchange import Kept
 from gcbench.core.library.saved import read_parts
+from gcbench.core.methods.matrices import Shape
 from gcbench.core.wrappers.virtual import aggregate, dense_steps_of, parts_of
 
 # What learning rate schedules add to an optimizer's groups.
 _OF_SCHEDULES = {*"params initial_lr max_lr min_lr max_momentum base_momentum".split()}
 FORMAT = 2
-ADVICE = "load what this worker saved, with the same model, compressor and number of workers"
 
 
-def name_without_wrappers(name: str) -> str:
-    """Return the name of a parameter or module, whether torch.compile wraps a part or not."""
-    return re.sub(r"(?<![^.])_(orig_mod|checkpoint_wrapped_module)(\.|$)", "", name).removesuffix(
-        "."
-    )
-
-
-def states_of(compressor: Compressor, rows: Grads, comm: Comm) -> list[State]:
-    """Return the states after first steps of zeros, as many as a method's messages take turns.
-
-    They come after any warm-up, and nothing is sent in them.
+class StateError(ConfigError):
+    """A saved state is not one of this model and compressor, as its message says; nothing was
+    replaced.
     """
-    alone = Comm(
-        comm.workers,
-        MirrorTransport(comm.local.start // len(comm.local), comm.processes),
-        workers_per_host=comm.workers_per_host,
-    )
-    first = dense_steps_of(compressor)
-    parts = [part for part in parts_of(compressor) if isinstance(part, Compressor)]
-    turns = max(part.properties.turns for part in parts)
-    device = next(iter(rows.values())).device
-    states = [State()]
-    with torch.no_grad(), torch.autocast(device.type, enabled=False):
-        for number in range(first, first + turns):
-            out = aggregate(compressor, rows, number=number, state=states[-1], comm=alone)
-            states.append(out.state)
-    return states[1:]
 
 
 def refuse_other_identity(saved: Any, expected: Mapping[str, Any], name: str) -> None:
-    """Raise ConfigError if a saved state is not that of this worker, model and compressor.
+    """Raise StateError if a saved state is not that of this worker, model and compressor.
 
     `name` is what was typed for the compressor.
     """
@@ -66,37 +42,30 @@ def refuse_other_identity(saved: Any, expected: Mapping[str, Any], name: str) ->
             "state_dict returned"
         )
     if "format" in saved and saved["format"] != FORMAT:
-        raise ConfigError(
-            f"the saved state has format={saved['format']!r:.20}, and this gcbench reads {FORMAT}; "
-            f"{ADVICE}"
-        )
+        raise not_a_state(f"format={saved['format']!r:.20}, and this gcbench reads {FORMAT}")
     for key, own in {"format": FORMAT, **expected}.items():
         if key not in saved:
-            raise ConfigError(f"the saved state has no {key}; {ADVICE}")
+            raise not_a_state(f"no {key}")
         if saved[key] != own:
             theirs, ours = differing(saved[key], own)
             if key == "compressor" and saved.get("name", name) != name:
                 theirs, ours = str(saved["name"]), name
-            raise ConfigError(
-                f"the saved state has {key}={theirs}, and this compression has {ours}; {ADVICE}"
-            )
+            raise not_a_state(f"{key}={theirs}, and this compression has {ours}")
 
 
 def by_name(saved: Mapping[str, Any], key: str, names: Collection[str]) -> Mapping[str, Any]:
-    """Return what was saved under `key`. Raises ConfigError unless it has values for `names`."""
+    """Return what was saved under `key`. Raises StateError unless it has values for `names`."""
     values = saved.get(key)
     if not isinstance(values, Mapping):
         raise not_a_state(f"no {key}" if values is None else f"{key}={values!r:.60}")
     if set(values) != set(names):
         theirs, ours = (", ".join(map(repr, map(str, x))) for x in (values, names))
-        raise ConfigError(
-            f"the saved state has {key} of {theirs}, and this compression of {ours}; {ADVICE}"
-        )
+        raise not_a_state(f"{key} of {theirs}, and this compression of {ours}")
     return values
 
 
 def read_kept(kept: Kept, saved: Any, device: torch.device) -> Kept:
-    """Return `kept` with the parts that were saved, on `device`. Raises ConfigError for others."""
+    """Return `kept` with the parts that were saved, on `device`. Raises StateError for others."""
     if not isinstance(saved, Mapping) or {*saved} != {"shared", "own"}:
         raise not_a_state(f"exchanges={saved!r:.60}")
     shared = saved["shared"]
@@ -113,7 +82,7 @@ def read_kept(kept: Kept, saved: Any, device: torch.device) -> Kept:
 
 
 def read_part(saved: Any, device: torch.device | None = None) -> dict[str, Any]:
-    """Return a part with its tensors on `device`. Raises ConfigError unless they are finite."""
+    """Return a part with its tensors on `device`. Raises StateError unless they are finite."""
     layers = saved.get("state") if isinstance(saved, Mapping) else saved
     if not isinstance(layers, list):
         raise not_a_state(f"state={layers!r:.60}")
@@ -144,7 +113,7 @@ def read_state(saved: Any, device: torch.device) -> State:
     """Return a saved state with its tensors on `device`.
 
     Raises:
-        ConfigError: if it does not consist of finite tensors by name.
+        StateError: if it does not consist of finite tensors by name.
     """
     pairs = isinstance(saved, list) and all(
         isinstance(layer, (tuple, list)) and len(layer) == 2 for layer in saved
@@ -157,7 +126,7 @@ def read_state(saved: Any, device: torch.device) -> State:
 
 
 def read_tensors(saved: Any, device: torch.device | None) -> Grads:
-    """Return tensors by name on `device`. Raises ConfigError unless they are, and finite."""
+    """Return tensors by name on `device`. Raises StateError unless they are, and finite."""
     if not isinstance(saved, Mapping):
         raise not_a_state(f"{saved!r:.60} in place of tensors by name")
     for name, x in saved.items():
@@ -174,7 +143,7 @@ def refuse_other_values(
     finite: Collection[str] | None = None,
     some: bool = False,
 ) -> None:
-    """Raise ConfigError unless `saved` has tensors like those of `own`, or of `some` of them.
+    """Raise StateError unless `saved` has tensors like those of `own`, or of `some` of them.
 
     They are finite, or those with the names `finite` are.
     """
@@ -193,8 +162,18 @@ def refuse_other_values(
             refuse_not_finite(f"{name} under {key}", theirs)
 
 
+def refuse_other_late(kept: Kept, parameters: Mapping[str, Tensor]) -> None:
+    """Raise StateError unless what is late is an update of some of the parameters."""
+    if kept.late is not None:
+        like = {
+            name: torch.empty(1, *p.shape, dtype=torch.float32, device="meta")
+            for name, p in parameters.items()
+        }
+        refuse_other_values("late", kept.late.update, like, some=True)
+
+
 def refuse_other_optimizer(key: str, saved: Any, optimizer: Optimizer) -> None:
-    """Raise ConfigError unless `saved` has the form of this optimizer's state."""
+    """Raise StateError unless `saved` has the form of this optimizer's state."""
     own = optimizer.state_dict()
     if not isinstance(saved, Mapping) or set(saved) != set(own):
         raise not_a_state(f"{key}={saved!r:.60}")
@@ -213,13 +192,13 @@ def refuse_other_optimizer(key: str, saved: Any, optimizer: Optimizer) -> None:
 
 
 def refuse_not_finite(name: str, x: Any) -> None:
-    """Raise ConfigError for a saved tensor with NaN or infinities."""
+    """Raise StateError for a saved tensor with NaN or infinities."""
     if isinstance(x, Tensor) and x.is_floating_point() and not x.isfinite().all():
         raise not_a_state(f"values for {name} that are not finite")
 
 
 def refuse_other_traffic(saved: Mapping[str, Any]) -> None:
-    """Raise ConfigError unless a state has the totals of this worker's meter."""
+    """Raise StateError unless a state has the totals of this worker's meter."""
     totals: Any = saved.get("meter")
     try:
         counts = [(workers, *total) for (_, _, workers), total in totals]
@@ -230,15 +209,51 @@ def refuse_other_traffic(saved: Mapping[str, Any]) -> None:
     raise not_a_state(f"meter={totals!r:.60}")
 
 
-def not_a_state(what: str) -> ConfigError:
-    return ConfigError(f"the saved state has {what}; {ADVICE}")
+def not_a_state(what: str) -> StateError:
+    return StateError(f"the saved state has {what}")
 
 
-def refuse_other_tensors(compressor: Compressor, rows: Grads, comm: Comm, state: State) -> None:
-    """Raise ConfigError unless `state` has such tensors as the compressor keeps for these rows."""
-    problems = [_differences(state, own) for own in states_of(compressor, rows, comm)]
-    if fewest := min(problems, key=len):
-        raise ConfigError(f"the saved state has {fewest[0]}; {ADVICE}")
+def refuse_other_states(
+    compressor: Compressor,
+    comm: Comm,
+    shapes: Mapping[str, Shape],
+    states: Sequence[State],
+    device: torch.device,
+) -> None:
+    """Raise StateError unless workers' `states` have such tensors as the compressor keeps.
+
+    It keeps them of gradients of these shapes, which are exchanged together.
+    """
+    rows = {
+        name: torch.zeros(1, *shape, dtype=torch.float32, device=device)
+        for name, shape in shapes.items()
+    }
+    of_turns = states_of(compressor, rows, comm)
+    for state in states:
+        if fewest := min((_differences(state, own) for own in of_turns), key=len):
+            raise not_a_state(fewest[0])
+
+
+def states_of(compressor: Compressor, rows: Grads, comm: Comm) -> list[State]:
+    """Return a worker's states after first steps of zeros, as many as messages take turns.
+
+    They come after any warm-up, and nothing is sent in them.
+    """
+    alone = Comm(
+        comm.workers,
+        MirrorTransport(comm.local.start, comm.workers),
+        workers_per_host=comm.workers_per_host,
+    )
+    first = dense_steps_of(compressor)
+    parts = [part for part in parts_of(compressor) if isinstance(part, Compressor)]
+    turns = max(part.properties.turns for part in parts)
+    device = next(iter(rows.values())).device
+    states = [State()]
+    with torch.no_grad(), torch.autocast(device.type, enabled=False):
+        for number in range(first, first + turns):
+            out = aggregate(compressor, rows, number=number, state=states[-1], comm=alone)
+            states.append(out.state)
+    return states[1:]
 
 
 def _differences(state: State, own: State) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -29,6 +30,14 @@ class Turns:
     shards: int  # rows of a flat gradient
     used: tuple[str, ...] = ()
     resting: dict[str, State] = field(default_factory=dict)
+
+    @staticmethod
+    def of_shapes(shapes: Mapping[str, Sequence[int]], shards: int) -> Turns:
+        """Return the turns of parameters of these shapes, whose rows FSDP deals out to shards."""
+        return Turns(
+            {k: -(-rows // shards) * math.prod(rest) for k, (rows, *rest) in shapes.items()},
+            shards,
+        )
 
     def to_plain(self) -> dict[str, Any]:
         """Return what `read` takes, for `torch.save`."""
@@ -66,9 +75,14 @@ class Turns:
         Raises:
             OtherParameters: if it does not consist of one value per value of the gradient.
         """
-        if used == self.used:
-            return state
-        by_name = self.resting | self._split(state)
+        return state if used == self.used else self.join(self.by_name(state), used)
+
+    def by_name(self, state: State) -> dict[str, State]:
+        """Return the state of each parameter, given that of the flat gradient."""
+        return self.resting | self._split(state)
+
+    def join(self, by_name: Mapping[str, State], used: tuple[str, ...]) -> State:
+        """Return the state of a flat gradient of the parameters `used`, and let others rest."""
         self.resting = {name: own for name, own in by_name.items() if name not in used}
         self.used = used
         return self._join([by_name.get(name, State()) for name in used])
@@ -116,3 +130,34 @@ def _tensors(layer: State) -> Iterator[tuple[int, tuple[str, Tensor]]]:
     for place, part in enumerate((layer.shared, layer.per_worker)):
         for item in part.items():
             yield place, item
+
+
+def reshard(
+    state: State, of_all: Sequence[State], values: int, now: Turns, name: str, shard: int
+) -> State:
+    """Return a worker's state of a parameter, whose shards have been those of other turns.
+
+    It has so many `values` without padding. `of_all` are the states of all workers before, each of
+    which has kept its `shard` of what they have in common.
+    """
+
+    def move(x: Tensor) -> Tensor:
+        padded = x.new_zeros(now.shards * now.widths[name])
+        padded[:values] = x.reshape(-1)[:values]
+        return padded.view(now.shards, -1)
+
+    everyone = [[*other.layers()] for other in of_all]
+    return State.of_layers(
+        [
+            (
+                {
+                    k: move(torch.cat([layers[depth].shared[k] for layers in everyone], dim=1))[
+                        shard : shard + 1
+                    ]
+                    for k in layer.shared
+                },
+                {k: move(x) for k, x in layer.per_worker.items()},
+            )
+            for depth, layer in enumerate(state.layers())
+        ]
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar
@@ -112,7 +112,6 @@ class WeightCompression(JointCompression):
     """A codec in the all-gathers of a module's weights, made by `compress_weights`."""
 
     maker: ClassVar[str] = "compress_weights"
-    _alone: ClassVar[str] = "each remembers shards, whose size depends on their number"
     _kept: Mapping[str, GroupWeights]
 
     def __init__(
@@ -200,6 +199,9 @@ class WeightCompression(JointCompression):
             for k, x in zip(coded, decoded.split([*sizes.values()], dim=1), strict=True):
                 new[k] = kept[k] + x if self._differences else x
         return {k: new[k] for k in own}
+
+    def _unmergeable(self, states: Sequence[Mapping[str, Any]], merge: bool) -> str | None:
+        return "each remembers shards, whose size depends on their number"
 
     def _check(self, name: str, read: Kept, saved: Mapping[str, Any]) -> Kept:
         assert isinstance(read, GroupWeights)

@@ -13,8 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from gcbench.core.errors import ConfigError
-from gcbench.core.library.states import name_without_wrappers
-from gcbench.core.parameters import refuse_complex
+from gcbench.core.parameters import name_without_wrappers, refuse_complex
 
 
 def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:

@@ -90,8 +90,8 @@ class ResumeSettings(Settings):
     mode: Literal["auto", "never"] = "auto"
     """continue from the directory's checkpoint where it has one, or start anew"""
     workers: Literal["refuse", "merge"] = "refuse"
-    """if the number of workers has changed: refuse, or give each worker the mean residual of those
-    that it replaces"""
+    """if the number of workers has changed: refuse, or give each worker the mean residual, and with
+    local steps the mean parameters and moments, of those that it replaces"""
 
 
 class LoggerSettings(Settings):

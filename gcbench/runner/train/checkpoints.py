@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from gcbench.core.library.saved import replaced_shares
+from gcbench.core.library.states import StateError
 from gcbench.runner.identity import fingerprint
 from gcbench.runner.records.gradients import write_tensors
 from gcbench.runner.settings.config import RunConfig
@@ -156,14 +157,18 @@ class Checkpoints:
     def load(self, path: Path, run: Run, progress: Progress) -> None:
         """Restore model, optimizer, compressor state, meters and `progress` from the checkpoint.
 
-        Raises CheckpointError if it is damaged, or belongs to a run with another fingerprint.
+        Raises CheckpointError, and replaces nothing, if it is damaged, or belongs to a run with
+        another fingerprint.
         """
         manifest = self._manifest(path)
         shared = self._read(path / SHARED, manifest, run.replica.device)
         if shared["step"] != manifest["step"]:
             raise self._damage_error(path / SHARED, "it is of another step")
         workers = [self._read_worker(path, manifest, k, run) for k in run.comm.local]
-        restore(run, progress, shared, workers)
+        try:
+            restore(run, progress, shared, workers)
+        except StateError as error:
+            raise self._damage_error(path / "*.pt", str(error)) from error
 
     def _read_worker(
         self, path: Path, manifest: dict[str, Any], worker: int, run: Run

@@ -9,12 +9,23 @@ from typing import Any
 import torch
 
 from gcbench.core.library.saved import (
+    OWN_PARAMETERS,
+    mean_of,
     merge_parts,
     merge_totals,
     read_parts,
     shared_part,
     unmergeable_reason,
     worker_part,
+)
+from gcbench.core.library.states import (
+    not_a_state,
+    read_kept,
+    refuse_other_late,
+    refuse_other_optimizer,
+    refuse_other_states,
+    refuse_other_traffic,
+    refuse_other_values,
 )
 from gcbench.runner.settings.config import RunConfig
 from gcbench.runner.train.run import InnerModel, Progress, Run
@@ -60,19 +71,23 @@ def restore(
     """Restore the run and `progress` from the contents of the shared and the workers' files.
 
     Process 0 warns if times are not comparable with those until then.
+
+    Raises:
+        StateError: if they are not those of such a run; nothing is replaced then.
     """
+    refuse_other_contents(run, progress, shared, workers)
     run.replica.model.load_state_dict(shared["model"])
     run.optimizer.load_state_dict(shared["optimizer"])
     run.schedule.load_state_dict(shared["schedule"])
     _restore_workers(run, progress, workers)
     progress.kept = read_parts(progress.kept, shared, workers)
-    progress.buckets = shared.get("buckets", [])  # an older gcbench wrote none
+    progress.buckets = shared.get("buckets", [])
     progress.estimator = shared["estimator"]
     progress.step = shared["step"]
     progress.logged = shared["logged"]
     progress.tests, progress.samples = shared["tests"], shared["samples"]
-    progress.sampled = shared.get("sampled", -1)  # likewise
-    progress.codec_sums = shared.get("codec_sums", [])  # likewise
+    progress.sampled = shared.get("sampled", -1)
+    progress.codec_sums = shared.get("codec_sums", [])
     changed = progress.ledger.load(shared["ledger"])
     if changed and run.first and progress.ledger.elapsed() is not None:
         log.warning(
@@ -81,6 +96,49 @@ def restore(
             progress.step,
             ", ".join(changed),
         )
+
+
+def refuse_other_contents(
+    run: Run, progress: Progress, shared: dict[str, Any], workers: Sequence[dict[str, Any]]
+) -> None:
+    """Raise StateError unless contents have the names, shapes and types of this run's."""
+    own = shared_content(run, progress)
+    _refuse_other_kinds(shared, own)
+    refuse_other_values("model", shared["model"], own["model"], finite=run.replica.parameters)
+    refuse_other_optimizer("optimizer", shared["optimizer"], run.optimizer)
+    kept = []
+    for row, worker in enumerate(workers):
+        own = worker_content(run, progress, row)
+        _refuse_other_kinds(worker, own)
+        refuse_other_traffic(worker)
+        if "buffers" in worker:
+            theirs, ours = ({str(i): b for i, b in enumerate(x["buffers"])} for x in (worker, own))
+            refuse_other_values("buffers", theirs, ours, finite=())
+        if own["inner"]:
+            inner = worker["inner"]
+            refuse_other_values("parameters", inner["parameters"], own["inner"]["parameters"])
+            refuse_other_optimizer("optimizer", inner["optimizer"], run.inner[row].optimizer)
+        parts = {"shared": shared, "own": worker}
+        kept.append(read_kept(progress.kept, parts, run.replica.device))
+    for names in run.estimator.messages(run):
+        shapes = {name: run.replica.shapes[name] for name in names}
+        states = [one.of(names) for one in kept]
+        refuse_other_states(run.compressor, run.comm, shapes, states, run.replica.device)
+    refuse_other_late(kept[0], run.replica.parameters)
+
+
+# What an older gcbench has not written, or workers lack whose number has changed.
+_OPTIONAL = {"buckets", "sampled", "codec_sums", "steps_per_epoch", "buffers"}
+_OF_ANY_KIND = {"late", "carry"}  # None, where there is none yet
+
+
+def _refuse_other_kinds(content: dict[str, Any], own: dict[str, Any]) -> None:
+    """Raise StateError unless a file's content has values of the same types as `own`."""
+    for key in own.keys() - _OPTIONAL - content.keys():
+        raise not_a_state(f"no {key}")
+    for key in own.keys() & content.keys() - _OF_ANY_KIND:
+        if type(content[key]) is not type(own[key]):
+            raise not_a_state(f"{key}={content[key]!r:.60}")
 
 
 def _inner_content(inner: InnerModel) -> dict[str, Any]:
@@ -113,8 +171,8 @@ def unmergeable_content(
 
     Residuals may be averaged only if `merge`.
     """
-    if content.get("inner"):
-        return "each worker has parameters of its own between exchanges (see its estimator=)"
+    if content.get("inner") and not merge:
+        return f"{OWN_PARAMETERS} (see its estimator=)"
     return unmergeable_reason(content, content["meter"], parameters, merge)
 
 
@@ -148,10 +206,11 @@ def merge_workers(contents: Sequence[dict[str, Any]], shares: Sequence[float]) -
     """Return the content of one worker's file, merged from those of several by `shares`.
 
     Hidden states are reset, as the text is now cut into other columns, and buffers become worker
-    0's, as they do in a test.
+    0's, as they do in a test. Workers with parameters of their own go on from the mean of these.
     """
     return {
         **merge_parts(contents, shares),
+        "inner": mean_of([content.get("inner") for content in contents], shares),
         "carry": None,
         "meter": merge_totals([content["meter"] for content in contents], shares),
         "loss": sum(

@@ -12,6 +12,7 @@ from engine_cases import compare_with_run
 from method_cases import CHOICES
 from nightly import slow_but
 
+from gcbench.core.library.fsdp import is_carried
 from gcbench.core.method_files import make_compressor, read_method
 from gcbench.runner.config.keys import method_keys
 
@@ -21,14 +22,17 @@ LOCAL: dict[str, dict[str, Any]] = {
     "local delay": {"every": 4, "fragments": 2, "pattern": "strided", "delay": 1, "mixing": 0.5},
     "local delay whole": {"every": 4, "delay": 2},
 }
-WAYS = ("plain", "overlap", "accumulate", "comm_hook", *LOCAL)
+WAYS = ("plain", "overlap", "accumulate", "comm_hook", "shards", "nodes", *LOCAL)
 PARTS = ("overlap", "local fragments", "local delay")  # in which tensors are sent apart
 
 
 def possible(choice: str, way: str) -> bool:
     needed = {"momentum": 0.9, "dense_steps": 2} if choice == "onebit_adam" else {}
-    scope = make_compressor(read_method(choice, needed)["compressor"]).properties.scope
-    return not (scope == "global" and way in PARTS) and (
+    config = read_method(choice, needed)
+    method = make_compressor(config["compressor"])
+    if way == "shards":
+        return "exchange" in config and is_carried(method)
+    return not (method.properties.scope == "global" and way in PARTS) and (
         choice != "onebit_adam" or "local" not in way
     )
 
@@ -39,6 +43,8 @@ FAST = [
     *(("powersgd", way) for way in ("plain", "overlap", "local delay")),
     *((choice, "plain") for choice in ("top_k", "onebit_adam", "ef21", "maxnorm")),
     ("acpsgd", "overlap"),
+    ("powersgd", "nodes"),
+    ("terngrad", "shards"),
 ]
 
 

@@ -12,10 +12,14 @@ from state_cases import (
     load_across_compile,
     load_after_each_step,
     load_damaged,
+    load_local,
+    load_sharded,
     load_shards,
     load_the_last_format,
     load_those_of_others,
     save_all,
+    save_local,
+    save_sharded,
     save_with_a_handle,
 )
 
@@ -130,3 +134,56 @@ def test_another_number_of_workers_goes_on_with_the_mean_of_residuals(
         saved = pool(before).run(save_all, name, knobs)[0]
         for message, *_ in pool(now).run(load_those_of_others, name, knobs, saved, "merge"):
             assert says in message, message
+
+
+@pytest.mark.parametrize(
+    "before, now, nodes, name",
+    [
+        (4, 2, False, "ef21"),
+        (4, 2, True, "top_k"),
+        pytest.param(2, 4, False, "top_k", marks=pytest.mark.slow),
+        pytest.param(2, 4, True, "top_k", marks=pytest.mark.slow),
+    ],
+)
+def test_another_number_of_shards_or_nodes_goes_on_with_the_mean_of_residuals(
+    before: int, now: int, nodes: bool, name: str
+) -> None:
+    """What each shard keeps of what all have in common is cut anew from all of those before."""
+    saved = pool(before).run(save_sharded, before * nodes, name)
+    states = saved[0][1]
+    for message, *_ in pool(now).run(load_sharded, now * nodes, name, states, "refuse"):
+        assert 'of its own (error feedback or momentum); type workers="merge" to avera' in message
+    loaded = pool(now).run(load_sharded, now * nodes, name, states, "merge")
+    for worker, (message, kept, finite) in enumerate(loaded):
+        assert not message and finite
+        shares = replaced_shares(worker, now, before)
+        for key, (own, _) in kept.items():
+            theirs = [[share * x for x in saved[k][0][key][0]] for k, share in shares.items()]
+            for x, parts in zip(own, zip(*theirs, strict=True), strict=True):
+                torch.testing.assert_close(x, sum(parts))
+        assert any(x.any() for own, _ in kept.values() for x in own)
+    for key in loaded[0][1]:
+        now_shared = zip(*(kept[key][1] for _, kept, _ in loaded), strict=True)
+        then_shared = zip(*(kept[key][1] for kept, _ in saved), strict=True)
+        for parts, theirs in zip(now_shared, then_shared, strict=True):
+            x, y = (torch.cat([part.flatten() for part in shards]) for shards in (parts, theirs))
+            n = min(len(x), len(y))  # without the padding of either
+            assert torch.equal(x[:n], y[:n]) and not x[n:].any() and not y[n:].any() and y.any()
+
+
+@pytest.mark.parametrize("before, now", [(4, 2), pytest.param(2, 4, marks=pytest.mark.slow)])
+def test_another_number_of_workers_goes_on_with_the_mean_of_local_parameters(
+    before: int, now: int
+) -> None:
+    saved = pool(before).run(save_local, "top_k")
+    states = saved[0][1]
+    for message, *_ in pool(now).run(load_local, "top_k", states, "refuse"):
+        assert 'of its own between exchanges; type workers="merge" to average them' in message
+    for worker, (message, own, agreed) in enumerate(
+        pool(now).run(load_local, "top_k", states, "merge")
+    ):
+        assert not message and agreed
+        shares = replaced_shares(worker, now, before)
+        theirs = [[share * x for x in saved[k][0]] for k, share in shares.items()]
+        for x, parts in zip(own, zip(*theirs, strict=True), strict=True):
+            torch.testing.assert_close(x, sum(parts))

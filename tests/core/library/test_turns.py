@@ -9,7 +9,7 @@ import torch
 from gloo_pool import pool
 from turn_cases import train_in_turn
 
-from gcbench.core.library.states import name_without_wrappers
+from gcbench.core.parameters import name_without_wrappers
 
 
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])

@@ -20,9 +20,10 @@ from gcbench.core.compressor import Aggregated, Compressor, Grads, State, Step
 from gcbench.core.errors import ConfigError
 from gcbench.core.fragments import cut_fragments
 from gcbench.runner.config.errors import RunFailed
+from gcbench.runner.train.checkpoints import Checkpoints
 from gcbench.runner.train.estimators import batch_of
 from gcbench.runner.train.loop import train_step
-from gcbench.runner.train.run import Run
+from gcbench.runner.train.run import Progress, Run
 from gcbench.runner.train.tasks import loss_of
 
 LOCAL = ("estimator=local_steps", "estimator.every=4")
@@ -345,12 +346,35 @@ def test_running_statistics_are_those_of_worker_0(tmp_path: Path) -> None:
     assert norms and {int(norm.num_batches_tracked) for norm in norms} == {5}
 
 
-def test_workers_that_differ_are_not_merged(tmp_path: Path) -> None:
+def test_workers_that_differ_are_merged_if_that_is_typed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They go on from the mean of parameters and moments of those that they replace."""
     overrides = (*LOCAL, "compressor=none", "trainer.launcher=virtual", "trainer.batch_size=8")
+    overrides += ("optimizer=adamw", "trainer.keep_weights=true")
     run(tmp_path, *overrides, "trainer.workers=4", "trainer.max_steps=6")
-    with pytest.raises(ConfigError, match="parameters of its own .*; type trainer.workers=4"):
-        longer = ("trainer.workers=2", "trainer.max_steps=12", "resume.workers=merge")
-        run(tmp_path, *overrides, *longer)
+    longer = (*overrides, "trainer.workers=2", "trainer.max_steps=12")
+    with pytest.raises(ConfigError, match="parameters of its own .*, or resume.workers=merge"):
+        run(tmp_path, *longer)
+    pairs: list[tuple[Tensor, Tensor, Tensor]] = []
+    load = Checkpoints.load
+
+    def watched(self: Checkpoints, path: Path, run: Run, progress: Progress) -> None:
+        load(self, path, run, progress)
+        theirs = [torch.load(path / f"worker-{k:05d}.pt")["inner"] for k in range(4)]
+        for worker, own in enumerate(run.inner):
+            a, b = theirs[2 * worker : 2 * worker + 2]
+            for i, (name, p) in enumerate(own.parameters.items()):
+                m = own.optimizer.state[p]["exp_avg"]
+                moments = [x["optimizer"]["state"][i]["exp_avg"] for x in (a, b)]
+                pairs.append((p.detach().clone(), a["parameters"][name], b["parameters"][name]))
+                pairs.append((m.clone(), *moments))
+
+    monkeypatch.setattr(Checkpoints, "load", watched)
+    assert run(tmp_path, *longer, "resume.workers=merge")["steps"] == 12
+    assert len(pairs) == 2 * 2 * 4
+    for merged, a, b in pairs:
+        assert torch.equal(merged, 0.5 * a + 0.5 * b) and not torch.equal(a, b)
 
 
 def test_the_rates_of_workers_own_steps_follow_the_steps(tmp_path: Path) -> None:

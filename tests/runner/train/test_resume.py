@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from inner_cases import build, take_steps
 from nightly import slow_but
 from sentence import run, untimed_metrics
 from small_cifar10 import write_cifar10
+from torch.utils._pytree import tree_leaves
 
 from gcbench.core.errors import ConfigError
 from gcbench.core.library.exchange import ExchangeResult
+from gcbench.core.library.states import StateError
 from gcbench.core.methods.dense import Dense
 from gcbench.runner.config.errors import RunFailed
 from gcbench.runner.records import clock
@@ -28,6 +33,7 @@ from gcbench.runner.train.checkpoints import last_step
 from gcbench.runner.train.loop import train_step
 from gcbench.runner.train.replica import Replica
 from gcbench.runner.train.run import Progress, Run
+from gcbench.runner.train.snapshot import restore, shared_content, worker_content
 
 METHODS = {
     "qsgd": ["compressor=qsgd", "min_size=0", "error_feedback=true", "alpha=0.2", "beta=0.9"],
@@ -391,3 +397,49 @@ def test_a_checkpoint_between_two_lines_has_all_seconds_until_then(
     path = tmp_path / "checkpoints" / "step-00000015" / "shared.pt"
     ledger = torch.load(path, weights_only=True)["ledger"]
     assert ledger["totals"][0]["step"] == 15 - clock.WARMUP_STEPS
+
+
+def test_contents_that_do_not_fit_replace_nothing(tmp_path: Path) -> None:
+    """They are checked in full, as the states of a handle are, whatever their checksums say."""
+    typed = ("compressor=powersgd", "rank=1", "optimizer=adamw", "estimator=local_steps")
+    typed += ("estimator.every=4", "estimator.delay=1")
+    trained = build(tmp_path, *typed)
+    take_steps(trained, 4)
+    trained[0].pipeline.settle(*trained)
+    good = deepcopy((shared_content(*trained), [worker_content(*trained, row) for row in range(4)]))
+    name, nan = "1.weight", torch.nan
+    short, double = torch.zeros(1, 1), torch.zeros(16, 64, dtype=torch.float64)
+    moments = "exp_avg"
+    spoils: dict[str, Callable[[Any, Any], Any]] = {
+        "no optimizer": lambda all_, one: all_.pop("optimizer"),
+        "step='4'": lambda all_, one: all_.update(step="4"),
+        "exchanges=-1": lambda all_, one: all_.update(exchanges=-1),
+        f"nothing for {name} under model": lambda all_, one: all_["model"].pop(name),
+        f"values for {name} under model": lambda all_, one: all_["model"][name].fill_(nan),
+        "optimizer=": lambda all_, one: all_["optimizer"].pop("state"),
+        "another optimizer's": lambda all_, one: all_.update(optimizer=one["inner"]["optimizer"]),
+        "float32 values of shape (1, 1)": lambda all_, one: all_["state"][1].update({name: short}),
+        "nothing for": lambda all_, one: one["state"][0].pop(name),
+        "float64 values": lambda all_, one: one["inner"]["parameters"].update({name: double}),
+        f"values for {moments}": lambda all_, one: one["inner"]["optimizer"]["state"][0][
+            moments
+        ].fill_(nan),
+        "meter=7": lambda all_, one: one.update(meter=7),
+        "late": lambda all_, one: all_["late"]["update"].update({name: short}),
+    }
+    fresh = build(tmp_path, *typed)
+    before = deepcopy((shared_content(*fresh), [worker_content(*fresh, row) for row in range(4)]))
+    for says, spoil in spoils.items():
+        print(says)
+        shared, workers = deepcopy(good)
+        spoil(shared, workers[3])
+        with pytest.raises(StateError, match=re.escape(f"the saved state has {says}")):
+            restore(*fresh, shared, workers)
+        now = shared_content(*fresh), [worker_content(*fresh, row) for row in range(4)]
+        assert all(map(alike, tree_leaves(before), tree_leaves(now)))
+    restore(*fresh, *good)
+    take_steps(fresh, 1)
+
+
+def alike(a: Any, b: Any) -> bool:
+    return torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
