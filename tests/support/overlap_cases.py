@@ -12,6 +12,10 @@ from hook_cases import train
 from library_cases import Net
 from needed import patience
 from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import (
+    bf16_compress_hook,
+    fp16_compress_hook,
+)
 from torch.nn.parallel import DistributedDataParallel
 
 import gcbench
@@ -49,13 +53,27 @@ class Waiting(nn.Module):
         return outputs
 
 
-def exchanged_under_the_backward_pass(process: Process, overlap: bool) -> bool:
+def exchanged_under_the_backward_pass(process: Process, method: str, overlap: bool) -> bool:
     """Return whether the last layer's gradients were sent before the first ones were there."""
     ddp = DistributedDataParallel(Waiting(), bucket_cap_mb=0.0001)
-    ddp.module.handle.append(gcbench.compress(ddp, "qsgd", min_size=0, overlap=overlap))
+    knobs = {"min_size": 0} if method == "qsgd" else {}
+    ddp.module.handle.append(gcbench.compress(ddp, method, overlap=overlap, **knobs))
     for step in range(2):  # the first has a single bucket
         backward(ddp, process.rank, step)
     return Wait.seen
+
+
+def train_by_means(process: Process) -> dict[str, tuple[list[Tensor], list[Tensor]]]:
+    """Return the parameters after steps of plain means, beside those of PyTorch's own hooks."""
+    hooks = {"none": None, "fp16": fp16_compress_hook, "bf16": bf16_compress_hook}
+    trained = {}
+    for method, hook in hooks.items():
+        ours, torchs = (DistributedDataParallel(Net(), bucket_cap_mb=0.001) for _ in range(2))
+        gcbench.compress(ours, method)
+        if hook is not None:
+            torchs.register_comm_hook(None, hook)
+        trained[method] = train(ours, process.rank, range(3)), train(torchs, process.rank, range(3))
+    return trained
 
 
 def train_with_nodes(process: Process) -> tuple[list[Tensor], list[Tensor]]:

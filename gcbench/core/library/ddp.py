@@ -18,6 +18,7 @@ from gcbench.core.errors import ConfigError
 from gcbench.core.library.compression import Compression
 from gcbench.core.library.ddp_module import comm_of, free_hook_of, parameters_of, shapes_of
 from gcbench.core.library.exchange import Bucket, Kept
+from gcbench.core.library.means import Mean, type_of_means
 from gcbench.core.library.overlap import Overlap, decide_overlap
 from gcbench.core.library.states import not_a_state
 from gcbench.core.parameters import name_without_wrappers
@@ -44,6 +45,7 @@ class DdpCompression(Compression):
     ) -> None:
         # Not the DDP, of whose life its hook, and therefore this object, is a part.
         self._module, self._ignored = ddp.module, ddp.parameters_to_ignore
+        self._group = ddp.process_group
         self._parameters = parameters_of(ddp)
         self._shapes = shapes_of(ddp, self._parameters)
         offsets = offsets_of({name: p.numel() for p, name in self._parameters.items()})
@@ -63,7 +65,11 @@ class DdpCompression(Compression):
         self.by_bucket = overlap is not False and decide_overlap(
             overlap, compressor, device, self._gather
         )
-        if self.by_bucket:
+        # Of what is exchanged as DDP would without a hook, beside the backward pass.
+        self._mean_type = type_of_means(compressor) if error_every is None else None
+        if self._mean_type:
+            self.by_bucket = True
+        elif self.by_bucket:
             self._exchange.take_own_group()
         self._known: dict[int, Taken] = {}  # of the last pass, by the identity of what arrived
         self._buckets: list[list[str]] = []  # names that were exchanged together in the last pass
@@ -113,11 +119,14 @@ class DdpCompression(Compression):
 
     def take(self, arrived: Arrived) -> Taken:
         """Begin to replace this worker's gradients by the update that all workers agree on."""
-        parts, exchanges = self._parts_of(arrived), []
-        for part in parts:
-            work = partial(self._exchange.replace, self._kept["gradient"], part)
-            exchanges.append(self._exchange.submit(work))
-        return Taken(arrived, parts, exchanges)
+        parts = self._parts_of(arrived)
+        return Taken(arrived, parts, [self._begin(part, len(parts) == 1) for part in parts])
+
+    def _begin(self, part: Bucket, is_whole: bool) -> Future[tuple[State, Tensor]]:
+        if self._mean_type and all(x.dtype == torch.float32 for x in part.buffers):
+            flat = [x.view(-1) for x in part.buffers] if is_whole else [*part.places.values()]
+            return Mean(flat, self._mean_type, self._group, self._exchange.meter)
+        return self._exchange.submit(partial(self._exchange.replace, self._kept["gradient"], part))
 
     def finish(
         self,

@@ -61,6 +61,12 @@ class Dense(Checked):
 
     properties: ClassVar[Properties] = MEAN
 
+    @property
+    def is_one_all_reduce(self) -> bool:
+        """Whether a step is one all-reduce of all values, in `dtype`."""
+        plain = self.accumulate == "wire" and self.rounding == "nearest"
+        return self.dtype == "float32" or plain
+
     @cached_property
     def cast(self) -> Cast:
         """The codec of what is on the wire."""

@@ -9,7 +9,7 @@ from gloo_pool import pool
 from hook_cases import train_with_both
 from library_cases import join, measure_error, skip_infinite, skip_scaled, train_as_people_do
 from nightly import each
-from overlap_cases import exchanged_under_the_backward_pass, train_with_nodes
+from overlap_cases import exchanged_under_the_backward_pass, train_by_means, train_with_nodes
 from unused_cases import KEEPS_ALL, WAYS, leave_out
 
 from gcbench.core.library.overlap import has_free_cores
@@ -17,7 +17,17 @@ from gcbench.core.library.overlap import has_free_cores
 
 def test_a_bucket_is_exchanged_while_others_are_still_computed() -> None:
     for overlap in (True, False):
-        assert pool(2).run(exchanged_under_the_backward_pass, overlap) == [overlap] * 2
+        assert pool(2).run(exchanged_under_the_backward_pass, "qsgd", overlap) == [overlap] * 2
+
+
+def test_plain_means_overlap_as_those_of_ddp_do_and_are_the_same() -> None:
+    for method in ("none", "fp16"):
+        assert pool(2).run(exchanged_under_the_backward_pass, method, False) == [True] * 2
+    for workers in (2, 3):
+        for trained in pool(workers).run(train_by_means):
+            for method, (ours, torchs) in trained.items():
+                assert all(map(torch.allclose, ours, torchs)), method
+                assert method == "none" or all(map(torch.equal, ours, torchs)), method
 
 
 @pytest.mark.capability
