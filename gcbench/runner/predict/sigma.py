@@ -213,6 +213,18 @@ class Verdict(NamedTuple):
     uncovered: int = 0  # other methods of which nothing is known there
 
 
+def is_surely_above(one: Bounded, other: Bounded) -> bool:
+    """Return whether the 95 % interval of the ratio of two speed-ups lies above 1.
+
+    Its logarithm has the root of the sum of the squares of both halves that face each other, which
+    takes the two for independent: 2 [1.8, 2.2] is surely above 1.7 [1.5, 1.9].
+    """
+    if one.value is None or other.value is None or not one.low > 0:
+        return one.low > other.high
+    below, above = math.log(one.value / one.low), math.log(other.high / other.value)
+    return math.log(one.value / other.value) > math.hypot(below, above)
+
+
 def judge(dense: str, others: Sequence[Bounded]) -> Verdict:
     """Return the method with the largest speed-up, if that is surely the largest of those known."""
     known = [one for one in others if one.value is not None or one.high < float("inf")]
@@ -222,11 +234,11 @@ def judge(dense: str, others: Sequence[Bounded]) -> Verdict:
         return Verdict(dense, 1.0, 1.0, 1.0, UNCOVERED, len(others))
     whole = Bounded(dense, 1.0, 1.0, 1.0)
     best = max([whole, *known], key=lambda one: one.value or 0.0)
-    rest = max(one.high for one in (whole, *known) if one is not best)
+    is_sure = all(is_surely_above(best, one) for one in (whole, *known) if one is not best)
     value = best.value or 0.0
     why = ""
     if value < LEAST:
         why = OVERLAP if may_pay else BELOW
-    elif best.low <= rest:
+    elif not is_sure:
         why = SOME if max(one.low for one in known) >= LEAST else OVERLAP
     return Verdict(best.label, value, best.low, best.high, why, len(others) - len(known))

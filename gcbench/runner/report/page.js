@@ -697,6 +697,13 @@ function speedups(answer, c, workers, size, length, tokens, anyExchange) {
   });
 }
 
+/* Says whether the 95 % interval of the ratio of two speed-ups lies above 1; see predict/sigma.py. */
+function isSurelyAbove(one, other) {
+  if (one.value === null || other.value === null || !(one.low > 0)) return one.low > other.high;
+  const halves = Math.hypot(Math.log(one.value / one.low), Math.log(other.high / other.value));
+  return Math.log(one.value / other.value) > halves;
+}
+
 function judge(label, others) {
   const known = others.filter((one) => one.value !== null || one.high < Infinity);
   const dense = { label, value: 1, low: 1, high: 1 };
@@ -705,9 +712,9 @@ function judge(label, others) {
   const mayPay = known.some((one) => one.value === null && one.high >= least);
   if (!known.length || (mayPay && known.every((one) => one.value === null))) return { ...dense, why: UNCOVERED, uncovered: others.length };
   const ranked = [dense, ...known].sort((a, b) => (b.value ?? 0) - (a.value ?? 0));
-  const rest = Math.max(...ranked.slice(1).map((one) => one.high));
+  const sure = ranked.slice(1).every((one) => isSurelyAbove(ranked[0], one));
   const unsure = known.some((one) => one.low >= least) ? SOME : OVERLAP;
-  const why = ranked[0].value < least ? (mayPay ? OVERLAP : BELOW) : ranked[0].low <= rest ? unsure : "";
+  const why = ranked[0].value < least ? (mayPay ? OVERLAP : BELOW) : sure ? "" : unsure;
   return { ...ranked[0], why, uncovered };
 }
 

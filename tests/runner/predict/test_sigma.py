@@ -78,7 +78,9 @@ def test_a_method_wins_only_where_that_is_sure() -> None:
     some, other = Bounded("some", 2.0, 1.8, 2.2), Bounded("other", 1.5, 1.4, 1.7)
     sure = judge("dense", [other, some])
     assert (sure.label, sure.value, sure.why) == ("some", 2.0, "")
-    assert judge("dense", [some, other._replace(high=1.9)]).why == SOME, "as both pay"
+    assert judge("dense", [some, other._replace(high=2.0)]).why == SOME, "as both pay"
+    assert judge("dense", [some, other._replace(high=1.9)]).label == "some", "though both have 1.85"
+    assert judge("dense", [some, other._replace(high=1.9)]).why == "", "their ratio is above 1"
     assert judge("dense", [some, other._replace(value=None, low=0.0, high=1.9)]).why == SOME
     assert judge("dense", [some._replace(low=1.01), other._replace(low=0.9)]).why == OVERLAP
     assert judge("dense", [some._replace(low=0.9)]).why == OVERLAP, "as dense training is at 1"
