@@ -187,6 +187,7 @@ def test_the_kept_results_are_small() -> None:
 
 LINKS = {Path(kept).stem: kept for kept in KEPT if "/links/" in kept}
 PAGE_OF = {  # tables that are not by scripts/turns steps, and what makes them
+    "cells": "cells",
     "grid": "grid",
     "predictions": "predictions",
     "reach": "reach",
