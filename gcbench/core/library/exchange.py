@@ -391,11 +391,14 @@ class Exchange:
             number = count(kept.seed, kept.number + 1, self._device)
             bad, unused = agree(bad, number, earlier, used, self.group, self._verdict)
             self._arrived_verdict.copy_(self._verdict, non_blocking=True)
-            refuse_difference(int(self._arrived_verdict), self.comm.local.start)
+            self._refuse_difference()
         blank(written, bad)
         if unused:
             state = state.replace(kept.state.select(unused))
         return choose(bad, kept.of(names), state), unused
+
+    def _refuse_difference(self) -> None:
+        refuse_difference(int(self._arrived_verdict), self.comm.local.start)
 
     def _step(self, kept: Kept, rows: Grads) -> Step:
         offsets = kept.offsets or offsets_of(sizes_of(rows))

@@ -13,12 +13,11 @@ import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
 
-from gcbench.core.comm.collectives import Comm
-from gcbench.core.comm.transport import transport_of
 from gcbench.core.compressor import Compressor, offsets_of, split_rows
 from gcbench.core.errors import ConfigError
 from gcbench.core.fragments import Pattern
-from gcbench.core.library.compress import make_method, name_of, read_seed, use_codecs
+from gcbench.core.library.compress import read_typed, use_codecs
+from gcbench.core.library.compression import Typed
 from gcbench.core.library.exchange import ExchangeResult, Kept
 from gcbench.core.library.joint import JointCompression
 from gcbench.core.library.optimizer_steps import OptimizerSteps
@@ -113,9 +112,8 @@ def local_steps(
     Raises:
         ConfigError: as `compress` does.
     """
-    seed = read_seed(seed, error_every)
     optimizers = optimizers_of(model, optimizer)
-    method, _ = make_method(compressor, knobs)
+    typed = read_typed(compressor, knobs, seed, error_every)
     try:
         steps = LocalRule(
             every=every,
@@ -127,13 +125,11 @@ def local_steps(
             outer_momentum=outer_momentum,
             outer_nesterov=outer_nesterov,
         )
-        steps.refuse_method(model, method)
+        steps.refuse_method(model, typed.method)
     except ValueError as error:
         raise ConfigError(str(error).replace("estimator.", "")) from error
     use_codecs(codec_backend, next(model.parameters()).device.type)
-    handle = LocalTraining(model, optimizers, steps, method, seed, error_every)
-    handle.name = name_of(compressor, knobs)
-    return handle
+    return LocalTraining(model, optimizers, steps, typed)
 
 
 class LocalTraining(JointCompression):
@@ -146,9 +142,7 @@ class LocalTraining(JointCompression):
         model: nn.Module,
         optimizers: Sequence[Optimizer],
         steps: LocalRule,
-        compressor: Compressor,
-        seed: int,
-        error_every: int | None = None,
+        typed: Typed,
     ) -> None:
         group = dist.group.WORLD
         assert isinstance(group, dist.ProcessGroup)
@@ -160,13 +154,10 @@ class LocalTraining(JointCompression):
         self._steps = self._counted = 0  # since training began, and since this was made
         device = next(iter(self._own.values())).device
         super().__init__(
-            compressor,
-            Comm(group.size(), transport_of(group, device)),
-            device,
-            seed,
-            {"parameters": Kept(seed, offsets, self._shapes, steps.fragments)},
+            typed,
             group,
-            error_every,
+            device,
+            {"parameters": Kept(typed.seed, offsets, self._shapes, steps.fragments)},
             parameters={name: list(p.shape) for name, p in self._own.items()},
         )
         self._refuse_other_arguments(
