@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Shard
 
 from gcbench.core.comm.fsdp import FlatGradient, Part
 from gcbench.core.compressor import Compressor, State
@@ -132,6 +132,8 @@ class FlatCompression(FsdpCompression):
         # EF21's mean, which all keep, must stay consistent with each worker's own part of it.
         keeps_mean = any(isinstance(part, EF21) for part in parts_of(typed.method))
         method = shard_exchange(typed.method)
+        cuts = [cut for p in _sharded_parameters(module) for cut in p.placements]
+        self._cuts_rows = all(cut.dim == 0 for cut in cuts if isinstance(cut, Shard))
         super().__init__(module, typed._replace(method=method), None, keeps_mean)
 
     @staticmethod
@@ -157,6 +159,11 @@ class FlatCompression(FsdpCompression):
 
     def _place(self, worker: int, workers: int) -> dict[str, int]:
         return {**super()._place(worker, workers), "shard": worker, "shards": workers}
+
+    def _unmergeable(self, states: Sequence[Mapping[str, Any]], merge: bool) -> str | None:
+        if not self._cuts_rows:
+            return "parameters are cut along another dimension than their first"
+        return super()._unmergeable(states, merge)
 
     def _merge(
         self, states: Sequence[Mapping[str, Any]], shares: Mapping[int, float]
