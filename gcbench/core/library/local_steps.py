@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -13,12 +14,12 @@ import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
 
-from gcbench.core.compressor import Compressor, offsets_of, split_rows
+from gcbench.core.compressor import Compressor, Grads, offsets_of, split_rows
 from gcbench.core.errors import ConfigError
 from gcbench.core.fragments import Pattern
 from gcbench.core.library.compress import read_typed, use_codecs
 from gcbench.core.library.compression import Typed
-from gcbench.core.library.exchange import ExchangeResult, Kept
+from gcbench.core.library.exchange import Kept
 from gcbench.core.library.joint import JointCompression
 from gcbench.core.library.optimizer_steps import OptimizerSteps
 from gcbench.core.library.saved import OWN_PARAMETERS, mean_of
@@ -225,29 +226,20 @@ class LocalTraining(JointCompression):
         self._steps += 1
         self._counted += 1
         kept = self._kept["parameters"]
-        late = self._arrived()
-        if due := self._rounds.due(self._steps):
-            self._refuse_late_parameters()
-            size = sum(self._own[name].numel() for name in due)
-            flat = torch.empty(1, size, dtype=torch.float32, device=self._device)
-            rows = split_rows(flat, {name: self._own[name].shape for name in due})
-            self._exchange.begin(kept, self._rounds.subtract(rows))
-        late = late or self._arrived()  # without a delay, what was sent just now
-        if late:
+        begin, take = partial(self._exchange.begin, kept), partial(self._exchange.take, kept)
+        if late := self._rounds.exchange(self._steps, self._rows_of, begin, take):
+            self._count(kept, sum(update.numel() for update in late.update.values()))
             late.give(self._shared)
             self._outer.step()
             self._outer.zero_grad()
         self._rounds.adopt(self._steps)
 
-    def _arrived(self) -> ExchangeResult | None:
-        """Return what is to be applied now and was under way, for which this waits."""
-        if not self._rounds.arriving(self._steps):
-            return None
-        kept = self._kept["parameters"]
-        late = self._exchange.take(kept)
-        if late:
-            self._count(kept, sum(update.numel() for update in late.update.values()))
-        return late
+    def _rows_of(self, names: Sequence[str]) -> Grads:
+        self._refuse_late_parameters()
+        shapes = {name: self._own[name].shape for name in names}
+        size = sum(shape.numel() for shape in shapes.values())
+        flat = torch.empty(1, size, dtype=torch.float32, device=self._device)
+        return split_rows(flat, shapes)
 
     def _refuse_late_parameters(self) -> None:
         for name in trained_parameters(self._model):
