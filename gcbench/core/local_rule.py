@@ -174,7 +174,7 @@ class LocalRounds:
         return [] if fragment is None else self._fragments[fragment]
 
     def arriving(self, step: int) -> list[str]:
-        """Return the names of the parameters that are exchanged in what is applied then."""
+        """Return the names of the parameters whose exchange is applied after step `step`."""
         return self.due(step - self._rule.delay)
 
     @torch.no_grad()
@@ -197,12 +197,11 @@ class LocalRounds:
         `rows_of` returns rows `[w, ...]` to send parameters of these names in; `take` waits for
         what is under way.
         """
-        delay, arrives, late = self._rule.delay, bool(self.arriving(step)), None
-        if delay and arrives:
-            late = take()
+        arrives, delay = self.arriving(step), self._rule.delay
+        late = take() if arrives and delay else None
         if due := self.due(step):
             begin(self.subtract(rows_of(due)))
-        return late if delay or not arrives else take()
+        return take() if arrives and not delay else late
 
     @torch.no_grad()
     def adopt(self, step: int) -> None:
