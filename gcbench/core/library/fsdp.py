@@ -107,6 +107,12 @@ class FsdpCompression(JointCompression):
                 "again after requires_grad_(False) for those that are not always used"
             ) from error
 
+    def _merge(
+        self, states: Sequence[Mapping[str, Any]], shares: Mapping[int, float]
+    ) -> dict[str, Any]:
+        turns = mean_of([states[k]["turns"] for k in shares], [*shares.values()])
+        return {**super()._merge(states, shares), "turns": turns}
+
     @staticmethod
     @abstractmethod
     def _begin(seed: int, parts: Mapping[str, Part], order: Sequence[str], shards: int) -> Kept:
@@ -168,9 +174,7 @@ class FlatCompression(FsdpCompression):
     def _merge(
         self, states: Sequence[Mapping[str, Any]], shares: Mapping[int, float]
     ) -> dict[str, Any]:
-        states = self._resharded(states)
-        turns = mean_of([states[k]["turns"] for k in shares], [*shares.values()])
-        return {**super()._merge(states, shares), "turns": turns}
+        return super()._merge(self._resharded(states), shares)
 
     def _resharded(self, states: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Return states as of workers with as many shards as there are now.

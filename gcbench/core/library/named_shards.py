@@ -146,7 +146,8 @@ class NamedCompression(FsdpCompression):
         return replace(read, state=state, used=used, is_mixed=mixed)
 
     def _of_this_shard(self, states: list[Any]) -> list[Any]:
-        return [x for x in states if x["shard"] == self._identity["shard"]]
+        own = self._identity["shard"]
+        return [x for x in states if isinstance(x, Mapping) and x.get("shard") == own]
 
 
 def refuse_between_nodes(compressor: Compressor) -> None:
