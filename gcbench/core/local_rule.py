@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar
 
 import torch
 from torch import nn
@@ -146,8 +147,14 @@ class LocalRule(Checked):
         return next(due, None) if step > 0 else None
 
 
+Result = TypeVar("Result")
+
+
 class LocalRounds:
-    """Exchanges by a rule, of workers with the parameters `own`, for those that all share."""
+    """Exchanges by a rule, of workers with the parameters `own`, for those that all share.
+
+    At most one is under way: it is taken before another one begins.
+    """
 
     def __init__(
         self,
@@ -167,10 +174,7 @@ class LocalRounds:
         return [] if fragment is None else self._fragments[fragment]
 
     def arriving(self, step: int) -> list[str]:
-        """Return the names of the parameters whose exchange is applied at the end of step `step`.
-
-        At most one is under way: this one is taken before another one begins.
-        """
+        """Return the names of the parameters whose exchange is applied after step `step`."""
         return self.due(step - self._rule.delay)
 
     @torch.no_grad()
@@ -180,6 +184,24 @@ class LocalRounds:
             for row, own in zip(of_workers, self._own, strict=True):
                 row.copy_(self._shared[name]).sub_(own[name])
         return rows
+
+    def exchange(
+        self,
+        step: int,
+        rows_of: Callable[[list[str]], Grads],
+        begin: Callable[[Grads], None],
+        take: Callable[[], Result | None],
+    ) -> Result | None:
+        """Send what is due at the end of step `step`, and return what is to be applied then.
+
+        `rows_of` returns rows `[w, ...]` to send parameters of these names in; `take` waits for
+        what is under way.
+        """
+        arrives, delay = self.arriving(step), self._rule.delay
+        late = take() if arrives and delay else None
+        if due := self.due(step):
+            begin(self.subtract(rows_of(due)))
+        return take() if arrives and not delay else late
 
     @torch.no_grad()
     def adopt(self, step: int) -> None:

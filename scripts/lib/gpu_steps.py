@@ -37,6 +37,7 @@ from gcbench.core.comm.collectives import Comm
 from gcbench.core.comm.ddp import Arrived
 from gcbench.core.comm.transport import NcclTransport
 from gcbench.core.compressor import Compressor, split_rows
+from gcbench.core.library.compression import Typed
 from gcbench.core.library.ddp import DdpCompression
 from gcbench.core.library.exchange import Exchange
 
@@ -126,7 +127,8 @@ def observe_step(compressor: Compressor, shapes: Mapping[str, tuple[int, ...]]) 
         module = nn.ParameterDict(
             {k: torch.empty(shape, device="cuda") for k, shape in shapes.items()}
         )
-        hook = _Hook(cast(DistributedDataParallel, _Ddp(module, group)), compressor, 1)
+        ddp = cast(DistributedDataParallel, _Ddp(module, group))
+        hook = _Hook(ddp, Typed(compressor, "", {}))
         comm = Comm(RANKS, NcclTransport(group))
         hook._exchange = _Exchange(compressor, comm, hook._device, group=group)
         whole = torch.empty(sum(map(math.prod, shapes.values())), device="cuda")

@@ -13,12 +13,13 @@ from typing import Any
 
 import torch
 from accumulation_cases import backward
-from fsdp_cases import Sharded
+from fsdp_cases import Sharded, mesh
 from gloo_pool import Process
 from library_cases import Net, gradients, message_of, parameters, tensors_of_state
 from local_loop_cases import Loop
 from torch import nn
-from torch.distributed.tensor import DTensor
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Shard
 from torch.nn.parallel import DistributedDataParallel
 
 import gcbench
@@ -202,6 +203,16 @@ def _sharded(nodes: int, name: str) -> tuple[Sharded, Any]:
     """Return a net of 27 hidden values, whose rows no even number of shards divides."""
     ours = Sharded(bool(nodes), hidden=27, nodes=nodes)
     return ours, ours.compress(name, min_size=0, fraction=0.3)
+
+
+def move_columns(process: Process, saved: Any) -> tuple[str, Any]:
+    """Return the message of loading states of columns, and on the first process such states."""
+    model: Any = nn.Linear(8, 6, bias=False)
+    fully_shard(model, mesh=mesh(between=False), shard_placement_fn=lambda p: Shard(1))
+    handle = gcbench.compress(model, "top_k", min_size=0)
+    message = message_of(lambda: handle.load_state_dict(saved, "merge")) if saved else ""
+    model(torch.ones(2, 8)).sum().backward()
+    return message, handle.state_dict(gather_to=0)
 
 
 def remembered_of_shards(handle: Any) -> dict[str, tuple[list[torch.Tensor], list[torch.Tensor]]]:

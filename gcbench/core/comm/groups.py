@@ -1,7 +1,9 @@
-"""Process groups of our own, with the timeout of the group whose processes they have."""
+"""Process groups of our own, with the timeout of the group whose processes they have, and hosts."""
 
 from __future__ import annotations
 
+import os
+from collections import Counter
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import cast
@@ -27,6 +29,21 @@ def subgroup(group: dist.ProcessGroup, parts: Sequence[Sequence[int]]) -> dist.P
     ranks = [[*part] for part in parts]
     part, _ = dist.new_subgroups_by_enumeration(ranks, timeout=timeout_of(group))
     return cast(dist.ProcessGroup, part)
+
+
+def workers_per_host(group: dist.ProcessGroup) -> int | None:
+    """Return how many processes of a group each host has; None if torchrun did not say."""
+    on_host = os.environ.get("LOCAL_WORLD_SIZE")  # set by torchrun
+    return share_of_hosts(dist.get_process_group_ranks(group), int(on_host)) if on_host else None
+
+
+def share_of_hosts(ranks: Sequence[int], processes: int) -> int | None:
+    """Return how many of a group's `ranks` are on each host, which has `processes` in all.
+
+    None if hosts differ, as they can where DDP has a process group of its own.
+    """
+    sizes = set(Counter(rank // processes for rank in ranks).values())
+    return sizes.pop() if len(sizes) == 1 else None
 
 
 def timeout_of(group: dist.ProcessGroup) -> timedelta:

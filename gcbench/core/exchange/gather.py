@@ -171,22 +171,24 @@ class ScatterExchange:
         """
         if not self.code_means:
             return comm.gather([mean])[0], state
-        segments, size = (mean.shape[1],), mean.shape[1]
         corrected = mean + state.per_worker["shard"] if "shard" in state.per_worker else mean
-        noise = step.worker_noise("owner", size, mean.device)
-        message = self.codec.encode(corrected, segments, noise)
-        everyone = comm.gather(message)
-        update, of_all = (
-            mean.new_zeros(comm.workers, size),
-            replace(step, workers=range(comm.workers)),
-        )
-        decoder = decoder_of(self.codec, lambda: of_all.worker_noise("owner", size, mean.device))
-        decoder.decode_add(everyone, segments, update)
+        update = gather_coded(self.codec, corrected, "owner", comm, step)
         unbiased = self.codec.properties.unbiased
         if self.residual == "none" or (self.residual == "biased" and unbiased):
             return update, state
         residual = corrected - update[step.workers.start : step.workers.stop]
         return update, State(state.shared, {"shard": residual}, state.inner)
+
+
+def gather_coded(codec: Codec, x: Tensor, site: str, comm: Comm, step: Step) -> Tensor:
+    """Return what all decode of codes of shards, `[w, size] -> [W, size]`."""
+    size = x.shape[1]
+    everyone = comm.gather(codec.encode(x, (size,), step.worker_noise(site, size, x.device)))
+    of_all = replace(step, workers=range(comm.workers))
+    decoded = x.new_zeros(comm.workers, size)
+    decoder = decoder_of(codec, lambda: of_all.worker_noise(site, size, x.device))
+    decoder.decode_add(everyone, (size,), decoded)
+    return decoded
 
 
 def shard_size(n: int, workers: int) -> int:

@@ -9,11 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gcbench.core.codec import Codec, Message, decoder_of
+from gcbench.core.codec import Codec, Message
 from gcbench.core.codecs.noise import Noise
 from gcbench.core.comm.collectives import Comm
 from gcbench.core.compressor import Aggregated, Grads, Properties, State, Step, flatten, unflatten
-from gcbench.core.exchange.gather import shard_size
+from gcbench.core.exchange.gather import gather_coded, shard_size
 
 
 @dataclass(frozen=True)
@@ -52,12 +52,7 @@ class RingExchange:
         size = shard_size(x.shape[1], comm.workers)
         padded = F.pad(x, (0, comm.workers * size - x.shape[1]))
         total, decode_sent = add_in_ring(self.codec, padded, comm, step)
-        noise = step.worker_noise("last hop", size, x.device)
-        message = self.codec.encode(total, (size,), noise)
-        update = total.new_zeros(comm.workers, size)
-        of_all = replace(step, workers=range(comm.workers))
-        decoder = decoder_of(self.codec, lambda: of_all.worker_noise("last hop", size, x.device))
-        decoder.decode_add(comm.gather(message), (size,), update)
+        update = gather_coded(self.codec, total, "last hop", comm, step)
 
         def sent() -> Grads:
             mine = update[step.workers.start : step.workers.stop]

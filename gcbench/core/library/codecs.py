@@ -14,7 +14,7 @@ from gcbench.core.comm.messages import Part, from_bytes, to_bytes
 from gcbench.core.compressor import Compressor, Given, Step
 from gcbench.core.errors import ConfigError
 from gcbench.core.exchange.gather import GatherExchange
-from gcbench.core.library.compress import make_method, name_of, read_seed, use_codecs
+from gcbench.core.library.compress import name_of, read_typed, use_codecs
 from gcbench.core.method_files import read_method
 from gcbench.core.methods.dense import Dense
 from gcbench.core.methods.matrices import SmallTensorsWhole
@@ -55,8 +55,9 @@ def codec(
         ConfigError: as `compress` does, and for a method that sends something else.
     """
     own = read_method(compressor) if isinstance(compressor, str) else {}
-    method, _ = make_method(compressor, {k: v for k, v in WHOLE.items() if k in own} | knobs)
-    found = codec_of(method)
+    whole = {k: v for k, v in WHOLE.items() if k in own}
+    typed = read_typed(compressor, whole | knobs, seed)
+    found = codec_of(typed.method)
     if found is None or found[1]:
         raise ConfigError(
             f"compressor={name_of(compressor, knobs)}: this is not the code of one worker's values "
@@ -64,7 +65,7 @@ def codec(
             "exchange=gather code=fixed error_feedback=false min_size=0 clip_sigma=null"
         )
     use_codecs(codec_backend, device)
-    return BufferCodec(found[0], read_seed(seed, None))
+    return BufferCodec(found[0], typed.seed)
 
 
 class BufferCodec:

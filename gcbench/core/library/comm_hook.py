@@ -15,8 +15,8 @@ from torch.nn.parallel import DistributedDataParallel
 from gcbench.core.comm.ddp import DdpHook
 from gcbench.core.compressor import Compressor
 from gcbench.core.errors import ConfigError
-from gcbench.core.library.compress import compress_ddp, make_method, name_of, read_seed
-from gcbench.core.library.compression import Compression, Workers
+from gcbench.core.library.compress import compress_ddp, read_typed
+from gcbench.core.library.compression import Compression, Typed, Workers
 from gcbench.core.library.overlap import Overlap
 
 Hook = Callable[["HookState", Any], torch.futures.Future[Tensor]]
@@ -46,8 +46,7 @@ def comm_hook(
         ConfigError: if the compressor or a knob does not fit. What does not fit the DDP is told in
             its first forward pass.
     """
-    seed = read_seed(seed, error_every)
-    state = HookState(compressor, seed, codec_backend, error_every, overlap, knobs)
+    state = HookState(read_typed(compressor, knobs, seed, error_every, overlap), codec_backend)
     return state, HookState.__call__
 
 
@@ -57,17 +56,8 @@ class HookState:
     Before its DDP's first forward pass nothing was sent, and a state that is loaded waits for that.
     """
 
-    def __init__(
-        self,
-        compressor: str | Compressor,
-        seed: int,
-        codec_backend: str,
-        error_every: int | None,
-        overlap: Overlap,
-        knobs: Mapping[str, Any],
-    ) -> None:
-        make_method(compressor, knobs)  # what is typed wrongly is told here
-        self._arguments = (compressor, seed, codec_backend, error_every, overlap, knobs)
+    def __init__(self, typed: Typed, codec_backend: str) -> None:
+        self._arguments = (typed, codec_backend)
         self._compression: Compression | None = None
         self._hook: DdpHook | None = None
         self._waiting: list[Callable[[Compression], None]] = []
@@ -103,7 +93,7 @@ class HookState:
     def __repr__(self) -> str:
         if self._compression:
             return repr(self._compression)
-        return f"<gcbench.comm_hook {name_of(self._arguments[0], self._arguments[-1])}: not used>"
+        return f"<gcbench.comm_hook {self._arguments[0].name}: not used>"
 
     @property
     def bits_sent(self) -> int:

@@ -24,7 +24,7 @@ from gcbench.core.compressor import Compressor
 from gcbench.core.conf import Config, choices_in
 from gcbench.core.errors import ConfigError
 from gcbench.core.fields import Count, Seed, format_value, refusal
-from gcbench.core.library.compression import Compression
+from gcbench.core.library.compression import Compression, Typed
 from gcbench.core.library.ddp import DdpCompression
 from gcbench.core.library.ddp_module import (
     parameters_of,
@@ -98,7 +98,7 @@ def compress(
         ConfigError: if the module, the compressor or a knob does not fit, or workers have different
             ones; says what to type.
     """
-    seed = read_seed(seed, error_every)
+    typed = read_typed(compressor, knobs, seed, error_every, overlap)
     module = _exchanging(module)
     if isinstance(module, FSDPModule):
         refuse_fsdp(module, replicas)
@@ -110,24 +110,19 @@ def compress(
                 "compressed; start more processes, or type compress with replicas=",
                 stacklevel=2,
             )
-        method, config = make_method(compressor, knobs)
         if replicas is not None:
-            refuse_between_nodes(method)
-        elif not is_carried(method):
-            raise ConfigError(_name_carried(method, compressor, knobs))
-        _warn_if_mostly_whole(method, config, shapes_of_groups(module, replicas))
+            refuse_between_nodes(typed.method)
+        elif not is_carried(typed.method):
+            raise ConfigError(_name_carried(typed))
+        _warn_if_mostly_whole(typed, shapes_of_groups(module, replicas))
         use_codecs(codec_backend, next(module.parameters()).device.type)
-        handle = (
-            FlatCompression(module, method, seed, error_every)
-            if replicas is None
-            else NamedCompression(module, method, seed, replicas, error_every)
-        )
-        handle.name = name_of(compressor, knobs)
-        return handle
+        if replicas is None:
+            return FlatCompression(module, typed)
+        return NamedCompression(module, typed, replicas)
     assert isinstance(module, DistributedDataParallel)
     if replicas is not None:
         raise ConfigError("replicas: only modules of fully_shard take them; leave them out")
-    return compress_ddp(module, compressor, seed, codec_backend, error_every, overlap, knobs)
+    return compress_ddp(module, typed, codec_backend)
 
 
 def _exchanging(module: nn.Module) -> nn.Module:
@@ -153,33 +148,29 @@ def _exchanging(module: nn.Module) -> nn.Module:
     )
 
 
-def compress_ddp(
-    ddp: DistributedDataParallel,
-    compressor: str | type | Codec | Compressor,
-    seed: int,
-    codec_backend: str,
-    error_every: int | None,
-    overlap: Overlap,
-    knobs: Mapping[str, Any],
-) -> DdpCompression:
+def compress_ddp(ddp: DistributedDataParallel, typed: Typed, codec_backend: str) -> DdpCompression:
     """Do what `compress` does with a DDP."""
     refuse_ddp(ddp)
-    method, config = make_method(compressor, knobs)
-    refuse_nodes(ddp, method)
-    refuse_unused(ddp, method)
-    _warn_if_mostly_whole(method, config, [*shapes_of(ddp, parameters_of(ddp)).values()])
+    refuse_nodes(ddp, typed.method)
+    refuse_unused(ddp, typed.method)
+    _warn_if_mostly_whole(typed, [*shapes_of(ddp, parameters_of(ddp)).values()])
     use_codecs(codec_backend, next(ddp.parameters()).device.type)
-    handle = DdpCompression(ddp, method, seed, error_every, overlap)
-    handle.name = name_of(compressor, knobs)
-    return handle
+    return DdpCompression(ddp, typed)
 
 
-def read_seed(seed: int, error_every: int | None) -> int:
-    """Return the user's seed, also one of NumPy. Raises ConfigError for a wrong argument."""
-    seed = int(seed) if isinstance(seed, Integral) else seed
+def read_typed(
+    compressor: str | type | Codec | Compressor,
+    knobs: Mapping[str, Any],
+    seed: int,
+    error_every: int | None = None,
+    overlap: Overlap = False,
+) -> Typed:
+    """Return what was typed, with the method that it asks for. Raises ConfigError for a mistake."""
+    seed = int(seed) if isinstance(seed, Integral) else seed  # also one of NumPy
     if problem := refusal("seed", seed, Seed) or refusal("error_every", error_every, Count | None):
         raise ConfigError(problem)
-    return seed
+    method, config = make_method(compressor, knobs)
+    return Typed(method, name_of(compressor, knobs), config, seed, error_every, overlap)
 
 
 def name_of(compressor: str | type | Codec | Compressor, knobs: Mapping[str, Any]) -> str:
@@ -274,16 +265,14 @@ def _make_own(given: type | Codec | Compressor, knobs: Mapping[str, Any]) -> Com
         raise ConfigError(str(error)) from error
 
 
-def _name_carried(
-    method: Compressor, compressor: str | type | Codec | Compressor, knobs: Mapping[str, Any]
-) -> str:
+def _name_carried(typed: Typed) -> str:
     """Return the error message for a method that a reduce-scatter cannot use; it lists others."""
     why = (
         "a reduce-scatter takes codes of one length, each of one shard, and this sends others"
-        if method.properties.divisible
+        if typed.method.properties.divisible
         else "fully_shard cuts gradients into shards, and this needs them whole"
     )
-    given = name_of(compressor, knobs) if isinstance(compressor, str) else compressor
+    given = typed.name if typed.config else typed.method
     return (
         f"compressor={given}: {why}; type "
         "compress(DistributedDataParallel(model), ...), replicas=... to shard inside of nodes and "
@@ -300,9 +289,7 @@ def _carried_choices() -> list[str]:
     return [name for name, method in made.items() if is_carried(method)]
 
 
-def _warn_if_mostly_whole(
-    compressor: Compressor, config: Config, shapes: Sequence[Sequence[int]]
-) -> None:
-    share = compressed_share(compressor, shapes, exchanges=sys.maxsize)
-    if share < 0.5 and config and (advice := advice_on_share(share, config)):
+def _warn_if_mostly_whole(typed: Typed, shapes: Sequence[Sequence[int]]) -> None:
+    share = compressed_share(typed.method, shapes, exchanges=sys.maxsize)
+    if share < 0.5 and typed.config and (advice := advice_on_share(share, typed.config)):
         warnings.warn(f"compressed: {share_in_words(share)} {advice}", stacklevel=3)

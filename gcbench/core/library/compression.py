@@ -7,7 +7,7 @@ import re
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 import torch
 import torch.distributed as dist
@@ -16,11 +16,15 @@ from torch import Tensor
 from gcbench.core.codecs.kernels import backend_in_use
 from gcbench.core.comm.collectives import Comm
 from gcbench.core.comm.control import gather_json
+from gcbench.core.comm.groups import workers_per_host
+from gcbench.core.comm.transport import transport_of
 from gcbench.core.compressor import Compressor, State
+from gcbench.core.conf import Config
 from gcbench.core.errors import ConfigError
 from gcbench.core.library.agreement import refuse_other_arguments
 from gcbench.core.library.exchange import Exchange, Kept
 from gcbench.core.library.last_format import of_this_format
+from gcbench.core.library.overlap import Overlap
 from gcbench.core.library.saved import (
     merge_parts,
     merge_totals,
@@ -48,6 +52,17 @@ Workers = Literal["refuse", "merge"]
 ADVICE = "load what this worker saved, with the same model, compressor and number of workers"
 
 
+class Typed(NamedTuple):
+    """What was typed for a compressor, read and checked."""
+
+    method: Compressor
+    name: str
+    config: Config  # the method's keys; empty for a given Compressor
+    seed: int = 1
+    error_every: int | None = None
+    overlap: Overlap = False
+
+
 class Compression(ABC):
     """A compressor in the backward passes of a module, made by `compress`."""
 
@@ -55,26 +70,34 @@ class Compression(ABC):
 
     def __init__(
         self,
-        compressor: Compressor,
-        comm: Comm,
+        typed: Typed,
+        workers: dist.ProcessGroup,
         device: torch.device,
-        seed: int,
         kept: Mapping[str, Kept],
-        group: dist.ProcessGroup | None,
-        error_every: int | None = None,
-        overlap: bool | str = False,
+        agree: bool = True,
         **place: Any,
     ) -> None:
-        """Take the user's seed, and what a backward pass exchanges by name, nothing of it yet.
+        """Take what a backward pass exchanges by name, nothing of it yet.
 
-        Processes of a `group` agree on whether values are finite. `place` holds further values that
-        a saved state must match, such as a shard's number.
+        The `workers` agree on whether values are finite, if they do so. `place` holds further
+        values that a saved state must match, such as a shard's number.
         """
-        self.compressor = compressor
-        self.name = type(compressor).__name__  # or what was typed, see `compress`
-        self._exchange = Exchange(compressor, comm, device, group=group, error_every=error_every)
+        self.compressor = compressor = typed.method
+        self.name = typed.name
+        comm = Comm(
+            workers.size(),
+            transport_of(workers, device),
+            workers_per_host=workers_per_host(workers),
+        )
+        self._exchange = Exchange(
+            compressor,
+            comm,
+            device,
+            group=workers if agree else None,
+            error_every=typed.error_every,
+        )
         self._device = device
-        self._error_every = error_every
+        self._error_every = typed.error_every
         self._kept: Mapping[str, Kept] = kept
         self._fp32_bits = self._loaded_bits = 0  # since this was made, and before
         self._told = self._told_of_sum = False
@@ -87,11 +110,11 @@ class Compression(ABC):
         seeds = {name: own.seed for name, own in kept.items()}
         self._refuse_other_arguments(
             {
-                "seed": seed,
+                "seed": typed.seed,
                 "compressor": self._identity["compressor"],
                 "seeds": seeds,
-                "error_every": error_every,
-                "overlap": overlap,
+                "error_every": typed.error_every,
+                "overlap": typed.overlap,
                 # Products of matrices are rounded differently, so that replicas would drift apart.
                 "codec_backend": backend_in_use(),
             }

@@ -13,13 +13,13 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from gcbench.core.comm.ddp import Arrived
-from gcbench.core.compressor import Compressor, State, offsets_of
+from gcbench.core.compressor import State, offsets_of
 from gcbench.core.errors import ConfigError
-from gcbench.core.library.compression import Compression
-from gcbench.core.library.ddp_module import comm_of, free_hook_of, parameters_of, shapes_of
+from gcbench.core.library.compression import Compression, Typed
+from gcbench.core.library.ddp_module import free_hook_of, parameters_of, shapes_of
 from gcbench.core.library.exchange import Bucket, Kept
 from gcbench.core.library.means import Mean, type_of_means
-from gcbench.core.library.overlap import Overlap, decide_overlap
+from gcbench.core.library.overlap import decide_overlap
 from gcbench.core.library.states import not_a_state
 from gcbench.core.parameters import name_without_wrappers
 
@@ -35,14 +35,7 @@ class Taken(NamedTuple):
 class DdpCompression(Compression):
     """A compressor that sees the whole gradient of a DistributedDataParallel, or its buckets."""
 
-    def __init__(
-        self,
-        ddp: DistributedDataParallel,
-        compressor: Compressor,
-        seed: int,
-        error_every: int | None = None,
-        overlap: Overlap = False,
-    ) -> None:
+    def __init__(self, ddp: DistributedDataParallel, typed: Typed) -> None:
         # Not the DDP, of whose life its hook, and therefore this object, is a part.
         self._module, self._ignored = ddp.module, ddp.parameters_to_ignore
         self._group = ddp.process_group
@@ -52,21 +45,17 @@ class DdpCompression(Compression):
         self._knows_graph = ddp._has_rebuilt_buckets
         device = next(iter(self._parameters)).device
         super().__init__(
-            compressor,
-            comm_of(ddp, device),
-            device,
-            seed,
-            {"gradient": Kept(seed, offsets, self._shapes)},
+            typed,
             ddp.process_group,
-            error_every,
-            overlap,
+            device,
+            {"gradient": Kept(typed.seed, offsets, self._shapes)},
             parameters={name: list(p.shape) for p, name in self._parameters.items()},
         )
-        self.by_bucket = overlap is not False and decide_overlap(
-            overlap, compressor, device, self._gather
+        self.by_bucket = typed.overlap is not False and decide_overlap(
+            typed.overlap, typed.method, device, self._gather
         )
         # Of what is exchanged as DDP would without a hook, beside the backward pass.
-        self._mean_type = type_of_means(compressor) if error_every is None else None
+        self._mean_type = type_of_means(typed.method) if typed.error_every is None else None
         if self._mean_type:
             self.by_bucket = True
         elif self.by_bucket:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import os
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from gcbench.core.comm.collectives import Comm
 from gcbench.core.comm.ddp import DdpHook
+from gcbench.core.comm.groups import workers_per_host
 from gcbench.core.comm.nodes import node_size
-from gcbench.core.comm.transport import transport_of
 from gcbench.core.compressor import Compressor
 from gcbench.core.errors import ConfigError
 from gcbench.core.exchange.gather import ScatterExchange
@@ -70,7 +66,7 @@ def refuse_nodes(ddp: DistributedDataParallel, compressor: Compressor) -> None:
         )
     for part in nodes:
         try:
-            node_size(part.workers_per_node, group, 1, _host_size_of(ddp.process_group))
+            node_size(part.workers_per_node, group, 1, workers_per_host(ddp.process_group))
         except ValueError as error:
             raise ConfigError(str(error)) from error
 
@@ -95,27 +91,6 @@ def shapes_of(
     shapes = shapes_of_parameters(ddp.module, frozen=True)
     by_name = {name_without_wrappers(name): shape for name, shape in shapes.items()}
     return {name: by_name[name] for name in parameters.values()}
-
-
-def comm_of(ddp: DistributedDataParallel, device: torch.device) -> Comm:
-    """Return the collectives over the process group of `ddp`."""
-    group = ddp.process_group
-    return Comm(group.size(), transport_of(group, device), workers_per_host=_host_size_of(group))
-
-
-def _host_size_of(group: dist.ProcessGroup) -> int | None:
-    """Return how many workers of a group each host has; None if torchrun did not say."""
-    on_host = os.environ.get("LOCAL_WORLD_SIZE")  # set by torchrun
-    return workers_per_host(dist.get_process_group_ranks(group), int(on_host)) if on_host else None
-
-
-def workers_per_host(ranks: Sequence[int], processes: int) -> int | None:
-    """Return how many of a group's `ranks` are on each host, which has `processes` in all.
-
-    None if hosts differ, as they can where DDP has a process group of its own.
-    """
-    sizes = set(Counter(rank // processes for rank in ranks).values())
-    return sizes.pop() if len(sizes) == 1 else None
 
 
 def free_hook_of(ddp: DistributedDataParallel) -> DdpHook:

@@ -218,12 +218,8 @@ class Exchange:
 
     def load_meter(self, totals: Any) -> None:
         """Go on counting from these totals."""
-        self.comm.meter.load(totals)
-        self._settle_meter(totals)
-
-    def _settle_meter(self, totals: Any) -> None:
-        if self.meter is not self.comm.meter:
-            self.meter.load(totals)
+        for meter in (self.comm.meter, self.meter):
+            meter.load(totals)
 
     def submit(self, work: Callable[[], T], beside: bool = True) -> Future[T]:
         """Do `work`, which may exchange, beside the computation if that is possible, or now."""
@@ -232,7 +228,8 @@ class Exchange:
             self._clock.lap("compress")
             done: Future[Any] = Future()
             done.set_result(work())
-            self._settle_meter(self.comm.meter.state())
+            if self.meter is not self.comm.meter:
+                self.meter.load(self.comm.meter.state())
             return done
         laps = self._clock.side_stream
 
@@ -253,7 +250,7 @@ class Exchange:
         if not isinstance(done, _Done):
             return done
         self._clock.add_awaited([done.marks])
-        self._settle_meter(done.totals)
+        self.meter.load(done.totals)
         if isinstance(done.value, Aggregated):
             for update in done.value.update.values():
                 if update.is_cuda:
@@ -391,11 +388,14 @@ class Exchange:
             number = count(kept.seed, kept.number + 1, self._device)
             bad, unused = agree(bad, number, earlier, used, self.group, self._verdict)
             self._arrived_verdict.copy_(self._verdict, non_blocking=True)
-            refuse_difference(int(self._arrived_verdict), self.comm.local.start)
+            self._refuse_difference()
         blank(written, bad)
         if unused:
             state = state.replace(kept.state.select(unused))
         return choose(bad, kept.of(names), state), unused
+
+    def _refuse_difference(self) -> None:
+        refuse_difference(int(self._arrived_verdict), self.comm.local.start)
 
     def _step(self, kept: Kept, rows: Grads) -> Step:
         offsets = kept.offsets or offsets_of(sizes_of(rows))

@@ -15,14 +15,13 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Shard
 
-from gcbench.core.comm.collectives import Comm
 from gcbench.core.comm.fsdp import FlatGradient, Part
-from gcbench.core.comm.transport import transport_of
 from gcbench.core.compressor import Compressor, State
 from gcbench.core.errors import ConfigError
 from gcbench.core.exchange.shards import shard_exchange
+from gcbench.core.library.compression import Typed
 from gcbench.core.library.exchange import Kept
 from gcbench.core.library.joint import JointCompression
 from gcbench.core.library.saved import mean_of, shared_part, worker_part
@@ -48,16 +47,12 @@ class FsdpCompression(JointCompression):
     def __init__(
         self,
         module: nn.Module,
-        compressor: Compressor,
-        seed: int,
+        typed: Typed,
         replicas: dist.ProcessGroup | None,
-        agreeing: dist.ProcessGroup | None,
-        error_every: int | None = None,
+        agree: bool,
     ) -> None:
         groups = groups_of(module)
         shards = group_of_shards(module)
-        device = device_of(module)
-        workers = replicas or shards
         # Replicas of different shards have the same worker numbers but need different random draws.
         shard = shards.rank() if replicas else 0
         try:
@@ -71,15 +66,13 @@ class FsdpCompression(JointCompression):
         for i, (name, hook) in enumerate(zip(groups, self._hooks, strict=True)):
             parts = named_parts(module, hook.parts)
             order = [name for name in whole if name in parts]
-            kept[name] = self._begin(mix(seed, i, shard), parts, order, shards.size())
+            kept[name] = self._begin(mix(typed.seed, i, shard), parts, order, shards.size())
         super().__init__(
-            compressor,
-            Comm(workers.size(), transport_of(workers, device)),
-            device,
-            seed,
+            typed,
+            replicas or shards,
+            device_of(module),
             kept,
-            agreeing,
-            error_every,
+            agree,
             shard=shards.rank(),
             shards=shards.size(),
             parameters={name: list(p.shape) for name, p in whole.items()},
@@ -114,6 +107,12 @@ class FsdpCompression(JointCompression):
                 "again after requires_grad_(False) for those that are not always used"
             ) from error
 
+    def _merge(
+        self, states: Sequence[Mapping[str, Any]], shares: Mapping[int, float]
+    ) -> dict[str, Any]:
+        turns = mean_of([states[k]["turns"] for k in shares], [*shares.values()])
+        return {**super()._merge(states, shares), "turns": turns}
+
     @staticmethod
     @abstractmethod
     def _begin(seed: int, parts: Mapping[str, Part], order: Sequence[str], shards: int) -> Kept:
@@ -135,13 +134,13 @@ class FlatCompression(FsdpCompression):
 
     _kept: Mapping[str, FlatKept]
 
-    def __init__(
-        self, module: nn.Module, compressor: Compressor, seed: int, error_every: int | None = None
-    ) -> None:
+    def __init__(self, module: nn.Module, typed: Typed) -> None:
         # EF21's mean, which all keep, must stay consistent with each worker's own part of it.
-        keeps_mean = any(isinstance(part, EF21) for part in parts_of(compressor))
-        agreeing = group_of_shards(module) if keeps_mean else None
-        super().__init__(module, shard_exchange(compressor), seed, None, agreeing, error_every)
+        keeps_mean = any(isinstance(part, EF21) for part in parts_of(typed.method))
+        method = shard_exchange(typed.method)
+        cuts = [cut for p in _sharded_parameters(module) for cut in p.placements]
+        self._cuts_rows = all(cut.dim == 0 for cut in cuts if isinstance(cut, Shard))
+        super().__init__(module, typed._replace(method=method), None, keeps_mean)
 
     @staticmethod
     def _begin(seed: int, parts: Mapping[str, Part], order: Sequence[str], shards: int) -> FlatKept:
@@ -167,12 +166,15 @@ class FlatCompression(FsdpCompression):
     def _place(self, worker: int, workers: int) -> dict[str, int]:
         return {**super()._place(worker, workers), "shard": worker, "shards": workers}
 
+    def _unmergeable(self, states: Sequence[Mapping[str, Any]], merge: bool) -> str | None:
+        if not self._cuts_rows:
+            return "parameters are cut along another dimension than their first"
+        return super()._unmergeable(states, merge)
+
     def _merge(
         self, states: Sequence[Mapping[str, Any]], shares: Mapping[int, float]
     ) -> dict[str, Any]:
-        states = self._resharded(states)
-        turns = mean_of([states[k]["turns"] for k in shares], [*shares.values()])
-        return {**super()._merge(states, shares), "turns": turns}
+        return super()._merge(self._resharded(states), shares)
 
     def _resharded(self, states: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Return states as of workers with as many shards as there are now.

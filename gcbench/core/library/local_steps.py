@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -13,13 +14,12 @@ import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
 
-from gcbench.core.comm.collectives import Comm
-from gcbench.core.comm.transport import transport_of
-from gcbench.core.compressor import Compressor, offsets_of, split_rows
+from gcbench.core.compressor import Compressor, Grads, offsets_of, split_rows
 from gcbench.core.errors import ConfigError
 from gcbench.core.fragments import Pattern
-from gcbench.core.library.compress import make_method, name_of, read_seed, use_codecs
-from gcbench.core.library.exchange import ExchangeResult, Kept
+from gcbench.core.library.compress import read_typed, use_codecs
+from gcbench.core.library.compression import Typed
+from gcbench.core.library.exchange import Kept
 from gcbench.core.library.joint import JointCompression
 from gcbench.core.library.optimizer_steps import OptimizerSteps
 from gcbench.core.library.saved import OWN_PARAMETERS, mean_of
@@ -113,9 +113,8 @@ def local_steps(
     Raises:
         ConfigError: as `compress` does.
     """
-    seed = read_seed(seed, error_every)
     optimizers = optimizers_of(model, optimizer)
-    method, _ = make_method(compressor, knobs)
+    typed = read_typed(compressor, knobs, seed, error_every)
     try:
         steps = LocalRule(
             every=every,
@@ -127,13 +126,11 @@ def local_steps(
             outer_momentum=outer_momentum,
             outer_nesterov=outer_nesterov,
         )
-        steps.refuse_method(model, method)
+        steps.refuse_method(model, typed.method)
     except ValueError as error:
         raise ConfigError(str(error).replace("estimator.", "")) from error
     use_codecs(codec_backend, next(model.parameters()).device.type)
-    handle = LocalTraining(model, optimizers, steps, method, seed, error_every)
-    handle.name = name_of(compressor, knobs)
-    return handle
+    return LocalTraining(model, optimizers, steps, typed)
 
 
 class LocalTraining(JointCompression):
@@ -146,9 +143,7 @@ class LocalTraining(JointCompression):
         model: nn.Module,
         optimizers: Sequence[Optimizer],
         steps: LocalRule,
-        compressor: Compressor,
-        seed: int,
-        error_every: int | None = None,
+        typed: Typed,
     ) -> None:
         group = dist.group.WORLD
         assert isinstance(group, dist.ProcessGroup)
@@ -160,13 +155,10 @@ class LocalTraining(JointCompression):
         self._steps = self._counted = 0  # since training began, and since this was made
         device = next(iter(self._own.values())).device
         super().__init__(
-            compressor,
-            Comm(group.size(), transport_of(group, device)),
-            device,
-            seed,
-            {"parameters": Kept(seed, offsets, self._shapes, steps.fragments)},
+            typed,
             group,
-            error_every,
+            device,
+            {"parameters": Kept(typed.seed, offsets, self._shapes, steps.fragments)},
             parameters={name: list(p.shape) for name, p in self._own.items()},
         )
         self._refuse_other_arguments(
@@ -234,29 +226,20 @@ class LocalTraining(JointCompression):
         self._steps += 1
         self._counted += 1
         kept = self._kept["parameters"]
-        late = self._arrived()
-        if due := self._rounds.due(self._steps):
-            self._refuse_late_parameters()
-            size = sum(self._own[name].numel() for name in due)
-            flat = torch.empty(1, size, dtype=torch.float32, device=self._device)
-            rows = split_rows(flat, {name: self._own[name].shape for name in due})
-            self._exchange.begin(kept, self._rounds.subtract(rows))
-        late = late or self._arrived()  # without a delay, what was sent just now
-        if late:
+        begin, take = partial(self._exchange.begin, kept), partial(self._exchange.take, kept)
+        if late := self._rounds.exchange(self._steps, self._rows_of, begin, take):
+            self._count(kept, sum(update.numel() for update in late.update.values()))
             late.give(self._shared)
             self._outer.step()
             self._outer.zero_grad()
         self._rounds.adopt(self._steps)
 
-    def _arrived(self) -> ExchangeResult | None:
-        """Return what is to be applied now and was under way, for which this waits."""
-        if not self._rounds.arriving(self._steps):
-            return None
-        kept = self._kept["parameters"]
-        late = self._exchange.take(kept)
-        if late:
-            self._count(kept, sum(update.numel() for update in late.update.values()))
-        return late
+    def _rows_of(self, names: Sequence[str]) -> Grads:
+        self._refuse_late_parameters()
+        shapes = {name: self._own[name].shape for name in names}
+        size = sum(shape.numel() for shape in shapes.values())
+        flat = torch.empty(1, size, dtype=torch.float32, device=self._device)
+        return split_rows(flat, shapes)
 
     def _refuse_late_parameters(self) -> None:
         for name in trained_parameters(self._model):

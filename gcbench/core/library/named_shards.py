@@ -16,6 +16,7 @@ from gcbench.core.comm.fsdp import Part
 from gcbench.core.compressor import Compressor, Grads, offsets_of
 from gcbench.core.errors import ConfigError
 from gcbench.core.exchange.hierarchical import Hierarchical
+from gcbench.core.library.compression import Typed
 from gcbench.core.library.exchange import Bucket, Kept
 from gcbench.core.library.fsdp import FsdpCompression
 from gcbench.core.library.states import (
@@ -90,15 +91,8 @@ class NamedCompression(FsdpCompression):
 
     _kept: Mapping[str, NamedKept]
 
-    def __init__(
-        self,
-        module: nn.Module,
-        compressor: Compressor,
-        seed: int,
-        replicas: dist.ProcessGroup,
-        error_every: int | None = None,
-    ) -> None:
-        super().__init__(module, compressor, seed, replicas, replicas, error_every)
+    def __init__(self, module: nn.Module, typed: Typed, replicas: dist.ProcessGroup) -> None:
+        super().__init__(module, typed, replicas, agree=True)
 
     @staticmethod
     def _begin(
@@ -152,7 +146,8 @@ class NamedCompression(FsdpCompression):
         return replace(read, state=state, used=used, is_mixed=mixed)
 
     def _of_this_shard(self, states: list[Any]) -> list[Any]:
-        return [x for x in states if x["shard"] == self._identity["shard"]]
+        own = self._identity["shard"]
+        return [x for x in states if isinstance(x, Mapping) and x.get("shard") == own]
 
 
 def refuse_between_nodes(compressor: Compressor) -> None:

@@ -12,13 +12,12 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
 from gcbench.core.codec import Codec
-from gcbench.core.comm.collectives import Comm
 from gcbench.core.comm.fsdp import FlatWeights, Part
-from gcbench.core.comm.transport import transport_of
 from gcbench.core.compressor import Compressor, Grads, State, Step, offsets_of
 from gcbench.core.errors import ConfigError
 from gcbench.core.library.codecs import codec_of
-from gcbench.core.library.compress import make_method, name_of, read_seed, use_codecs
+from gcbench.core.library.compress import read_typed, use_codecs
+from gcbench.core.library.compression import Typed
 from gcbench.core.library.exchange import Kept
 from gcbench.core.library.fsdp import (
     device_of,
@@ -79,26 +78,23 @@ def compress_weights(
     Raises:
         ConfigError: as `compress` does.
     """
-    seed = read_seed(seed, None)
+    typed = read_typed(compressor, knobs, seed)
     if not isinstance(module, FSDPModule):
         raise ConfigError(
             f"{type(module).__name__}: fully_shard did not shard it, so that no weights are "
             "gathered; type fully_shard(model), and compress_weights after it"
         )
     refuse_cuts(module)
-    method, _ = make_method(compressor, knobs)
-    code = codec_of(method)
+    code = codec_of(typed.method)
     if code is None:
         raise ConfigError(
-            f"compressor={name_of(compressor, knobs)}: weights are gathered in a code of each "
+            f"compressor={typed.name}: weights are gathered in a code of each "
             "shard, and this sends something else, or keeps a residual; type "
             "compress_weights(model, 'qsgd', bits=4), or exchange=gather code=fixed "
             "error_feedback=false"
         )
     use_codecs(codec_backend, next(module.parameters()).device.type)
-    handle = WeightCompression(module, method, *code, seed=seed, differences=differences)
-    handle.name = name_of(compressor, knobs)
-    return handle
+    return WeightCompression(module, typed, *code, differences)
 
 
 @dataclass
@@ -117,11 +113,9 @@ class WeightCompression(JointCompression):
     def __init__(
         self,
         module: FSDPModule,
-        compressor: Compressor,
+        typed: Typed,
         codec: Codec,
         min_size: int,
-        *,
-        seed: int,
         differences: bool,
     ) -> None:
         assert isinstance(module, nn.Module)
@@ -134,19 +128,18 @@ class WeightCompression(JointCompression):
                 "this module's weights have a compressor, and take only one; type handle.remove() "
                 "first"
             ) from None
-        shards, device = group_of_shards(module), device_of(module)
+        shards = group_of_shards(module)
         kept = {}
         for i, (name, hook) in enumerate(zip(groups, self._hooks, strict=True)):
             parts = named_parts(module, hook.parts)
             offsets = offsets_of({key: part.values for key, part in parts.items()})
-            kept[name] = GroupWeights(mix(seed, i), offsets, parts=parts)
+            kept[name] = GroupWeights(mix(typed.seed, i), offsets, parts=parts)
         super().__init__(
-            compressor,
-            Comm(shards.size(), transport_of(shards, device)),
-            device,
-            seed,
+            typed,
+            shards,
+            device_of(module),
             kept,
-            None,
+            agree=False,
             shard=shards.rank(),
             shards=shards.size(),
             differences=differences,

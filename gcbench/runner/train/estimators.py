@@ -8,7 +8,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gcbench.core.compressor import Grads
 from gcbench.runner.train.replica import Replica
 from gcbench.runner.train.run import Estimator, MakeOptimizer, Optimizers, Progress, Run
 
@@ -21,9 +20,6 @@ class EveryStep(Estimator):
 
     def build_optimizers(self, replica: Replica, make_optimizer: MakeOptimizer) -> Optimizers:
         return Optimizers(*make_optimizer(replica.model))
-
-    def due_gradients(self, run: Run, progress: Progress) -> Grads:
-        return run.replica.grads
 
 
 @dataclass(frozen=True)

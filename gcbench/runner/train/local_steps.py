@@ -112,11 +112,6 @@ class LocalSteps(LocalRule, InnerSteps):
     def rounds(self, run: Run) -> LocalRounds:
         return LocalRounds(self, run.replica.parameters, [own.parameters for own in run.inner])
 
-    def due_gradients(self, run: Run, progress: Progress) -> Grads:
-        """Return the pseudo-gradients that are due, which overwrite the gradients in their rows."""
-        rounds, rows = self.rounds(run), run.replica.grads
-        return rounds.subtract({name: rows[name] for name in rounds.due(progress.step + 1)})
-
     def messages(self, run: Run) -> list[list[str]]:
         return self.cut(sizes_of(run.replica.grads))
 
@@ -136,8 +131,8 @@ class LocalSteps(LocalRule, InnerSteps):
         }
 
 
-class UnderLocalSteps(Pipeline):
-    """The pipeline of `estimator.delay`: an exchange runs while workers take steps of their own.
+class BetweenLocalSteps(Pipeline):
+    """The pipeline of local steps, whose exchanges run during `estimator.delay` of them.
 
     At most one is under way. The one that is under way at the end comes too late.
     """
@@ -146,12 +141,18 @@ class UnderLocalSteps(Pipeline):
         self._steps = steps
 
     def exchange(self, run: Run, progress: Progress) -> ExchangeResult | None:
-        late = None
-        if self._steps.rounds(run).arriving(progress.step + 1):
-            run.clock.lap("await")
-            late = self.take(run, progress)
-        # The rows are those of the next gradients, too.
-        due = self._steps.due_gradients(run, progress)
-        if grads := {name: rows.clone() for name, rows in due.items()}:
-            self.begin(run, progress, grads)
-        return late
+        rows, delay = run.replica.grads, self._steps.delay
+
+        def begin(grads: Grads) -> None:
+            if delay:  # the rows are those of the next gradients, too
+                grads = {name: x.clone() for name, x in grads.items()}
+            self.begin(run, progress, grads, beside=delay > 0)
+
+        def take() -> ExchangeResult | None:
+            if delay:
+                run.clock.lap("await")
+            return self.take(run, progress)
+
+        return self._steps.rounds(run).exchange(
+            progress.step + 1, lambda names: {k: rows[k] for k in names}, begin, take
+        )

@@ -13,7 +13,7 @@ from gcbench.core.library.exchange import ExchangeResult
 from gcbench.runner.settings.config import RunConfig
 from gcbench.runner.settings.trainer import TrainerSettings
 from gcbench.runner.train.estimators import SGD
-from gcbench.runner.train.local_steps import LocalSteps, UnderLocalSteps
+from gcbench.runner.train.local_steps import BetweenLocalSteps, LocalSteps
 from gcbench.runner.train.replica import Replica
 from gcbench.runner.train.run import Estimator, Pipeline, Progress, Run
 
@@ -165,8 +165,8 @@ def make_pipeline(
 
     `may_overlap` says whether an exchange can run during its backward pass.
     """
-    if isinstance(estimator, LocalSteps) and estimator.delay:
-        return UnderLocalSteps(estimator)
+    if isinstance(estimator, LocalSteps):
+        return BetweenLocalSteps(estimator)
     if settings.double_buffering:
         return UnderNextStep()
     if not settings.overlap or not may_overlap:

@@ -78,7 +78,8 @@ class Estimator(Protocol):
         """Fill the replica's rows of gradients; return each worker's mean loss, `[w]`."""
 
     def due_gradients(self, run: Run, progress: Progress) -> Grads:
-        """Return the rows that are exchanged in this step: all of them, a part, or none."""
+        """Return the rows that are exchanged after this step's backward pass: all, or none."""
+        return run.replica.grads
 
     def messages(self, run: Run) -> list[list[str]]:
         """Return the groups of parameter names that are exchanged together."""

@@ -34,8 +34,8 @@ from nightly import each
 from pipeline_cases import train_steps
 from torch import Tensor
 
+from gcbench.core.comm.groups import share_of_hosts
 from gcbench.core.fields import format_value
-from gcbench.core.library.ddp_module import workers_per_host
 
 
 def equal(a: list[Tensor], b: list[Tensor]) -> bool:
@@ -244,4 +244,4 @@ def test_hosts_have_as_many_workers_as_the_group_has_there(
     ranks: Sequence[int], each: int | None
 ) -> None:
     """Each of two hosts has four processes, of which a DDP's own group may have some."""
-    assert workers_per_host(ranks, 4) == each
+    assert share_of_hosts(ranks, 4) == each

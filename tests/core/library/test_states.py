@@ -17,6 +17,7 @@ from state_cases import (
     load_shards,
     load_the_last_format,
     load_those_of_others,
+    move_columns,
     save_all,
     save_local,
     save_sharded,
@@ -169,6 +170,13 @@ def test_another_number_of_shards_or_nodes_goes_on_with_the_mean_of_residuals(
             x, y = (torch.cat([part.flatten() for part in shards]) for shards in (parts, theirs))
             n = min(len(x), len(y))  # without the padding of either
             assert torch.equal(x[:n], y[:n]) and not x[n:].any() and not y[n:].any() and y.any()
+
+
+def test_states_of_columns_are_not_merged() -> None:
+    """Their shards do not follow one another in the parameter."""
+    saved = pool(4).run(move_columns, None)[0][1]
+    for message, _ in pool(2).run(move_columns, saved):
+        assert "parameters are cut along another dimension than their first; load" in message
 
 
 @pytest.mark.parametrize("before, now", [(4, 2), pytest.param(2, 4, marks=pytest.mark.slow)])
