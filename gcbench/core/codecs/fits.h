@@ -29,13 +29,83 @@ struct Job {  // a method and its tensors, as one_pass.py fills it in
   const float* levels;  // of all buckets, and then the places halfway between them; null: none
 };
 
-// Sums
-
 #ifdef __AVX512F__
 constexpr int WIDE = 8;  // doubles in a register
 #else
 constexpr int WIDE = 4;
 #endif
+
+// Tables in registers
+
+constexpr Index FEW = 16, ROW = 2 * WIDE;  // values in a table, and floats in a register
+typedef float Row __attribute__((vector_size(4 * ROW)));
+typedef std::int32_t Places __attribute__((vector_size(4 * ROW)));
+typedef Word Words __attribute__((vector_size(4 * ROW)));
+
+// Calls f(i, row) for n values in rows, of which the last one may be filled up with zeros.
+template <class F>
+inline void for_rows(const float* x, Index n, F f) {
+  for (Index i = 0; i < n; i += ROW) {
+    Row v = {};
+    if (i + ROW <= n) std::memcpy(&v, x + i, sizeof v);
+    else std::memcpy(&v, x + i, 4 * (n - i));
+    f(i, v);
+  }
+}
+
+struct Table {
+  Row parts[FEW / ROW];
+
+  template <class F>
+  explicit Table(F value) {
+    float all[FEW];
+    for (Index k = 0; k < FEW; k++) all[k] = value(k);
+    std::memcpy(parts, all, sizeof all);
+  }
+
+  Row operator[](Places at) const {
+    const Row found = __builtin_shuffle(parts[0], at);  // of the lowest bits
+    return FEW == ROW ? found : at < std::int32_t(ROW) ? found : __builtin_shuffle(parts[FEW / ROW - 1], at);
+  }
+};
+
+// Counts how many of fewer than 2^DEPTH ascending thresholds values reach, by bisection.
+template <int DEPTH>
+struct Search {
+  Row tree[DEPTH];  // of each depth, the thresholds from left to right
+
+  template <class F>
+  Search(Index count, F threshold) {
+    for (int d = 0; d < DEPTH; d++) {
+      float row[ROW];
+      for (Index k = 0; k < ROW; k++) {
+        const Index at = ((2 * k + 1) << (DEPTH - 1 - d)) - 1;
+        row[k] = at < count ? threshold(at) : NAN;  // which nothing reaches
+      }
+      std::memcpy(tree + d, row, sizeof row);
+    }
+  }
+
+  Places operator()(Row v) const {
+    Places place = {};
+    for (int d = 0; d < DEPTH; d++) {
+      place += place - (v >= __builtin_shuffle(tree[d], place));
+    }
+    return place;
+  }
+};
+
+// Calls f with a search among fewer than 16 thresholds.
+template <class T, class F>
+inline void with_search(Index count, T threshold, F f) {
+  if (count < 2) f(Search<1>(count, threshold));
+  else if (count < 4) f(Search<2>(count, threshold));
+  else if (count < 8) f(Search<3>(count, threshold));
+  else f(Search<4>(count, threshold));
+}
+
+// Sums
+
 typedef float Floats __attribute__((vector_size(4 * WIDE)));
 typedef double Doubles __attribute__((vector_size(8 * WIDE)));
 typedef std::int64_t Longs __attribute__((vector_size(8 * WIDE)));
@@ -318,17 +388,19 @@ void fit_order(const Job& job, const float* x, Index n, float* to) {
 
 // Levels of all buckets
 
-// eden.py `code`: by bisection, which is a count where there are few levels.
+// eden.py `code`: by bisection. Codes are written in whole rows.
 inline void nearest_levels(const Job& job, const float* x, int n, float unit, Word* codes) {
   const float *halfway = job.levels + job.base, by = unit < INFINITY ? unit : 1;
-  std::fill_n(codes, n, 0);
-  if (job.base <= 16) {
-    for (Index k = 0; k < job.base - 1; k++) {
-      const float from = halfway[k] * by;
-      for (int i = 0; i < n; i++) codes[i] += x[i] >= from;
-    }
+  if (job.base <= FEW) {
+    with_search(job.base - 1, [=](Index k) { return halfway[k] * by; }, [=](auto search) {
+      for_rows(x, n, [&](Index i, Row v) {
+        const Places place = search(v);
+        std::memcpy(codes + i, &place, sizeof place);
+      });
+    });
     return;
   }
+  std::fill_n(codes, n, 0);
   for (Word half = Word(job.base / 2); half; half /= 2) {
     for (int i = 0; i < n; i++) {
       codes[i] += x[i] >= halfway[codes[i] + half - 1] * by ? half : 0;
