@@ -190,4 +190,21 @@ inline void values(const Job& job, const std::uint8_t* codes, int n, const float
   });
 }
 
+// Writes what error feedback codes: values, and alpha times their residual, which may lie at `to`.
+inline void add_residual(const float* x, const float* before, float alpha, Index n, float* to) {
+#pragma GCC ivdep
+  for (Index i = 0; i < n; i++) to[i] = __builtin_fmaf(alpha, before[i], x[i]);
+}
+
+enum Into { ADD, WRITE, SUBTRACT };  // how decoded values get to where floats lie
+
+// Calls f(put) with the function that puts a value into a float. Adding 0 turns -0 into 0, as where
+// decoded values are added to zeros.
+template <class F>
+inline void with_put(Index into, F f) {
+  if (into == ADD) f([](float& to, float v) { to += v; });
+  else if (into == WRITE) f([](float& to, float v) { to = v + 0.0f; });
+  else f([](float& to, float v) { to -= v + 0.0f; });
+}
+
 }  // namespace

@@ -189,9 +189,10 @@ void shifted_sums(Read read, Index n, float first, double* sums) {
 const auto magnitude = [](Doubles v) { return (Doubles)((Longs)v & 0x7fffffffffffffff); };
 const auto square = [](Doubles v) { return v * v; };
 
-inline float largest_of(const float* x, int n) {
+template <class Size>
+inline float largest_of(const float* x, Size n) {
   Word most = 0;  // bits of magnitudes have their order, and those of a NaN are above all
-  for (int i = 0; i < n; i++) {
+  for (Index i = 0; i < n; i++) {
     Word bits;
     std::memcpy(&bits, x + i, sizeof bits);
     most = std::max(most, bits & 0x7fffffff);

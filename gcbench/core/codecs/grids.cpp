@@ -61,9 +61,9 @@ void natural_encode(const float* const* x, const float* const* before, float* co
   }
 }
 
-// Adds the values of all workers' messages to `out`, or writes their mean.
+// Puts the values of all workers' messages, or their mean, into `out`.
 void natural_decode(const std::uint8_t* const* exponents, const std::uint8_t* const* signs,
-                    Index workers, Index values, float* out, Index mean, int threads) {
+                    Index workers, Index values, float* out, Index into, int threads) {
   const float divisor = float(workers);
 #pragma omp parallel for num_threads(threads) if (threads > 1)
   for (Index from = 0; from < values; from += TILE) {
@@ -73,13 +73,11 @@ void natural_decode(const std::uint8_t* const* exponents, const std::uint8_t* co
       std::uint8_t negative[TILE], exponent[TILE];
       unpack_groups<1>(signs[w] + from / 8, (n + 7) / 8, negative);
       std::memcpy(exponent, exponents[w] + from, n);
-      if (mean && w == 0) {
-        for (int i = 0; i < n; i++) to[i] = power_of_two(exponent[i], negative[i]) + 0.0f;
-      } else {
-        for (int i = 0; i < n; i++) to[i] += power_of_two(exponent[i], negative[i]);
-      }
+      with_put(w && into == WRITE ? Index(ADD) : into, [&](auto put) {
+        for (int i = 0; i < n; i++) put(to[i], power_of_two(exponent[i], negative[i]));
+      });
     }
-    for (int i = 0; mean && i < n; i++) to[i] /= divisor;
+    for (int i = 0; into == WRITE && workers > 1 && i < n; i++) to[i] /= divisor;
   }
 }
 
