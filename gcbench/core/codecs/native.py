@@ -49,7 +49,7 @@ _FUNCTIONS = {  # *: pointer, d: double, f: float, i: int, n: int64
     "blocks_decode": "*n*niii***ni",
     "largest": "***f*nn**i",
     "sparse_mean": "**nnnn*i",
-    "grid_codes": "n*****nn*i",
+    "grid_codes": "n*****nn****i",
     "rotate": "nn****n*nnni",
     "elias_encode": "*nn*n**n**ni",
     "elias_decode": "*nn*n*n*n*nn*i",
