@@ -135,9 +135,8 @@ def _rotate_native(
     back: bool,
     into: int = ADD,
 ) -> None:
-    starts = torch.tensor(noise.starts(segments)).to(torch.int32)
     keys = noise.keys.expand(len(y), -1).contiguous()
-    starts = starts.view(len(noise.keys), -1).expand(len(y), -1).contiguous()
+    starts = noise.starts(segments).expand(len(y), -1).contiguous()
     load_native().rotate(
         *(len(y), len(tensors), addresses(tensors, len(y), segments)),
         *((c_int64 * len(tensors))(*segments), address(starts, torch.int32, starts.numel())),

@@ -177,8 +177,7 @@ class OnePass:
         job.fit = 0 if given else job.fit
         starts = keys = None
         if noise:
-            starts = torch.tensor(noise.starts(sizes)).to(torch.int32)
-            keys = noise.keys.contiguous()
+            starts, keys = noise.starts(sizes), noise.keys.contiguous()
         feedback, kept = None, []  # `kept` holds arrays that are pointed to
         if residual:
             kind = torch.int8 if residual.scales else torch.float32

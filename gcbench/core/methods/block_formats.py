@@ -161,7 +161,7 @@ class BlockFormat(Checked, Codec, ABC):
         fitted = [torch.empty(rows, blocks, dtype=self._code_of_scale)]
         if self.scale == "of_tensor":
             fitted.append(torch.empty(rows, len(segments), dtype=torch.float32))
-        starts = torch.tensor(noise.starts(segments)).to(torch.int32).view(rows, -1)
+        starts = noise.starts(segments)
         is_random, layout = self.rounding == "stochastic", self._layout(segments)
         for k in range(rows):
             places = [

@@ -198,7 +198,7 @@ def _codes(
     if is_native(v):
         lengths = np.array([length for _, length in noise.runs], dtype=np.int64)
         n = int(lengths.sum())
-        starts = torch.tensor(noise.starts(lengths.tolist())).to(torch.int32).view(len(v), -1)
+        starts = noise.starts(tuple(length for _, length in noise.runs))
         count = reach.shape[1]
         factors = [address(x, torch.float32, count) for x in (reach, unit, lift)]
         rows = zip(v.contiguous(), starts, noise.keys.contiguous(), codes, strict=True)

@@ -89,7 +89,7 @@ def _encode_native(
 ) -> Message:
     workers, n = len(tensors[0]), sum(segments)
     ends = torch.tensor(segments).cumsum(0)
-    starts = torch.tensor(noise.starts(segments)).to(torch.int32).view(workers, -1)
+    starts = noise.starts(segments)
     exponents = torch.empty(workers, n, dtype=torch.uint8)
     signs = exponents.new_empty(workers, packed_bytes(n, 1))
     for k, rows in enumerate(zip(starts, noise.keys, exponents, signs, strict=True)):
