@@ -11,6 +11,10 @@
 #include <cstring>
 #include <memory>
 
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
 namespace {
 
 using Index = std::int64_t;
@@ -109,6 +113,18 @@ inline void with_search(Index count, T threshold, F f) {
 typedef float Floats __attribute__((vector_size(4 * WIDE)));
 typedef double Doubles __attribute__((vector_size(8 * WIDE)));
 typedef std::int64_t Longs __attribute__((vector_size(8 * WIDE)));
+
+// Returns floats as doubles: `__builtin_convertvector` would take them by halves.
+inline Doubles widen(Floats v) {
+#if defined(__AVX512F__)
+  return (Doubles)_mm512_cvtps_pd((__m256)v);
+#elif defined(__AVX2__)
+  return (Doubles)_mm256_cvtps_pd((__m128)v);
+#else
+  return __builtin_convertvector(v, Doubles);
+#endif
+}
+
 constexpr Index LANES = 32, BLOCK = 512, IN_LINE = LANES / WIDE;
 
 // Sums of blocks, added in pairs of neighbors, then pairs of pairs: scales.py `fixed_sum`.
@@ -148,7 +164,7 @@ inline void for_lanes(const float* x, Index n, F f, float beyond = 0) {
     for (Index k = 0; k < IN_LINE; k++) {
       Floats v;
       std::memcpy(&v, line + WIDE * k, sizeof v);
-      f(k, __builtin_convertvector(v, Doubles));
+      f(k, widen(v));
     }
   }
 }
@@ -429,8 +445,8 @@ void fit_levels(const Job& job, Read read, Index n, float* to) {
       Floats v, q;
       std::memcpy(&v, values + i, sizeof v);
       std::memcpy(&q, levels + i, sizeof q);
-      const Doubles wide = __builtin_convertvector(q, Doubles);
-      lanes[i / WIDE % IN_LINE] += __builtin_convertvector(v, Doubles) * wide;
+      const Doubles wide = widen(q);
+      lanes[i / WIDE % IN_LINE] += widen(v) * wide;
       squared[i / WIDE % IN_LINE] += wide * wide;
     }
     products.add(add_lanes(lanes));
