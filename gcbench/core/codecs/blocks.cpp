@@ -130,9 +130,8 @@ inline void each_block(Index n, Index size, F f) {
 
 // Copies of what a byte that is written may be part of: a format and draws are passed by value.
 template <bool RANDOM, bool QUOTIENTS, class Size>
-inline void encode_block(const float* x, Size n, float by, float inverse, Form form, Draw draw,
-                         Word index, std::uint8_t* __restrict codes) {
-  const float per_step = 1 / form.step();
+inline void encode_block(const float* x, Size n, float by, float inverse, Form form, float per_step,
+                         Draw draw, Word index, std::uint8_t* __restrict codes) {
   for (Index first = 0; first < n; first += 64) {
     const int count = int(std::min<Index>(64, n - first));
     int of_few[64];
@@ -170,10 +169,17 @@ void blocks_encode(const float* const* x, const float* const* before, float* con
                    int mantissa, int last, const Word* starts, const Word* key, std::uint8_t* codes,
                    void* scales, float* of_tensors, int threads) {
   const Form form{exponent, mantissa, last};
+  const float per_step = 1 / form.step();
   const Draw draw = key ? Draw{key[0], key[1]} : Draw{};
   for (Index t = 0; kind == OF_TENSOR && t < tensors; t++) {
-    if (before) add_residual(x[t], before[t], alpha, sizes[t], left[t]);
-    of_tensors[t] = largest_of(before ? left[t] : x[t], sizes[t]) / (form.largest() * E4M3.largest());
+    float most[2] = {};
+    for (Index from = 0; from < sizes[t]; from += PART) {
+      const Index n = std::min(PART, sizes[t] - from);
+      const float* v = x[t] + from;
+      if (before) add_residual(v, before[t] + from, alpha, n, left[t] + from), v = left[t] + from;
+      most[1] = largest_of(v, n), most[0] = largest_of(most, 2);
+    }
+    of_tensors[t] = most[0] / (form.largest() * E4M3.largest());
   }
   each_part(tensors, sizes, size, threads, [=](Index t, Index first, Index n, Index place, Index b) {
     const float *v = x[t] + first, of_tensor = of_tensors ? of_tensors[t] : 0;
@@ -196,7 +202,7 @@ void blocks_encode(const float* const* x, const float* const* before, float* con
     const Word index = key ? starts[t] + Word(first) : 0;
     const auto encode = [&](auto random, auto quotients) {
       each_block(n, size, [&](Index k, Index from, auto count) {
-        encode_block<random, quotients>(v + from, count, by[k], inverse[k], form, draw,
+        encode_block<random, quotients>(v + from, count, by[k], inverse[k], form, per_step, draw,
                                         index + Word(from), codes + place + from);
       });
     };
