@@ -376,6 +376,13 @@ def flatten(grads: Grads) -> Tensor:
     return torch.cat(flatten_each(grads), dim=1)
 
 
+def view_flat(grads: Grads) -> Tensor:
+    """Return `flatten(grads)` to be read only: no copy, if the tensors lie in a row."""
+    parts = flatten_each(grads)
+    whole = whole_of(parts)
+    return torch.cat(parts, dim=1) if whole is None else whole
+
+
 def unflatten(x: Tensor, like: Grads) -> Grads:
     """Return views of `[r, n]` with the names and shapes of `like`: the inverse of `flatten`."""
     return split_rows(x, {k: g.shape[1:] for k, g in like.items()})

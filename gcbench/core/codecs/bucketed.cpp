@@ -324,10 +324,10 @@ void encode(const Job* job_, Index workers, const float* const* x, const Feedbac
   for (Message& writer : writers) writer.finish();
 }
 
-// Adds the values of all workers' messages [workers][rows] to `out` [rows][tensors], or writes
-// their mean. Values are added in the order of the workers.
+// Adds the values of all workers' messages [workers][rows] to `out` [rows][tensors], writes their mean
+// or subtracts them, in the order of the workers.
 void decode(const Job* job_, Index workers, Index rows, const std::uint8_t* messages, Index bytes,
-            const float* sent, Index parameters, float* const* out, Index mean, int threads) {
+            const float* sent, Index parameters, float* const* out, Index into, int threads) {
   const Job& job = *job_;
   const Layout layout(job);
   const Digits digits(job.base, job.digits, job.bits, layout.values());
@@ -349,12 +349,10 @@ void decode(const Job* job_, Index workers, Index rows, const std::uint8_t* mess
             float* to = out[r * job.tensors + p.tensor] + p.offset;
             const int n = int(p.length);
             const float* of_bucket = sent + (message * job.buckets + p.bucket) * parameters;
-            if (mean && w == 0) {
-              values(job, code, n, of_bucket, 1, [=](int i, float v) { to[i] = v + 0.0f; });
-            } else {
-              values(job, code, n, of_bucket, 1, [=](int i, float v) { to[i] += v; });
-            }
-            for (int i = 0; mean && w == workers - 1 && workers > 1 && i < n; i++) to[i] /= divisor;
+            with_put(w && into == WRITE ? Index(ADD) : into, [&](auto put) {
+              values(job, code, n, of_bucket, 1, [=](int i, float v) { put(to[i], v); });
+            });
+            for (int i = 0; into == WRITE && w && w == workers - 1 && i < n; i++) to[i] /= divisor;
             code += n;
           });
         }

@@ -7,14 +7,14 @@
 
 namespace {
 
-constexpr Index TILE = 512;        // values whose codes stay in a core's first cache
-constexpr Index MANY_LEVELS = 17;  // from which on a search is faster than comparing with all
+constexpr Index TILE = 512;  // values whose codes stay in a core's first cache
 
 struct Draw {  // the random numbers of a worker
   Word key, inner;
-  // noise.py random_words
-  Word operator()(Word index) const {
-    Word x = index ^ key;
+  // noise.py random_words, of one index or of several
+  template <class W>
+  W operator()(W index) const {
+    W x = index ^ key;
     x ^= x >> 16;
     x = x * 0x21F0AAADu + inner;
     x ^= x >> 15;
@@ -43,29 +43,6 @@ inline Index farthest(Index count) {
   return std::min(place, count - 1);
 }
 
-void code_few(const float* x, int n, const float* levels, Index count, Draw draw, Word index,
-              Word* codes) {
-  float below[TILE], above[TILE];
-  std::fill_n(below, n, levels[0]);
-  std::fill_n(above, n, levels[1]);
-  std::fill_n(codes, n, 0);
-  for (Index k = 1; k <= farthest(count); k++) {
-    const float level = levels[k], next = levels[std::min(k + 1, count - 1)];
-    for (int i = 0; i < n; i++) {
-      const bool reached = x[i] >= level;
-      below[i] = reached ? level : below[i];
-      above[i] = reached ? next : above[i];
-      codes[i] += reached;
-    }
-  }
-  const Word last = Word(count - 1);
-  for (int i = 0; i < n; i++) {
-    const float gap = above[i] - below[i];
-    const float share = (x[i] - below[i]) / (gap > 0 ? gap : 1);
-    codes[i] = std::min(codes[i] + (float(draw(index + Word(i)) >> 8) * 0x1p-24f < share), last);
-  }
-}
-
 // Returns x / by from by's rounded inverse: a product, and a correction that rounds it as a quotient
 // is rounded (Markstein 1990), unless by's mantissa is all ones or something is denormal.
 inline float quotient(float x, float by, float inverse) {
@@ -73,10 +50,44 @@ inline float quotient(float x, float by, float inverse) {
   return __builtin_fmaf(__builtin_fmaf(-near, by, x), inverse, near);
 }
 
+inline Row quotient(Row x, Row by, Row inverse) {
+  Row result;
+  for (int i = 0; i < ROW; i++) result[i] = quotient(x[i], by[i], inverse[i]);
+  return result;
+}
+
 inline bool has_quotients(float by) {
   Word bits;
   std::memcpy(&bits, &by, sizeof bits);
   return by > 1e-18f && by < 1e18f && (~bits & 0x7fffff);
+}
+
+// As `table_code`, with few levels. Codes are written in whole rows.
+void code_few(const float* x, int n, const float* levels, Index count, Draw draw, Word index,
+              Word* codes) {
+  const Index last = count - 1;
+  const auto level = [=](Index k) { return levels[std::min(k, last)]; };
+  const auto gap = [=](Index k) {
+    const float apart = level(k + 1) - level(k);
+    return apart > 0 ? apart : 1;
+  };
+  bool quotients = true;
+  for (Index k = 0; k < last; k++) quotients &= has_quotients(gap(k));
+  const Table below(level), by(gap), inverse([=](Index k) { return 1 / gap(k); });
+  Words step;
+  for (int i = 0; i < ROW; i++) step[i] = Word(i);
+  with_search(farthest(count), [=](Index k) { return level(k + 1); }, [&](auto search) {
+    for_rows(x, n, [&](Index i, Row v) {
+      const Places place = search(v);
+      const Row over = v - below[place];
+      const Row share = quotients ? quotient(over, by[place], inverse[place]) : over / by[place];
+      const Words drawn = draw(step + (index + Word(i))) >> 8;
+      const Row noise = __builtin_convertvector((Places)drawn, Row) * 0x1p-24f;
+      Places found = place - (noise < share);
+      found = found < std::int32_t(last) ? found : std::int32_t(last) - Places{};
+      std::memcpy(codes + i, &found, sizeof found);
+    });
+  });
 }
 
 // Returns v within a limit, which may be infinite.
@@ -125,32 +136,75 @@ inline void code(const Job& job, const float* x, int n, const float* p, Draw dra
     }
     case NEAREST_LEVEL: nearest_levels(job, x, n, p[1], wide); break;
     case TABLE:
-      if (job.base < MANY_LEVELS) code_few(x, n, p, job.base, draw, index, wide);
+      if (job.base <= FEW) code_few(x, n, p, job.base, draw, index, wide);
       else for (int i = 0; i < n; i++) wide[i] = table_code(x[i], p, job.base, draw(index + Word(i)));
   }
   for (int i = 0; i < n; i++) codes[i] = std::uint8_t(wide[i]);
+}
+
+// Calls use(value) with the function from a code to its value in a bucket with the parameters p.
+template <class F>
+inline void with_value(const Job& job, const float* p, Index step, F use) {
+  const float half = float(job.highest) / 2, inverse = 1 / half, scale = *p;
+  const float* levels = job.levels;
+  const std::int32_t last = std::int32_t(job.base - 1);
+  switch (job.value) {
+    case ON_GRID:
+      return use([=](std::int32_t c) { return quotient(float(c) - half, half, inverse) * scale; });
+    case SIGNED: return use([=](std::int32_t c) { return c ? scale : -scale; });
+    case LEVEL: return use([=](std::int32_t c) { return p[step * std::min(c, last)]; });
+    case TIMES_LEVEL: return use([=](std::int32_t c) { return levels[c] * scale; });
+  }
 }
 
 // Calls f(i, value) for the values of codes, in any order.
 template <class F>
 inline void values(const Job& job, const std::uint8_t* codes, int n, const float* p, Index step,
                    F f) {
-  const auto each = [=](auto value) {
+  const Index last = job.base - 1;
+  with_value(job, p, step, [=](auto value) {
+    int i = 0;
+    if (job.base == 2) {
+      const float low = value(0), high = value(1);
 #pragma GCC ivdep
-    for (int i = 0; i < n; i++) f(i, value(codes[i]));
-  };
-  const float half = float(job.highest) / 2, inverse = 1 / half, scale = *p;
-  const float* levels = job.levels;
-  const std::int32_t last = std::int32_t(job.base - 1);
-  switch (job.value) {
-    case ON_GRID:
-      return each([=](std::int32_t c) { return quotient(float(c) - half, half, inverse) * scale; });
-    case SIGNED: return each([=](bool c) { return c ? scale : -scale; });
-    case LEVEL:
-      if (last > 1) return each([=](std::int32_t c) { return p[std::min(c, last)]; });
-      return each([=, high = p[step]](bool c) { return c ? high : scale; });
-    case TIMES_LEVEL: return each([=](std::uint8_t c) { return levels[c] * scale; });
-  }
+      for (; i < n; i++) f(i, codes[i] ? high : low);
+    } else if (job.base <= FEW) {
+      const Table table([=](Index c) { return value(std::int32_t(std::min(c, last))); });
+      constexpr int SOME = 4 * ROW;
+      for (; i + SOME <= n; i += SOME) {
+        float found[SOME];
+        std::int32_t places[SOME];
+        for (int k = 0; k < SOME; k++) places[k] = codes[i + k];
+        for (int k = 0; k < SOME; k += ROW) {
+          Places at;
+          std::memcpy(&at, places + k, sizeof at);
+          const Row those = table[at];
+          std::memcpy(found + k, &those, sizeof those);
+        }
+#pragma GCC ivdep
+        for (int k = 0; k < SOME; k++) f(i + k, found[k]);
+      }
+    }
+#pragma GCC ivdep
+    for (; i < n; i++) f(i, value(codes[i]));
+  });
+}
+
+// Writes what error feedback codes: values, and alpha times their residual, which may lie at `to`.
+inline void add_residual(const float* x, const float* before, float alpha, Index n, float* to) {
+#pragma GCC ivdep
+  for (Index i = 0; i < n; i++) to[i] = __builtin_fmaf(alpha, before[i], x[i]);
+}
+
+enum Into { ADD, WRITE, SUBTRACT };  // how decoded values get to where floats lie
+
+// Calls f(put) with the function that puts a value into a float. Adding 0 turns -0 into 0, as where
+// decoded values are added to zeros.
+template <class F>
+inline void with_put(Index into, F f) {
+  if (into == ADD) f([](float& to, float v) { to += v; });
+  else if (into == WRITE) f([](float& to, float v) { to = v + 0.0f; });
+  else f([](float& to, float v) { to -= v + 0.0f; });
 }
 
 }  // namespace

@@ -11,6 +11,10 @@
 #include <cstring>
 #include <memory>
 
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
 namespace {
 
 using Index = std::int64_t;
@@ -29,16 +33,98 @@ struct Job {  // a method and its tensors, as one_pass.py fills it in
   const float* levels;  // of all buckets, and then the places halfway between them; null: none
 };
 
-// Sums
-
 #ifdef __AVX512F__
 constexpr int WIDE = 8;  // doubles in a register
 #else
 constexpr int WIDE = 4;
 #endif
+
+// Tables in registers
+
+constexpr Index FEW = 16, ROW = 2 * WIDE;  // values in a table, and floats in a register
+typedef float Row __attribute__((vector_size(4 * ROW)));
+typedef std::int32_t Places __attribute__((vector_size(4 * ROW)));
+typedef Word Words __attribute__((vector_size(4 * ROW)));
+
+// Calls f(i, row) for n values in rows, of which the last one may be filled up with zeros.
+template <class F>
+inline void for_rows(const float* x, Index n, F f) {
+  for (Index i = 0; i < n; i += ROW) {
+    Row v = {};
+    if (i + ROW <= n) std::memcpy(&v, x + i, sizeof v);
+    else std::memcpy(&v, x + i, 4 * (n - i));
+    f(i, v);
+  }
+}
+
+struct Table {
+  Row parts[FEW / ROW];
+
+  template <class F>
+  explicit Table(F value) {
+    float all[FEW];
+    for (Index k = 0; k < FEW; k++) all[k] = value(k);
+    std::memcpy(parts, all, sizeof all);
+  }
+
+  Row operator[](Places at) const {
+    const Row found = __builtin_shuffle(parts[0], at);  // of the lowest bits
+    return FEW == ROW ? found : at < std::int32_t(ROW) ? found : __builtin_shuffle(parts[FEW / ROW - 1], at);
+  }
+};
+
+// Counts how many of fewer than 2^DEPTH ascending thresholds values reach, by bisection.
+template <int DEPTH>
+struct Search {
+  Row tree[DEPTH];  // of each depth, the thresholds from left to right
+
+  template <class F>
+  Search(Index count, F threshold) {
+    for (int d = 0; d < DEPTH; d++) {
+      float row[ROW];
+      for (Index k = 0; k < ROW; k++) {
+        const Index at = ((2 * k + 1) << (DEPTH - 1 - d)) - 1;
+        row[k] = at < count ? threshold(at) : NAN;  // which nothing reaches
+      }
+      std::memcpy(tree + d, row, sizeof row);
+    }
+  }
+
+  Places operator()(Row v) const {
+    Places place = {};
+    for (int d = 0; d < DEPTH; d++) {
+      place += place - (v >= __builtin_shuffle(tree[d], place));
+    }
+    return place;
+  }
+};
+
+// Calls f with a search among fewer than 16 thresholds.
+template <class T, class F>
+inline void with_search(Index count, T threshold, F f) {
+  if (count < 2) f(Search<1>(count, threshold));
+  else if (count < 4) f(Search<2>(count, threshold));
+  else if (count < 8) f(Search<3>(count, threshold));
+  else f(Search<4>(count, threshold));
+}
+
+// Sums
+
 typedef float Floats __attribute__((vector_size(4 * WIDE)));
 typedef double Doubles __attribute__((vector_size(8 * WIDE)));
 typedef std::int64_t Longs __attribute__((vector_size(8 * WIDE)));
+
+// Returns floats as doubles: `__builtin_convertvector` would take them by halves.
+inline Doubles widen(Floats v) {
+#if defined(__AVX512F__)
+  return (Doubles)_mm512_cvtps_pd((__m256)v);
+#elif defined(__AVX2__)
+  return (Doubles)_mm256_cvtps_pd((__m128)v);
+#else
+  return __builtin_convertvector(v, Doubles);
+#endif
+}
+
 constexpr Index LANES = 32, BLOCK = 512, IN_LINE = LANES / WIDE;
 
 // Sums of blocks, added in pairs of neighbors, then pairs of pairs: scales.py `fixed_sum`.
@@ -78,7 +164,7 @@ inline void for_lanes(const float* x, Index n, F f, float beyond = 0) {
     for (Index k = 0; k < IN_LINE; k++) {
       Floats v;
       std::memcpy(&v, line + WIDE * k, sizeof v);
-      f(k, __builtin_convertvector(v, Doubles));
+      f(k, widen(v));
     }
   }
 }
@@ -119,9 +205,10 @@ void shifted_sums(Read read, Index n, float first, double* sums) {
 const auto magnitude = [](Doubles v) { return (Doubles)((Longs)v & 0x7fffffffffffffff); };
 const auto square = [](Doubles v) { return v * v; };
 
-inline float largest_of(const float* x, int n) {
+template <class Size>
+inline float largest_of(const float* x, Size n) {
   Word most = 0;  // bits of magnitudes have their order, and those of a NaN are above all
-  for (int i = 0; i < n; i++) {
+  for (Index i = 0; i < n; i++) {
     Word bits;
     std::memcpy(&bits, x + i, sizeof bits);
     most = std::max(most, bits & 0x7fffffff);
@@ -318,17 +405,19 @@ void fit_order(const Job& job, const float* x, Index n, float* to) {
 
 // Levels of all buckets
 
-// eden.py `code`: by bisection, which is a count where there are few levels.
+// eden.py `code`: by bisection. Codes are written in whole rows.
 inline void nearest_levels(const Job& job, const float* x, int n, float unit, Word* codes) {
   const float *halfway = job.levels + job.base, by = unit < INFINITY ? unit : 1;
-  std::fill_n(codes, n, 0);
-  if (job.base <= 16) {
-    for (Index k = 0; k < job.base - 1; k++) {
-      const float from = halfway[k] * by;
-      for (int i = 0; i < n; i++) codes[i] += x[i] >= from;
-    }
+  if (job.base <= FEW) {
+    with_search(job.base - 1, [=](Index k) { return halfway[k] * by; }, [=](auto search) {
+      for_rows(x, n, [&](Index i, Row v) {
+        const Places place = search(v);
+        std::memcpy(codes + i, &place, sizeof place);
+      });
+    });
     return;
   }
+  std::fill_n(codes, n, 0);
   for (Word half = Word(job.base / 2); half; half /= 2) {
     for (int i = 0; i < n; i++) {
       codes[i] += x[i] >= halfway[codes[i] + half - 1] * by ? half : 0;
@@ -356,8 +445,8 @@ void fit_levels(const Job& job, Read read, Index n, float* to) {
       Floats v, q;
       std::memcpy(&v, values + i, sizeof v);
       std::memcpy(&q, levels + i, sizeof q);
-      const Doubles wide = __builtin_convertvector(q, Doubles);
-      lanes[i / WIDE % IN_LINE] += __builtin_convertvector(v, Doubles) * wide;
+      const Doubles wide = widen(q);
+      lanes[i / WIDE % IN_LINE] += widen(v) * wide;
       squared[i / WIDE % IN_LINE] += wide * wide;
     }
     products.add(add_lanes(lanes));

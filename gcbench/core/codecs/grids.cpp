@@ -61,9 +61,9 @@ void natural_encode(const float* const* x, const float* const* before, float* co
   }
 }
 
-// Adds the values of all workers' messages to `out`, or writes their mean.
+// Puts the values of all workers' messages, or their mean, into `out`.
 void natural_decode(const std::uint8_t* const* exponents, const std::uint8_t* const* signs,
-                    Index workers, Index values, float* out, Index mean, int threads) {
+                    Index workers, Index values, float* out, Index into, int threads) {
   const float divisor = float(workers);
 #pragma omp parallel for num_threads(threads) if (threads > 1)
   for (Index from = 0; from < values; from += TILE) {
@@ -73,13 +73,11 @@ void natural_decode(const std::uint8_t* const* exponents, const std::uint8_t* co
       std::uint8_t negative[TILE], exponent[TILE];
       unpack_groups<1>(signs[w] + from / 8, (n + 7) / 8, negative);
       std::memcpy(exponent, exponents[w] + from, n);
-      if (mean && w == 0) {
-        for (int i = 0; i < n; i++) to[i] = power_of_two(exponent[i], negative[i]) + 0.0f;
-      } else {
-        for (int i = 0; i < n; i++) to[i] += power_of_two(exponent[i], negative[i]);
-      }
+      with_put(w && into == WRITE ? Index(ADD) : into, [&](auto put) {
+        for (int i = 0; i < n; i++) put(to[i], power_of_two(exponent[i], negative[i]));
+      });
     }
-    for (int i = 0; mean && i < n; i++) to[i] /= divisor;
+    for (int i = 0; into == WRITE && workers > 1 && i < n; i++) to[i] /= divisor;
   }
 }
 
@@ -117,31 +115,44 @@ void fill_lanes(const C* codes, Index n, Index bits, Index words, std::uint64_t*
 extern "C" {
 
 // maxnorm.py `_write_codes`, for runs of values with consecutive draws. `reach` has one value, or
-// with `each` one for each value.
+// with `each` one for each value, as have `unit` and `lift`. `left`, which may be x, becomes what
+// code * unit / lift leaves out.
 void grid_codes(Index runs, const Index* lengths, const Word* starts, const Word* key,
                 const float* x, const float* reach, Index each, Index levels, std::int16_t* codes,
-                int threads) {
+                float* left, const float* unit, const float* lift, int threads) {
   const Draw draw{key[0], key[1]};
   const float most = float(levels);
   for (Index run = 0; run < runs; run++) {
     const Index n = lengths[run];
 #pragma omp parallel for num_threads(threads) if (threads > 1)
-    for (Index from = 0; from < n; from += 1 << 14) {
-      const Index end = std::min<Index>(n, from + (1 << 14));
-      const auto code = [&](Index i, float unit) {
-        const float place = std::fabs(x[i]) / unit * most, low = std::floor(place);
-        const float noise = float(std::int32_t(draw(starts[run] + Word(i)) >> 8)) * 0x1p-24f;
-        const std::int32_t size = std::int32_t(low) + (noise < place - low);
-        codes[i] = std::int16_t((x[i] < 0 ? -size : size) + std::int32_t(levels));
+    for (Index from = 0; from < n; from += 8 * TILE) {
+      const Index end = std::min(n, from + 8 * TILE);
+      const auto fill = [=](auto share) {
+        for (Index i = from; i < end; i++) {
+          const float place = share(std::fabs(x[i]), i) * most, low = std::floor(place);
+          const float noise = float(std::int32_t(draw(starts[run] + Word(i)) >> 8)) * 0x1p-24f;
+          const std::int32_t size = std::int32_t(low) + (noise < place - low);
+          codes[i] = std::int16_t((x[i] < 0 ? -size : size) + std::int32_t(levels));
+        }
       };
+      const auto leave = [=](auto of) {
+#pragma GCC ivdep
+        for (Index i = from; left && i < end; i++) {
+          left[i] = x[i] - float(codes[i] - std::int32_t(levels)) * unit[of(i)] / lift[of(i)];
+        }
+      };
+      const float all = *reach > 0 ? *reach : 1, inverse = 1 / all;
       if (each) {
-        for (Index i = from; i < end; i++) code(i, reach[i] > 0 ? reach[i] : 1);
-      } else {
-        const float unit = *reach > 0 ? *reach : 1;
-        for (Index i = from; i < end; i++) code(i, unit);
+        fill([=](float size, Index i) { return size / (reach[i] > 0 ? reach[i] : 1); });
+        leave([](Index i) { return i; });
+        continue;
       }
+      if (has_quotients(all)) fill([=](float size, Index) { return quotient(size, all, inverse); });
+      else fill([=](float size, Index) { return size / all; });
+      leave([](Index) { return Index(0); });
     }
-    x += n, codes += n, reach += each ? n : 0;
+    x += n, codes += n, left = left ? left + n : left;
+    if (each) reach += n, unit += n, lift += n;
   }
 }
 
@@ -157,6 +168,7 @@ void lane_values(const std::uint64_t* sums, Index n, Index bits, Index words, In
                  float half, Index count, const Index* spans, const float* units,
                  const float* divisors, float* out, int threads) {
   const std::uint64_t mask = (std::uint64_t(1) << bits) - 1;
+  const float inverse = 1 / half;
 #pragma omp parallel for num_threads(threads) if (threads > 1)
   for (Index word = 0; word < words; word += TILE) {
     const Index end = std::min(word + TILE, words);
@@ -164,7 +176,7 @@ void lane_values(const std::uint64_t* sums, Index n, Index bits, Index words, In
       float centered[TILE];
       for (Index i = 0; i < length; i++) {
         const std::int32_t sum = std::int32_t(sums[word + i] >> (bits * k) & mask);
-        centered[i] = float(2 * sum - std::int32_t(most)) / 2 / half;
+        centered[i] = quotient(float(2 * sum - std::int32_t(most)) / 2, half, inverse);
       }
       for (Index i = 0; i < length;) {
         Index s = 0;  // the last span that begins at or before value first + i
@@ -184,7 +196,9 @@ void lane_values(const std::uint64_t* sums, Index n, Index bits, Index words, In
           i = stop;
         } else {
           const Index stop = std::min({length, last, i + size - in_span % size});
-          for (; i < stop; i++) to[i] = centered[i] * *unit / *divisor;
+          const float one = *unit, by = *divisor;
+          if (by == 1) for (; i < stop; i++) to[i] = centered[i] * one;
+          else for (; i < stop; i++) to[i] = centered[i] * one / by;
         }
       }
     });

@@ -6,53 +6,52 @@
 
 namespace {
 
-constexpr int WIDTH = 16;
-typedef float Lane __attribute__((vector_size(4 * WIDTH)));
-typedef std::int32_t Bits __attribute__((vector_size(4 * WIDTH)));
-
-inline Lane load(const float* x) {
-  Lane v;
+inline Row load(const float* x) {
+  Row v;
   std::memcpy(&v, x, sizeof v);
   return v;
 }
 
+inline void store(float* x, Row v) { std::memcpy(x, &v, sizeof v); }
+
 constexpr Word OTHER = 0x5BD1E995;  // noise.py `Noise.other`
 
-inline void store(float* x, Lane v) { std::memcpy(x, &v, sizeof v); }
-
-// Sums and differences of the lanes that lie `step` apart.
+// Sums and differences of the lanes that lie `step`, 2 `step`, ... apart.
 template <int step>
-inline Lane in_lanes(Lane v) {
-  Bits place;
-  Lane sign;
-  for (int i = 0; i < WIDTH; i++) place[i] = i ^ step, sign[i] = i & step ? -1.0f : 1.0f;
-  return __builtin_shuffle(v, place) + v * sign;
+inline Row in_lanes(Row v) {
+  if constexpr (step < ROW) {
+    Places place;
+    Row sign;
+    for (int i = 0; i < ROW; i++) place[i] = i ^ step, sign[i] = i & step ? -1.0f : 1.0f;
+    return in_lanes<2 * step>(__builtin_shuffle(v, place) + v * sign);
+  }
+  return v;
 }
 
-// Four stages over 16 vectors.
-inline void add_vectors(Lane* v) {
+// The stages over as many rows as a row has lanes: as many as there are registers for.
+inline void add_rows(Row* v) {
 #pragma GCC unroll 4
-  for (int step = 1; step < 16; step *= 2) {
+  for (int step = 1; step < ROW; step *= 2) {
 #pragma GCC unroll 16
-    for (int i = 0; i < 16; i++) {
+    for (int i = 0; i < ROW; i++) {
       if (i & step) continue;
-      const Lane a = v[i], b = v[i + step];
+      const Row a = v[i], b = v[i + step];
       v[i] = a + b, v[i + step] = a - b;
     }
   }
 }
 
-inline Lane add_lanes(Lane v) { return in_lanes<8>(in_lanes<4>(in_lanes<2>(in_lanes<1>(v)))); }
-
 // The stages from `step` on of the sums of n = 2^k values with the signs of a Hadamard matrix.
 void add_from(float* x, Index n, Index step) {
-  for (; step >= WIDTH && step * 16 <= n; step *= 16) {
-    for (Index block = 0; block < n; block += 16 * step) {
-      for (Index i = block; i < block + step; i += WIDTH) {
-        Lane v[16];
-        for (int k = 0; k < 16; k++) v[k] = load(x + i + k * step);
-        add_vectors(v);
-        for (int k = 0; k < 16; k++) store(x + i + k * step, v[k]);
+  for (; step * ROW <= n; step *= ROW) {
+    for (Index block = 0; block < n; block += ROW * step) {
+      for (Index i = block; i < block + step; i += ROW) {
+        Row v[ROW];
+#pragma GCC unroll 16
+        for (int k = 0; k < ROW; k++) v[k] = load(x + i + k * step);
+        add_rows(v);
+#pragma GCC unroll 16
+        for (int k = 0; k < ROW; k++) store(x + i + k * step, v[k]);
       }
     }
   }
@@ -68,7 +67,7 @@ void add_from(float* x, Index n, Index step) {
   }
 }
 
-constexpr Index GROUP = 16 * WIDTH, SIGNS = 16;  // values that a core holds; signs of a word
+constexpr Index GROUP = 256, SIGNS = 16;  // values that words have signs for; signs of a word
 
 // The signs of a block's values: those of value i are in word i % 256, one for each group of 256.
 struct Signs {
@@ -80,45 +79,36 @@ struct Signs {
       words[i] = draw(first + Word(from / SIGNS + i));
     }
   }
-};
 
-inline float times_sign(float x, Word word, Index group) {
-  Word bits;
-  std::memcpy(&bits, &x, 4);
-  bits ^= word << group % SIGNS & 0x80000000u;
-  std::memcpy(&x, &bits, 4);
-  return x;
-}
+  // Returns the values from number i on with their signs.
+  Row flip(Row v, Index i) const {
+    Words bits;
+    std::memcpy(&bits, words + i % GROUP, sizeof bits);
+    return (Row)((Words)v ^ (bits << Word(i / GROUP % SIGNS) & 0x80000000u));
+  }
+};
 
 // Writes H D x / sqrt(n) for the signs D, of which there may be none.
 void turn(const float* from, float* to, Index n, float unit, Signs* signs) {
-  for (Index g = 0; g < n; g += GROUP) {
-    if (signs && g % (SIGNS * GROUP) == 0) signs->at(g, n);
-    const Index count = std::min(n - g, GROUP);
-    float flipped[GROUP];
-    const float* x = from + g;
-    for (Index i = 0; i < count; i++) flipped[i] = x[i] * unit;
-    if (signs) {
-      for (Index i = 0; i < count; i++) {
-        flipped[i] = times_sign(flipped[i], signs->words[i], g / GROUP);
-      }
+  const auto lanes = [=](Index i) {
+    const Row v = load(from + i) * unit;
+    return in_lanes<1>(signs ? signs->flip(v, i) : v);
+  };
+  const Index square = std::min<Index>(n, ROW * ROW);
+  for (Index i = 0; i < n; i += square) {
+    if (signs && i % (SIGNS * GROUP) == 0) signs->at(i, n);
+    if (square < ROW * ROW) {
+      for (Index k = 0; k < n; k += ROW) store(to + k, lanes(k));
+      return add_from(to, n, ROW);
     }
-    if (count < GROUP) {
-      Index step = 1;
-      if (count >= WIDTH) {
-        for (Index i = 0; i < count; i += WIDTH) store(flipped + i, add_lanes(load(flipped + i)));
-        step = WIDTH;
-      }
-      add_from(flipped, count, step);
-      std::copy_n(flipped, count, to + g);
-      continue;
-    }
-    Lane v[16];
-    for (int i = 0; i < 16; i++) v[i] = add_lanes(load(flipped + i * WIDTH));
-    add_vectors(v);
-    for (int i = 0; i < 16; i++) store(to + g + i * WIDTH, v[i]);
+    Row v[ROW];
+#pragma GCC unroll 16
+    for (int k = 0; k < ROW; k++) v[k] = lanes(i + k * ROW);
+    add_rows(v);
+#pragma GCC unroll 16
+    for (int k = 0; k < ROW; k++) store(to + i + k * ROW, v[k]);
   }
-  add_from(to, n, GROUP);
+  add_from(to, n, square);
 }
 
 }  // namespace
@@ -126,9 +116,9 @@ void turn(const float* from, float* to, Index n, float unit, Signs* signs) {
 extern "C" {
 
 // Rotates the tensors `x` [rows][tensors] of `sizes` values into the rows of `y`, of `width` values, or
-// back, adding to x: hadamard.py says how tensors are cut into blocks.
+// back into x: hadamard.py says how tensors are cut into blocks.
 void rotate(Index rows, Index tensors, float* const* x, const Index* sizes, const Word* starts,
-            const Word* keys, Index size, float* y, Index width, Index back, int threads) {
+            const Word* keys, Index size, float* y, Index width, Index back, Index into, int threads) {
   struct Block {
     Index tensor, offset, length, place, size;
   };
@@ -170,13 +160,13 @@ void rotate(Index rows, Index tensors, float* const* x, const Index* sizes, cons
       }
       turn(rotated, room.data(), b.size, unit, nullptr);
       turn(room.data(), room.data(), b.size, unit, &two);
-      for (Index from = 0; from < b.length; from += GROUP) {
-        if (from % (SIGNS * GROUP) == 0) one.at(from, b.size);
-        const Index count = std::min(b.length - from, GROUP);
-        for (Index k = 0; k < count; k++) {
-          values[from + k] += times_sign(room[from + k], one.words[k], from / GROUP);
-        }
+      for (Index k = 0; k < b.size; k += ROW) {
+        if (k % (SIGNS * GROUP) == 0) one.at(k, b.size);
+        store(&room[k], one.flip(load(&room[k]), k));
       }
+      with_put(into, [&](auto put) {
+        for (Index k = 0; k < b.length; k++) put(values[k], room[k]);
+      });
     }
   }
 }

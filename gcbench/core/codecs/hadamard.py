@@ -28,7 +28,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gcbench.core.codecs.kernels import kernel
-from gcbench.core.codecs.native import address, addresses, is_native, load_native
+from gcbench.core.codecs.native import (
+    ADD,
+    SUBTRACT,
+    WRITE,
+    address,
+    addresses,
+    is_native,
+    load_native,
+)
 from gcbench.core.codecs.noise import Draws, Noise
 
 _LEAST = 64  # the least values of a block
@@ -60,11 +68,13 @@ def rotate(tensors: Sequence[Tensor], noise: Noise, size: int) -> Tensor:
     return torch.cat([parts[place] for place in sorted(parts)], dim=1)
 
 
-def add_rotated_back(y: Tensor, noise: Noise, size: int, tensors: Sequence[Tensor]) -> None:
-    """Add what `rotate` turned into `y` to tensors `[w, n]` each."""
+def add_rotated_back(
+    y: Tensor, noise: Noise, size: int, tensors: Sequence[Tensor], into: int = ADD
+) -> None:
+    """Add what `rotate` turned into `y` to tensors `[w, n]` each, write or subtract it."""
     segments = tuple(x.shape[1] for x in tensors)
     if is_native(y) and is_native(tensors[0]):
-        _rotate_native(tensors, segments, noise, size, y.contiguous(), back=True)
+        _rotate_native(tensors, segments, noise, size, y.contiguous(), back=True, into=into)
         return
     parts = y.split(padded(segments, size), dim=1)
     for length, pieces in _layout_of(segments, size, y.device).items():
@@ -74,9 +84,13 @@ def add_rotated_back(y: Tensor, noise: Noise, size: int, tensors: Sequence[Tenso
         turned = _flip(_sums(_flip(_sums(_scale(blocks)), other)), one, scaled=False).flatten(1)
         split = turned.split([x.shape[1] for x in cut], dim=1)
         targets = [tensors[t][:, at : at + n] for t, at, n in pieces.places]
-        torch._foreach_add_(
-            targets, [x[:, : to.shape[1]] for x, to in zip(split, targets, strict=True)]
-        )
+        values = [x[:, : to.shape[1]] for x, to in zip(split, targets, strict=True)]
+        if into == SUBTRACT:  # 0, where a value is -0, as in a sum that starts at zero
+            torch._foreach_sub_(targets, torch._foreach_add(values, 0.0))
+            continue
+        if into == WRITE:
+            torch._foreach_zero_(targets)
+        torch._foreach_add_(targets, values)
 
 
 class _Pieces(NamedTuple):
@@ -119,15 +133,15 @@ def _rotate_native(
     size: int,
     y: Tensor,
     back: bool,
+    into: int = ADD,
 ) -> None:
-    starts = torch.tensor(noise.starts(segments)).to(torch.int32)
     keys = noise.keys.expand(len(y), -1).contiguous()
-    starts = starts.view(len(noise.keys), -1).expand(len(y), -1).contiguous()
+    starts = noise.starts(segments).expand(len(y), -1).contiguous()
     load_native().rotate(
         *(len(y), len(tensors), addresses(tensors, len(y), segments)),
         *((c_int64 * len(tensors))(*segments), address(starts, torch.int32, starts.numel())),
         *(address(keys, torch.int32, 2 * len(y)), size),
-        *(address(y, torch.float32, len(y) * sum(padded(segments, size))), y.shape[1], back),
+        *(address(y, torch.float32, len(y) * sum(padded(segments, size))), y.shape[1], back, into),
         torch.get_num_threads(),
     )
 

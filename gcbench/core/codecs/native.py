@@ -38,17 +38,19 @@ _FLAGS = (
     *("-fno-math-errno", "-fno-trapping-math", "-fopenmp", "-shared", "-fPIC"),
 )
 
+ADD, WRITE, SUBTRACT = range(3)  # how decoded values get to where floats lie, as in codes.h
+
 _FUNCTIONS = {  # *: pointer, d: double, f: float, i: int, n: int64
     "encode": "*n**d****n*i",
     "decode": "*nn*n*n*ni",
     "natural_encode": "***fnn*****i",
     "natural_decode": "**nn*ni",
-    "blocks_encode": "*n*niiii*****i",
-    "blocks_decode": "*n*niii***i",
+    "blocks_encode": "***fn*niiii*****i",
+    "blocks_decode": "*n*niii***ni",
     "largest": "***f*nn**i",
     "sparse_mean": "**nnnn*i",
-    "grid_codes": "n*****nn*i",
-    "rotate": "nn****n*nni",
+    "grid_codes": "n*****nn****i",
+    "rotate": "nn****n*nnni",
     "elias_encode": "*nn*n**n**ni",
     "elias_decode": "*nn*n*n*n*nn*i",
     **dict.fromkeys(("ans_encode", "ans_decode"), "*nn*n*ni"),

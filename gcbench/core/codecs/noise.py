@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
@@ -152,12 +152,9 @@ class Noise:
         """Return draws whose `first`, `[1 or rows, segments]`, is what places in each lack."""
         return self._draws(_segment_shifts(self.runs, segments, self.keys.device))
 
-    def starts(self, segments: Sequence[int]) -> list[int]:
-        """Return the first element of each segment, row by row: the runs divided anew."""
-        places = np.array([0, *accumulate(segments)][:-1], dtype=np.int64)
-        first = places + _shifts(self.runs, places)
-        shifts = self.shifts or (0,) * len(self.keys)
-        return [int(k) for shift in shifts for k in (first + shift) & 0xFFFFFFFF]
+    def starts(self, segments: tuple[int, ...]) -> Tensor:
+        """Return the first elements `[rows, segments]`, int32: the runs divided anew."""
+        return _starts(self.runs, self.shifts or (0,) * len(self.keys), segments)
 
     def in_parts(self, parts: int, some: range | None = None) -> Noise:
         """Return the same draws for rows that are each split into `parts` equal ones, or `some`."""
@@ -231,6 +228,13 @@ def _table(runs: Runs, device: torch.device) -> tuple[Tensor, Tensor]:
     """Return where runs end, and what has to be added to places in them to get elements."""
     ends = torch.tensor([*accumulate(n for _, n in runs)], device=device)
     return ends, torch.tensor([a + n for a, n in runs], device=device) - ends
+
+
+@lru_cache(maxsize=64)  # one entry per bucket of DDP
+def _starts(runs: Runs, shifts: tuple[int, ...], segments: tuple[int, ...]) -> Tensor:
+    places = np.array([0, *accumulate(segments)][:-1], dtype=np.int64)
+    first = places + _shifts(runs, places) + np.array(shifts)[:, None]
+    return torch.from_numpy(first).to(torch.int32)  # which wraps around
 
 
 @lru_cache(maxsize=64)

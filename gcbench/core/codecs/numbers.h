@@ -113,49 +113,50 @@ class Digits {
   void put(const std::uint8_t* codes, Index first, Index units, std::uint8_t* message) const {
     const Index count = 8 * units, at = first / k;
     if (k == 1) return put_bytes(codes, at, count, 0, message);
-    if (bits <= 8) {
-      std::uint8_t room[ROOM];
-      for (Index done = 0; done < count; done += ROOM) {
-        const Index some = std::min(ROOM, count - done);
-        for (Index j = 0; j < some; j++) {
-          std::uint64_t eight;
-          std::memcpy(&eight, codes + (done + j) * k, 8);
-          eight &= ~std::uint64_t(0) >> (64 - 8 * k);
-          // The product has the word in its byte k - 1, as no sum below it reaches a byte's end.
-          room[j] = std::uint8_t(eight * joins >> 8 * (k - 1));
-        }
-        put_bytes(room, at + done, some, 0, message);
-      }
-      return;
-    }
-    std::uint8_t room[4][ROOM];
+    const std::uint64_t two = base, four = two * two, eight = four * four;
+    const std::uint64_t used = ~std::uint64_t(0) >> (64 - 8 * k);
+    Word word[ROOM];
     for (Index done = 0; done < count; done += ROOM) {
       const Index some = std::min(ROOM, count - done);
-      for (Index j = 0; j < some; j++) {
-        Word word = 0;
-        const std::uint8_t* of = codes + (done + j) * k;
-        for (Index i = k; i--;) word = word * Word(base) + of[i];
-        for (int plane = 0; plane < 4; plane++) room[plane][j] = std::uint8_t(word >> 8 * plane);
+      const auto digits = [=](Index j) {
+        std::uint64_t x;
+        std::memcpy(&x, codes + (done + j) * k, 8);
+        return x & used;
+      };
+      // The product has the word in its byte k - 1, as no sum below it reaches a byte's end.
+      for (Index j = 0; bits <= 8 && j < some; j++) word[j] = Word(digits(j) * joins >> 8 * (k - 1));
+      for (Index j = 0; bits > 8 && j < some; j++) {  // joins neighbors: digits, pairs, then fours
+        std::uint64_t x = digits(j);
+        x = (x & lowest(8, 16)) + two * (x >> 8 & lowest(8, 16));
+        x = (x & lowest(16, 32)) + four * (x >> 16 & lowest(16, 32));
+        word[j] = Word(x) + Word(eight * (x >> 32));
       }
-      for (Index p = 0; 8 * p < bits; p++) put_bytes(room[p], at + done, some, p, message);
+      for (Index p = 0; 8 * p < bits; p++) {
+        std::uint8_t room[ROOM];
+        for (Index j = 0; j < some; j++) room[j] = std::uint8_t(word[j] >> 8 * p);
+        put_bytes(room, at + done, some, p, message);
+      }
     }
   }
 
   void get(const std::uint8_t* message, Index first, Index units, std::uint8_t* codes) const {
     const Index count = 8 * units, at = first / k;
-    if (k == 1) return get_bytes(message, at, count, 0, codes);
-    std::uint8_t room[4][ROOM];
+    const std::uint64_t* const table = digits_of.data();
+    std::uint8_t room[ROOM];
+    std::int32_t word[ROOM], above[ROOM];
     for (Index done = 0; done < count; done += ROOM) {
       const Index some = std::min(ROOM, count - done);
-      for (Index p = 0; 8 * p < bits; p++) get_bytes(message, at + done, some, p, room[p]);
       std::uint8_t* to = codes + done * k;
+      const std::uint8_t* byte = bytes_at(message, at + done, some, 0, k == 1 ? to : room);
       if (bits <= 8) {
-        for (Index j = 0; j < some; j++) std::memcpy(to + j * k, &digits_of[room[0][j]], 8);
+        if (k > 1) for (Index j = 0; j < some; j++) std::memcpy(to + j * k, table + byte[j], 8);
+        else if (byte != to) std::copy_n(byte, some, to);
         continue;
       }
-      std::int32_t word[ROOM] = {}, above[ROOM];
-      for (Index p = 0; 8 * p < bits; p++) {
-        for (Index j = 0; j < some; j++) word[j] |= std::int32_t(room[p][j]) << 8 * p;
+      for (Index j = 0; j < some; j++) word[j] = byte[j];
+      for (Index p = 1; 8 * p < bits; p++) {
+        byte = bytes_at(message, at + done, some, p, room);
+        for (Index j = 0; j < some; j++) word[j] |= std::int32_t(byte[j]) << 8 * p;
       }
       const std::int32_t power = std::int32_t(digits_of.size()), most = power - 1;
       for (Index j = 0; j < some; j++) {  // adding 0.5 keeps quotients away from whole numbers
@@ -164,8 +165,8 @@ class Digits {
         above[j] = above[j] < most ? above[j] : most;
       }
       for (Index j = 0; j < some; j++) {
-        std::memcpy(to + j * k, &digits_of[word[j]], 8);
-        std::memcpy(to + j * k + low, &digits_of[above[j]], 8);
+        std::memcpy(to + j * k, table + word[j], 8);
+        std::memcpy(to + j * k + low, table + above[j], 8);
       }
     }
   }
@@ -181,15 +182,18 @@ class Digits {
   void put_bytes(const std::uint8_t* from, Index at, Index count, Index plane,
                  std::uint8_t* message) const {
     std::uint8_t* to = message + plane * words;
-    if (8 * (plane + 1) <= bits) std::memcpy(to + at, from, std::min(count, words - at));
+    if (8 * (plane + 1) <= bits) std::copy_n(from, std::min(count, words - at), to + at);
     else PACK[bits % 8](from, count / 8, to + at / 8 * (bits % 8));
   }
 
-  void get_bytes(const std::uint8_t* message, Index at, Index count, Index plane,
-                 std::uint8_t* to) const {
+  // Returns those bytes where they lie, or in `room`.
+  const std::uint8_t* bytes_at(const std::uint8_t* message, Index at, Index count, Index plane,
+                               std::uint8_t* room) const {
     const std::uint8_t* from = message + plane * words;
-    if (8 * (plane + 1) <= bits) std::memcpy(to, from + at, std::min(count, words - at));
-    else UNPACK[bits % 8](from + at / 8 * (bits % 8), count / 8, to);
+    if (8 * (plane + 1) > bits) UNPACK[bits % 8](from + at / 8 * (bits % 8), count / 8, room);
+    else if (at + count <= words) return from + at;
+    else std::copy_n(from + at, words - at, room);
+    return room;
   }
 };
 

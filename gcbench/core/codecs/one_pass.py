@@ -147,8 +147,8 @@ class OnePass:
         self._encode(tensors, parameters, noise, given, residual, digits, clip=clip)
         return digits, parameters
 
-    def decode(self, message: Sequence[Tensor], out: Tensor, mean: bool) -> None:
-        """Add the values of messages `[W, r, ...]` to `out` `[r, n]`, or write their mean."""
+    def decode(self, message: Sequence[Tensor], out: Tensor, into: int) -> None:
+        """Add the values of messages `[W, r, ...]` to `out`, write their mean, or subtract them."""
         digits, sent = (part.contiguous() for part in message)
         workers, rows, of_bucket = *digits.shape[:2], sent.shape[3]
         load_native().decode(
@@ -156,7 +156,7 @@ class OnePass:
             *(address(digits, torch.uint8, workers * rows * self._bytes), self._bytes),
             *(address(sent, torch.float32, workers * rows * self._buckets * of_bucket), of_bucket),
             addresses(out.split(self._segments, dim=1), rows, self._segments),
-            *(mean, torch.get_num_threads()),
+            *(into, torch.get_num_threads()),
         )
 
     def _room(self, tensors: Sequence[Tensor]) -> Tensor:
@@ -177,8 +177,7 @@ class OnePass:
         job.fit = 0 if given else job.fit
         starts = keys = None
         if noise:
-            starts = torch.tensor(noise.starts(sizes)).to(torch.int32)
-            keys = noise.keys.contiguous()
+            starts, keys = noise.starts(sizes), noise.keys.contiguous()
         feedback, kept = None, []  # `kept` holds arrays that are pointed to
         if residual:
             kind = torch.int8 if residual.scales else torch.float32

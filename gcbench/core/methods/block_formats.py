@@ -27,10 +27,18 @@ from gcbench.core.codecs.blocks import (
 )
 from gcbench.core.codecs.floats import FORMATS, FloatFormat, of_float_codes
 from gcbench.core.codecs.kernels import block_slices
-from gcbench.core.codecs.native import address, addresses, is_native, load_native
+from gcbench.core.codecs.native import (
+    ADD,
+    SUBTRACT,
+    WRITE,
+    address,
+    addresses,
+    is_native,
+    load_native,
+)
 from gcbench.core.codecs.noise import Noise
 from gcbench.core.codecs.packing import pack, unpack
-from gcbench.core.compressor import Properties
+from gcbench.core.compressor import Given, Grads, Properties
 from gcbench.core.fields import Checked, Count
 from gcbench.core.marks import Neutral
 
@@ -101,11 +109,33 @@ class BlockFormat(Checked, Codec, ABC):
         flat = torch.cat(parts, dim=1) if len(parts) > 1 else parts[0].contiguous()
         return [pack(flat, self.element.bits), *fitted]
 
+    def encode_corrected(self, given: Given, noise: Noise) -> tuple[Message, Grads]:
+        if given.keep or not is_native(given.tensors[0]):
+            return super().encode_corrected(given, noise)
+        left = given.room()
+        places = given.before, left, given.alpha
+        message = self._encode_native(given.tensors, given.segments, noise, *places)
+        return message, given.named(left)
+
+    def subtract_sent(self, x: Tensor, message: Message, segments: tuple[int, ...]) -> None:
+        if not is_native(x):
+            return super().subtract_sent(x, message, segments)
+        self._decode_native(message, segments, x, SUBTRACT)
+
+    def decode_mean(self, messages: Message, segments: tuple[int, ...]) -> Tensor:
+        workers, rows = messages[0].shape[:2]
+        out = messages[0].new_empty(rows, sum(segments), dtype=torch.float32)
+        if not is_native(out):
+            return super().decode_mean(messages, segments)
+        for k in range(workers):
+            self._decode_native([m[k] for m in messages], segments, out, ADD if k else WRITE)
+        return out.div_(workers) if workers > 1 else out
+
     def decode_add(self, message: Message, segments: tuple[int, ...], out: Tensor) -> None:
+        if is_native(out):
+            return self._decode_native(message, segments, out, ADD)
         packed, *fitted = message
         codes = unpack(packed, out.shape[1], self.element.bits)
-        if is_native(out):
-            return self._decode_native(codes, fitted, segments, out)
         blocks = in_blocks(codes.split(segments, dim=1), self.block_size)
         values = torch.empty(blocks.shape, dtype=torch.float32, device=blocks.device)
         scales = self.scales_of(fitted, segments)
@@ -118,18 +148,28 @@ class BlockFormat(Checked, Codec, ABC):
         return block_slices(blocks.shape[1], len(blocks) * self.block_size, blocks.device)
 
     def _encode_native(
-        self, tensors: Sequence[Tensor], segments: tuple[int, ...], noise: Noise
+        self,
+        tensors: Sequence[Tensor],
+        segments: tuple[int, ...],
+        noise: Noise,
+        residual: Sequence[Tensor] | None = None,
+        left: Sequence[Tensor] | None = None,
+        alpha: float = 1,
     ) -> Message:
         rows, blocks = len(tensors[0]), sum(count_blocks(segments, self.block_size))
         codes = torch.empty(rows, sum(segments), dtype=torch.uint8)
         fitted = [torch.empty(rows, blocks, dtype=self._code_of_scale)]
         if self.scale == "of_tensor":
             fitted.append(torch.empty(rows, len(segments), dtype=torch.float32))
-        starts = torch.tensor(noise.starts(segments)).to(torch.int32).view(rows, -1)
+        starts = noise.starts(segments)
         is_random, layout = self.rounding == "stochastic", self._layout(segments)
         for k in range(rows):
+            places = [
+                addresses(part and [x[k : k + 1] for x in part], 1, segments)
+                for part in (tensors, residual, left)
+            ]
             load_native().blocks_encode(
-                *(addresses([x[k : k + 1] for x in tensors], 1, segments), *layout),
+                *(*places, alpha, *layout),
                 *(self.element.last, address(starts[k], torch.int32, len(segments))),
                 address(noise.keys[k], torch.int32, 2) if is_random else None,
                 *(
@@ -141,15 +181,16 @@ class BlockFormat(Checked, Codec, ABC):
         return [pack(codes, self.element.bits), *fitted]
 
     def _decode_native(
-        self, codes: Tensor, fitted: Message, segments: tuple[int, ...], out: Tensor
+        self, message: Message, segments: tuple[int, ...], out: Tensor, into: int
     ) -> None:
-        codes, fitted = codes.contiguous(), [part.contiguous() for part in fitted]
+        packed, *fitted = [part.contiguous() for part in message]
+        codes = unpack(packed, out.shape[1], self.element.bits).contiguous()
         layout = self._layout(segments)
         for k, row in enumerate(out):
             load_native().blocks_decode(
                 *(address(codes[k], torch.uint8, sum(segments)), *layout),
                 *(*self._places(fitted, k, segments), address(row, torch.float32, sum(segments))),
-                torch.get_num_threads(),
+                *(into, torch.get_num_threads()),
             )
 
     @property

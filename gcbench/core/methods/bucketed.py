@@ -14,7 +14,7 @@ from torch import Tensor
 from gcbench.core.codec import Codec, Message
 from gcbench.core.codecs.buckets import Buckets, Where, buckets_of
 from gcbench.core.codecs.kernels import kernel
-from gcbench.core.codecs.native import is_native
+from gcbench.core.codecs.native import ADD, SUBTRACT, WRITE, is_native
 from gcbench.core.codecs.noise import Draws, Noise
 from gcbench.core.codecs.one_pass import Kinds, OnePass, Parameters, Residual
 from gcbench.core.codecs.radix import (
@@ -193,14 +193,16 @@ class Bucketed(Checked, Codec, ABC):
     def decode_add(self, message: Message, segments: tuple[int, ...], out: Tensor) -> None:
         buckets = self.buckets(segments, out.device)
         if native := self._native(out, buckets):
-            native.decode([part.unsqueeze(0) for part in message], out, mean=False)
+            native.decode([part.unsqueeze(0) for part in message], out, ADD)
             return
         self._decode(kernels_of(self).add, message, buckets, out)
 
     def subtract_sent(self, x: Tensor, message: Message, segments: tuple[int, ...]) -> None:
-        if self.kinds and is_native(x):
-            return super().subtract_sent(x, message, segments)
-        self._decode(kernels_of(self).subtract, message, self.buckets(segments, x.device), x)
+        buckets = self.buckets(segments, x.device)
+        if native := self._native(x, buckets):
+            native.decode([part.unsqueeze(0) for part in message], x, SUBTRACT)
+            return
+        self._decode(kernels_of(self).subtract, message, buckets, x)
 
     def _decode(
         self, kernel: Callable[..., None], message: Message, buckets: Buckets, out: Tensor
@@ -218,7 +220,7 @@ class Bucketed(Checked, Codec, ABC):
         buckets = self.buckets(segments, digits.device)
         out = torch.empty(count, sum(segments), dtype=torch.float32, device=digits.device)
         if native := self._native(out, buckets):
-            native.decode(messages, out, mean=True)
+            native.decode(messages, out, WRITE)
             return out
         together = _TOGETHER if sent.shape[-1] <= _FEW else _TABLES_TOGETHER
         for first in range(0, workers, together):

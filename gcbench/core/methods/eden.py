@@ -13,6 +13,7 @@ from torch import Tensor
 from gcbench.core.codec import Codec, Message
 from gcbench.core.codecs.hadamard import add_rotated_back, padded, rotate
 from gcbench.core.codecs.lloyd_max import level_table, rounded_levels
+from gcbench.core.codecs.native import ADD, SUBTRACT, WRITE
 from gcbench.core.codecs.noise import Noise
 from gcbench.core.codecs.one_pass import Kinds, Parameters
 from gcbench.core.codecs.scales import fixed_sum, inside, root_mean_square, sum_of_squares
@@ -170,18 +171,24 @@ class Eden(Checked, Codec):
         return replace(self, noise=noise)
 
     def decode_add(self, message: Message, segments: tuple[int, ...], out: Tensor) -> None:
-        self._add([m.unsqueeze(0) for m in message], segments, 0, out)
+        self._put([m.unsqueeze(0) for m in message], segments, 0, out, ADD)
 
     def decode_mean(self, messages: Message, segments: tuple[int, ...]) -> Tensor:
         workers, rows = messages[0].shape[:2]
-        total = torch.zeros(rows, sum(segments), dtype=torch.float32, device=messages[0].device)
+        total = messages[0].new_empty(rows, sum(segments), dtype=torch.float32)
         for worker in range(workers):
-            self._add([m[worker : worker + 1] for m in messages], segments, worker * rows, total)
-        return total.div_(workers)
+            of_worker = [m[worker : worker + 1] for m in messages]
+            self._put(of_worker, segments, worker * rows, total, ADD if worker else WRITE)
+        return total.div_(workers) if workers > 1 else total
 
-    def _add(self, message: Message, segments: tuple[int, ...], first: int, out: Tensor) -> None:
-        """Add the values of messages `[1, r, ...]`, whose noise begins with row `first`."""
+    def subtract_sent(self, x: Tensor, message: Message, segments: tuple[int, ...]) -> None:
+        self._put([m.unsqueeze(0) for m in message], segments, 0, x, SUBTRACT)
+
+    def _put(
+        self, message: Message, segments: tuple[int, ...], first: int, out: Tensor, into: int
+    ) -> None:
+        """Put the values of messages `[1, r, ...]`, whose noise begins with row `first`."""
         assert self.noise is not None, "decode with codec.drawing(noise)"
         y = self._rotated.decode_mean(message, padded(segments, self.bucket_size))
         noise = self.noise.rows(slice(first, first + len(y)))
-        add_rotated_back(y, noise, self.bucket_size, out.split(segments, dim=1))
+        add_rotated_back(y, noise, self.bucket_size, out.split(segments, dim=1), into)

@@ -14,9 +14,9 @@ from gcbench.core.compressor import (
     Properties,
     State,
     Step,
-    flatten,
     sizes_of,
     unflatten,
+    view_flat,
 )
 from gcbench.core.fields import Checked, Count, example
 
@@ -52,7 +52,7 @@ class GlobalRandK(Checked):
     properties: ClassVar[Properties] = Properties(scope="global")
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
-        g = flatten(grads)
+        g = view_flat(grads)
         n = g.shape[1]
         noise = step.noise("global_randk", sizes_of(grads), g.device, shared=True)
         drawn = largest(noise.uniform(), min(self.k, n))[0]

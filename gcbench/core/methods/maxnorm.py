@@ -11,27 +11,31 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from gcbench.core.codecs.buckets import buckets_of
 from gcbench.core.codecs.kernels import block_slices, kernel
 from gcbench.core.codecs.native import address, is_native, load_native
 from gcbench.core.codecs.noise import Draws, Noise, unit_interval
+from gcbench.core.codecs.one_pass import Kinds, OnePass
 from gcbench.core.codecs.packing import EACH_VALUE, ONE_SPAN, Units, pack, unpack
 from gcbench.core.codecs.scales import NORMS, Norm, stochastic_round
 from gcbench.core.comm.collectives import Comm
 from gcbench.core.compressor import (
     Aggregated,
+    Given,
     Grads,
     Properties,
     State,
     Step,
-    flatten,
     sizes_of,
     unflatten,
+    view_flat,
 )
 from gcbench.core.exchange.gather import sum_codes
 from gcbench.core.fields import Checked, Distinct, example
 
 ManyLevels = Annotated[int, Field(ge=1, le=2**12)]
 _TINY = 2.0**-100
+_LARGEST = Kinds("largest", "grid", "grid")
 
 
 @dataclass(frozen=True)
@@ -70,9 +74,17 @@ class MaxNorm(Checked):
         return math.ceil(math.log2(self.levels)) + 1
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
-        g = flatten(grads)
+        g = view_flat(grads)
         w = _largest_norm(g, self.norm, comm)
         return _aggregate_on_grid(grads, g, w, self.levels, state, comm, step)
+
+    def aggregate_corrected(
+        self, given: Given, state: State, comm: Comm, step: Step
+    ) -> tuple[Aggregated, Grads]:
+        g = given.flat()
+        w = _largest_norm(g, self.norm, comm)
+        out = _aggregate_on_grid(given.grads, g, w, self.levels, state, comm, step, left=g)
+        return out, given.left_in(g)
 
 
 @dataclass(frozen=True)
@@ -114,7 +126,7 @@ class MultiScale(Checked):
         return min(self.scales) + 1 + math.ceil(math.log2(len(self.scales)))
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
-        g, smallest = flatten(grads), self.levels[0]
+        g, smallest = view_flat(grads), self.levels[0]
         w = _largest_norm(g, self.norm, comm)
         reach = w * (smallest / self.shared_scales(g, w, comm))
         return _aggregate_on_grid(grads, g, reach, smallest, state, comm, step)
@@ -135,23 +147,33 @@ class MultiScale(Checked):
 
 def _largest_norm(g: Tensor, norm: Norm, comm: Comm) -> Tensor:
     """Return the largest norm `[1, 1]` of all workers' gradients `[w, n]`."""
+    if norm == "linf" and is_native(g):  # in one pass
+        buckets = buckets_of((g.shape[1],), None, g.device)
+        return comm.max([OnePass(_LARGEST, 2, 1, None, buckets).fit([g])[:, 0]])[0]
     return comm.max([NORMS[norm](g).unsqueeze(1)])[0]
 
 
 def _aggregate_on_grid(
-    grads: Grads, g: Tensor, reach: Tensor, levels: int, state: State, comm: Comm, step: Step
+    grads: Grads,
+    g: Tensor,
+    reach: Tensor,
+    levels: int,
+    state: State,
+    comm: Comm,
+    step: Step,
+    left: Tensor | None = None,
 ) -> Aggregated:
-    """Aggregate `g`, the concatenated `grads`, in codes with `levels` steps from 0 to `reach`.
+    """Aggregate `g`, in the sizes of `grads`, in codes with `levels` steps from 0 to `reach`.
 
-    `reach` is `[1, 1]`, or `[1, n]` with one entry per value.
+    `reach` is `[1, 1]`, or `[1, n]` with one entry per value. `left`, which may be g, becomes what
+    codes leave out.
     """
-    codes = _codes(
-        g, reach.expand(1, g.shape[1]), levels, step.noise("codec", sizes_of(grads), g.device)
-    )
     # A step of the grid may be too small for float32. Scaling by a power of two and back avoids
     # that without rounding.
     lift = torch.where(reach < _TINY, 1 / _TINY, 1).to(reach.dtype)
     unit = reach * lift / levels
+    noise = step.noise("codec", sizes_of(grads), g.device)
+    codes = _codes(g, reach, levels, noise, unit, lift, left)
     divisor = comm.workers * lift
     units = Units(1, unit, divisor, ONE_SPAN if reach.shape[1] == 1 else EACH_VALUE)
     update = sum_codes(codes, 2 * levels, comm, units, lambda sums: _values(sums, unit, divisor))
@@ -162,28 +184,39 @@ def _aggregate_on_grid(
     )
 
 
-def _codes(v: Tensor, reach: Tensor, levels: int, noise: Noise) -> Tensor:
+def _codes(
+    v: Tensor,
+    reach: Tensor,
+    levels: int,
+    noise: Noise,
+    unit: Tensor,
+    lift: Tensor,
+    left: Tensor | None,
+) -> Tensor:
     """Return int16 codes `[w, n]` from 0 to 2 `levels`, of which `levels` stands for zero."""
     codes = torch.empty(v.shape, dtype=torch.int16, device=v.device)
     if is_native(v):
         lengths = np.array([length for _, length in noise.runs], dtype=np.int64)
         n = int(lengths.sum())
-        starts = torch.tensor(noise.starts(lengths.tolist())).to(torch.int32).view(len(v), -1)
-        each = reach.stride(1) > 0
-        reach = reach.contiguous() if each else reach[:, :1]
-        for row, first, key, out in zip(
-            v.contiguous(), starts, noise.keys.contiguous(), codes, strict=True
-        ):
+        starts = noise.starts(tuple(length for _, length in noise.runs))
+        count = reach.shape[1]
+        factors = [address(x, torch.float32, count) for x in (reach, unit, lift)]
+        rows = zip(v.contiguous(), starts, noise.keys.contiguous(), codes, strict=True)
+        for k, (row, first, key, out) in enumerate(rows):
             load_native().grid_codes(
                 *(len(lengths), lengths.ctypes.data, address(first, torch.int32, len(lengths))),
                 *(address(key, torch.int32, 2), address(row, torch.float32, n)),
-                *(address(reach, torch.float32, n if each else 1), each, levels),
-                *(address(out, torch.int16, n), torch.get_num_threads()),
+                *(factors[0], count > 1, levels, address(out, torch.int16, n)),
+                address(None if left is None else left[k], torch.float32, n),
+                *(*factors[1:], torch.get_num_threads()),
             )
         return codes
+    each = reach.expand(1, v.shape[1])
     for columns in block_slices(v.shape[1], v.shape[0], v.device):
         draws = noise.of(columns)
-        _write_codes(v[:, columns], reach[:, columns], levels, draws, codes[:, columns])
+        _write_codes(v[:, columns], each[:, columns], levels, draws, codes[:, columns])
+    if left is not None:
+        left.sub_(_values(codes - levels, unit, lift))
     return codes
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gcbench.core.codec import Codec, Message
 from gcbench.core.codecs.kernels import kernel
-from gcbench.core.codecs.native import address, addresses, is_native, load_native
+from gcbench.core.codecs.native import ADD, WRITE, address, addresses, is_native, load_native
 from gcbench.core.codecs.noise import Draws, Noise
 from gcbench.core.codecs.packing import pack, packed_bytes, unpack
 from gcbench.core.compressor import Given, Grads, Properties
@@ -67,7 +67,7 @@ class Natural(Codec):
     def decode_add(self, message: Message, segments: tuple[int, ...], out: Tensor) -> None:
         exponents, signs = message
         if is_native(out):
-            _decode_native([part.unsqueeze(0) for part in message], out, mean=False)
+            _decode_native([part.unsqueeze(0) for part in message], out, ADD)
             return
         out += _bits_of(exponents, unpack(signs, out.shape[1], 1)).view(torch.float32)
 
@@ -75,7 +75,7 @@ class Natural(Codec):
         out = messages[0].new_empty(messages[0].shape[1:], dtype=torch.float32)
         if not is_native(out):
             return super().decode_mean(messages, segments)
-        _decode_native(messages, out, mean=True)
+        _decode_native(messages, out, WRITE)
         return out
 
 
@@ -89,7 +89,7 @@ def _encode_native(
 ) -> Message:
     workers, n = len(tensors[0]), sum(segments)
     ends = torch.tensor(segments).cumsum(0)
-    starts = torch.tensor(noise.starts(segments)).to(torch.int32).view(workers, -1)
+    starts = noise.starts(segments)
     exponents = torch.empty(workers, n, dtype=torch.uint8)
     signs = exponents.new_empty(workers, packed_bytes(n, 1))
     for k, rows in enumerate(zip(starts, noise.keys, exponents, signs, strict=True)):
@@ -108,7 +108,7 @@ def _encode_native(
     return [exponents, signs]
 
 
-def _decode_native(messages: Sequence[Tensor], out: Tensor, mean: bool) -> None:
+def _decode_native(messages: Sequence[Tensor], out: Tensor, into: int) -> None:
     workers, n = len(messages[0]), out.shape[1]
     for k, row in enumerate(out):
         of_row = (
@@ -116,7 +116,7 @@ def _decode_native(messages: Sequence[Tensor], out: Tensor, mean: bool) -> None:
             for part, size in zip(messages, (n, packed_bytes(n, 1)), strict=True)
         )
         load_native().natural_decode(
-            *(*of_row, workers, n, address(row, torch.float32, n), mean), torch.get_num_threads()
+            *(*of_row, workers, n, address(row, torch.float32, n), into), torch.get_num_threads()
         )
 
 

@@ -17,10 +17,10 @@ from gcbench.core.compressor import (
     Properties,
     State,
     Step,
-    flatten,
     flatten_each,
     sizes_of,
     unflatten,
+    view_flat,
 )
 from gcbench.core.fields import Checked, Count, example
 from gcbench.core.methods.matrices import is_stack, sides_of
@@ -52,7 +52,7 @@ class RandomK(Checked):
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         sizes = sizes_of(grads)
-        flat = flatten(grads)
+        flat = view_flat(grads)
         draws = step.noise("random_k", sizes, flat.device, shared=True).uniform()
         budgets = [_budget(g, self.rank) for g in grads.values()]
         chosen = largest_of_each(draws, [*sizes.values()], budgets)[0]

@@ -9,7 +9,7 @@ import torch
 
 from gcbench.core.codecs.packing import majority, pack
 from gcbench.core.comm.collectives import Comm
-from gcbench.core.compressor import Aggregated, Grads, Properties, State, Step, flatten, unflatten
+from gcbench.core.compressor import Aggregated, Grads, Properties, State, Step, unflatten, view_flat
 from gcbench.core.fields import Checked, Share, example
 from gcbench.core.marks import Neutral
 
@@ -55,7 +55,7 @@ class Signum(Checked):
             before = {k: torch.zeros_like(g) for k, g in grads.items()} if zero else grads
         averages = torch._foreach_lerp(tensors, [before[k] for k in grads], self.momentum)
         momenta = dict(zip(grads, averages, strict=True))
-        v = flatten(momenta)
+        v = view_flat(momenta)
         ayes = v >= 0 if step.number % 2 == 0 else v > 0
         everyone = comm.gather([pack(ayes.view(torch.uint8), 1)])[0]
         return Aggregated(
