@@ -76,6 +76,26 @@ def train_by_means(process: Process) -> dict[str, tuple[list[Tensor], list[Tenso
     return trained
 
 
+def restart_by_means(process: Process) -> tuple[list[Tensor], list[Tensor]]:
+    """Return the parameters after steps with a bucket for each tensor, without and with a restart.
+
+    DDP has a single bucket in its first step.
+    """
+    trained = []
+    for restarts in (False, True):
+        ddp = DistributedDataParallel(Net(), bucket_cap_mb=1e-6)
+        handle = gcbench.compress(ddp, "none")
+        train(ddp, process.rank, range(2))
+        if restarts:
+            again = DistributedDataParallel(Net(), bucket_cap_mb=1e-6)
+            again.module.load_state_dict(ddp.module.state_dict())
+            resumed = gcbench.compress(again, "none")
+            resumed.load_state_dict(handle.state_dict())
+            ddp = again
+        trained.append(train(ddp, process.rank, range(2, 4)))
+    return trained[0], trained[1]
+
+
 def train_with_nodes(process: Process) -> tuple[list[Tensor], list[Tensor]]:
     """Return the parameters after steps of a method with nodes, without and with overlap."""
     trained = []

@@ -39,7 +39,8 @@ class Mean(Future[tuple[State, Tensor]]):
         """Begin the mean that `Dense` makes of this worker's fp32 gradients."""
         super().__init__()
         self._tensors, self._workers = tensors, group.size()
-        whole = tensors[0] if len(tensors) == 1 else torch.cat([x.flatten() for x in tensors])
+        in_place = len(tensors) == 1 and tensors[0].dim() == 1
+        whole = tensors[0] if in_place else torch.cat([x.flatten() for x in tensors])
         self._wire = whole if dtype == torch.float32 else whole.to(dtype).div_(self._workers)
         bits = row_bits([self._wire.view(1, -1)])
         meter.count_equal("all_reduce", self._workers, bits, bits)

@@ -9,7 +9,12 @@ from gloo_pool import pool
 from hook_cases import train_with_both
 from library_cases import join, measure_error, skip_infinite, skip_scaled, train_as_people_do
 from nightly import each
-from overlap_cases import exchanged_under_the_backward_pass, train_by_means, train_with_nodes
+from overlap_cases import (
+    exchanged_under_the_backward_pass,
+    restart_by_means,
+    train_by_means,
+    train_with_nodes,
+)
 from unused_cases import KEEPS_ALL, WAYS, leave_out
 
 from gcbench.core.library.overlap import has_free_cores
@@ -28,6 +33,8 @@ def test_plain_means_overlap_as_those_of_ddp_do_and_are_the_same() -> None:
             for method, (ours, torchs) in trained.items():
                 assert all(map(torch.allclose, ours, torchs)), method
                 assert method == "none" or all(map(torch.equal, ours, torchs)), method
+    for whole, restarted in pool(2).run(restart_by_means):
+        assert all(map(torch.equal, whole, restarted))
 
 
 @pytest.mark.capability
@@ -37,7 +44,8 @@ def test_whatever_ddp_does_is_right_with_overlap() -> None:
     for seen in pool(2).run(add_up_micro_batches, choices, 1):
         for name, (got, right, bits, right_bits) in seen.items():
             assert all(map(torch.equal, got, right)) and bits == right_bits > 0, name
-    for seen in pool(2).run(train_with_both, choices):  # a restart of which sends the same messages
+    restarted = choices | {"none": {}, "fp16": {}}
+    for seen in pool(2).run(train_with_both, restarted):  # which then sends the same messages
         for name, (expected, got, handle, resumed, *messages) in seen.items():
             assert all(map(torch.equal, expected, got)) and handle == resumed, name
             assert messages[0] == messages[1], name
