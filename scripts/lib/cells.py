@@ -44,7 +44,7 @@ DENSE = "bf16"
 CELLS = {"3mbit": "qsgd", "30mbit": "diloco"}  # a method that should win, and one that should lose
 SEEDS = (1, 2, 3)
 WITHIN = 0.15
-HEADINGS = ["link", "row", "steps", "loss", "ms a step", "seconds", "sooner", "sigma / rho"]
+HEADINGS = ["link", "row", "steps", "loss", "seconds", "sooner", "sigma / rho"]
 CODING, EXCHANGE = ("encode", "decode"), ("exchange", "wait")
 Facts = dict[str, Any]
 
@@ -158,7 +158,6 @@ def page(facts: Facts) -> str:
                     row["title"],
                     str(row["steps"]),
                     f"{fmean(losses):.3f}{spread} (n={len(losses)})",
-                    f"{1e3 * total / row['steps']:.1f}",
                     f"{total:.1f}",
                     *ratios,
                 ]

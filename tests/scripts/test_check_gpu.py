@@ -110,15 +110,15 @@ class Wasteful:
 def test_launches_and_bytes_of_the_whole_hook_are_limited() -> None:
     shapes = {f"tensor {i}": (1000, i + 1) for i in range(16)}
     step = observe_step(Dense(), shapes)
-    # The hook reads gradients and updates to check them, and blanks updates where one is bad.
-    assert [*size_problems(step)] == ["2.5 times the fewest bytes, and 2 are enough"]
-    assert step.launches <= 20
+    # The hook reads the means to check them, and blanks them where one is bad.
+    assert [*size_problems(step)] == []
+    assert step.launches <= 15
     values = sum(1000 * (i + 1) for i in range(16))
     assert step.floor_bytes == pytest.approx(4 * 4 * values, rel=0.01)
-    assert step.moved_bytes == pytest.approx(10 * 4 * values, rel=0.01)
-    assert observe_step(Dense("float16"), shapes).launches <= 24
+    assert step.moved_bytes == pytest.approx(5 * 4 * values, rel=0.01)
+    assert observe_step(Dense("float16"), shapes).launches <= 17
     many, bytes_moved = size_problems(observe_step(Wasteful(), shapes))
-    assert many == f"{step.launches + 80} launches a step, and 60 are enough"
+    assert many == "97 launches a step, and 60 are enough"
     assert bytes_moved == "5.0 times the fewest bytes, and 2 are enough"
 
 

@@ -21,6 +21,7 @@ from gcbench.papers.reach.reach import RATES, WORKERS, Race, link_at, race_of
 from gcbench.papers.reach.reach_map import measured_links
 from gcbench.papers.tables.build import groups_of
 from gcbench.papers.tables.tables import read_table
+from gcbench.runner.predict.devices import read_device
 from gcbench.runner.records.schema import Result
 from gcbench.runner.records.store import RecordedRun, write_kept
 
@@ -105,7 +106,8 @@ def test_seconds_are_steps_times_computation_coding_and_exchange(
     dense = np.mean(EPOCHS["none"]) * STEPS * (0.02 + coding("none") + all_reduce(32, 4, 1e9))
     half = np.mean(EPOCHS["none"]) * STEPS * (0.02 + coding("fp16") + all_reduce(16, 4, 1e9))
     hidden = all_reduce(16, 4, 1e9) - max(
-        all_reduce(16, 4, 1e9) - 2 / 3 * 0.632 * 0.02, all_reduce(16, 4, 1e9) / 3
+        all_reduce(16, 4, 1e9) - 2 / 3 * read_device("cpu").backward_share * 0.02,
+        all_reduce(16, 4, 1e9) / 3,
     )
     under = half - np.mean(EPOCHS["none"]) * STEPS * hidden
     local = (0.02 + (coding("none") + all_reduce(32, 4, 1e9)) / 8) * STEPS
