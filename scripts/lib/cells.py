@@ -131,6 +131,7 @@ def predicted(specs: Sequence[TableRow], rows: Sequence[Facts]) -> Facts:
     for spec in specs:
         forms = methods_by_exchange(compose_row(spec).config, spec.title, device, HOSTS)
         values = next(iter(forms.values())).dense_bytes / 4
+        # A worker's tokens have no part in what is asked of it.
         workload = Workload(0, 1, device.backward_share, compute / values)
         costs.append(cost_of(forms, HOSTS, device, workload))
     dense, method = costs

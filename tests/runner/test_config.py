@@ -85,7 +85,7 @@ def test_every_file_of_conf_composes(group: str, choice: str) -> None:
 
 
 def test_help_names_every_choice() -> None:
-    text = help_of("gcbench")
+    text = help_of("config")
     groups: dict[str, list[str]] = {}
     name = ""
     for line in text.splitlines():

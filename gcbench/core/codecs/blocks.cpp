@@ -90,7 +90,8 @@ void fit_scales(int kind, const Form& form, const float* most, Index count, floa
                 void* sent) {
   auto* floats = static_cast<float*>(sent);
   auto* bytes = static_cast<std::uint8_t*>(sent);
-  const float last = form.largest(), unit = of_tensor == 0 ? 1 : of_tensor, per_step = 1 / E4M3.step();
+  const float last = form.largest(), unit = of_tensor == 0 ? 1 : of_tensor,
+              per_step = 1 / E4M3.step();
   int codes[PART];
   for (Index b = 0; b < count; b++) {
     if (kind == FLOAT32) floats[b] = most[b] / last;
@@ -100,8 +101,8 @@ void fit_scales(int kind, const Form& form, const float* most, Index count, floa
   for (Index b = 0; kind != FLOAT32 && b < count; b++) bytes[b] = std::uint8_t(codes[b]);
 }
 
-// Calls f(tensor, first value in it, number of values, first value in the row, first block) for parts
-// of whole blocks.
+// Calls f(tensor, first value in it, number of values, first value in the row, first block) for
+// parts of whole blocks.
 template <class F>
 void each_part(Index tensors, const Index* sizes, Index size, int threads, F f) {
   const Index step = std::max<Index>(PART / size, 1) * size;
@@ -117,8 +118,8 @@ void each_part(Index tensors, const Index* sizes, Index size, int threads, F f) 
   }
 }
 
-// Calls f(number, first value, number of values) for the blocks of n values. The last number is fixed
-// at compile time for whole blocks of 16 and 32.
+// Calls f(number, first value, number of values) for the blocks of n values. The last number is
+// fixed at compile time for whole blocks of 16 and 32.
 template <class F>
 inline void each_block(Index n, Index size, F f) {
   for (Index b = 0, from = 0; from < n; b++, from += size) {
@@ -152,7 +153,8 @@ void decode_part(const std::uint8_t* codes, Index n, Index size, const float* sc
     each_block(n, size, [=](Index b, Index from, auto count) {
       const float scale = scales[b];
       float* to = out + from;
-      for (Index i = 0; i < count; i++) put(to[i], float_value(codes[from + i], form, step) * scale);
+      for (Index i = 0; i < count; i++)
+        put(to[i], float_value(codes[from + i], form, step) * scale);
     });
   });
 }
@@ -162,10 +164,10 @@ void decode_part(const std::uint8_t* codes, Index n, Index size, const float* sc
 extern "C" {
 
 // Writes the codes of a row's tensors, a byte each, and its scales. The first value of tensor t has
-// the number starts[t] among the draws; without `key` values are rounded to the nearest. With `before`,
-// x + alpha before is coded, and `left` becomes what that leaves out; it may be `before`.
-void blocks_encode(const float* const* x, const float* const* before, float* const* left, float alpha,
-                   Index tensors, const Index* sizes, Index size, int kind, int exponent,
+// the number starts[t] among the draws; without `key` values are rounded to the nearest. With
+// `before`, x + alpha before is coded, and `left` becomes what that leaves out; it may be `before`.
+void blocks_encode(const float* const* x, const float* const* before, float* const* left,
+                   float alpha, Index tensors, const Index* sizes, Index size, int kind, int exponent,
                    int mantissa, int last, const Word* starts, const Word* key, std::uint8_t* codes,
                    void* scales, float* of_tensors, int threads) {
   const Form form{exponent, mantissa, last};
@@ -181,7 +183,8 @@ void blocks_encode(const float* const* x, const float* const* before, float* con
     }
     of_tensors[t] = most[0] / (form.largest() * E4M3.largest());
   }
-  each_part(tensors, sizes, size, threads, [=](Index t, Index first, Index n, Index place, Index b) {
+  each_part(tensors, sizes, size, threads, [=](Index t, Index first, Index n, Index place,
+                                               Index b) {
     const float *v = x[t] + first, of_tensor = of_tensors ? of_tensors[t] : 0;
     if (before) {
       float* sums = left[t] + first;
@@ -191,7 +194,9 @@ void blocks_encode(const float* const* x, const float* const* before, float* con
     const Index blocks = (n + size - 1) / size;
     void* sent = static_cast<char*>(scales) + b * (kind == FLOAT32 ? 4 : 1);
     float most[PART], scale[PART], by[PART], inverse[PART];
-    each_block(n, size, [&](Index k, Index from, auto count) { most[k] = largest_of(v + from, count); });
+    each_block(n, size, [&](Index k, Index from, auto count) {
+      most[k] = largest_of(v + from, count);
+    });
     fit_scales(kind, form, most, blocks, of_tensor, sent);
     scales_of(kind, sent, blocks, of_tensor, scale);
     int quotients = 1;  // but for scales below those of any float that is sent

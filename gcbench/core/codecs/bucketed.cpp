@@ -324,8 +324,8 @@ void encode(const Job* job_, Index workers, const float* const* x, const Feedbac
   for (Message& writer : writers) writer.finish();
 }
 
-// Adds the values of all workers' messages [workers][rows] to `out` [rows][tensors], writes their mean
-// or subtracts them, in the order of the workers.
+// Adds the values of all workers' messages [workers][rows] to `out` [rows][tensors], writes their
+// mean or subtracts them, in the order of the workers.
 void decode(const Job* job_, Index workers, Index rows, const std::uint8_t* messages, Index bytes,
             const float* sent, Index parameters, float* const* out, Index into, int threads) {
   const Job& job = *job_;

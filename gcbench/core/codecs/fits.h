@@ -69,7 +69,9 @@ struct Table {
 
   Row operator[](Places at) const {
     const Row found = __builtin_shuffle(parts[0], at);  // of the lowest bits
-    return FEW == ROW ? found : at < std::int32_t(ROW) ? found : __builtin_shuffle(parts[FEW / ROW - 1], at);
+    return FEW == ROW                ? found
+           : at < std::int32_t(ROW) ? found
+                                    : __builtin_shuffle(parts[FEW / ROW - 1], at);
   }
 };
 

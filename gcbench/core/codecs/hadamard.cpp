@@ -115,10 +115,11 @@ void turn(const float* from, float* to, Index n, float unit, Signs* signs) {
 
 extern "C" {
 
-// Rotates the tensors `x` [rows][tensors] of `sizes` values into the rows of `y`, of `width` values, or
-// back into x: hadamard.py says how tensors are cut into blocks.
+// Rotates the tensors `x` [rows][tensors] of `sizes` values into the rows of `y`, of `width` values,
+// or back into x: hadamard.py says how tensors are cut into blocks.
 void rotate(Index rows, Index tensors, float* const* x, const Index* sizes, const Word* starts,
-            const Word* keys, Index size, float* y, Index width, Index back, Index into, int threads) {
+            const Word* keys, Index size, float* y, Index width, Index back, Index into,
+            int threads) {
   struct Block {
     Index tensor, offset, length, place, size;
   };

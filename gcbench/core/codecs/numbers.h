@@ -124,7 +124,8 @@ class Digits {
         return x & used;
       };
       // The product has the word in its byte k - 1, as no sum below it reaches a byte's end.
-      for (Index j = 0; bits <= 8 && j < some; j++) word[j] = Word(digits(j) * joins >> 8 * (k - 1));
+      for (Index j = 0; bits <= 8 && j < some; j++)
+        word[j] = Word(digits(j) * joins >> 8 * (k - 1));
       for (Index j = 0; bits > 8 && j < some; j++) {  // joins neighbors: digits, pairs, then fours
         std::uint64_t x = digits(j);
         x = (x & lowest(8, 16)) + two * (x >> 8 & lowest(8, 16));

@@ -53,7 +53,7 @@ ADVICE = "load what this worker saved, with the same model, compressor and numbe
 
 
 class Typed(NamedTuple):
-    """What was typed for a compressor, read and checked."""
+    """A compressor as a user typed it: its method, and options that were checked."""
 
     method: Compressor
     name: str

@@ -18,7 +18,7 @@ from gcbench.core.errors import ConfigError
 from gcbench.core.library.compression import Compression, Typed
 from gcbench.core.library.ddp_module import free_hook_of, parameters_of, shapes_of
 from gcbench.core.library.exchange import Bucket, Kept
-from gcbench.core.library.means import Mean, type_of_means
+from gcbench.core.library.means import type_of_means
 from gcbench.core.library.overlap import decide_overlap
 from gcbench.core.library.states import not_a_state
 from gcbench.core.parameters import name_without_wrappers
@@ -38,7 +38,6 @@ class DdpCompression(Compression):
     def __init__(self, ddp: DistributedDataParallel, typed: Typed) -> None:
         # Not the DDP, of whose life its hook, and therefore this object, is a part.
         self._module, self._ignored = ddp.module, ddp.parameters_to_ignore
-        self._group = ddp.process_group
         self._parameters = parameters_of(ddp)
         self._shapes = shapes_of(ddp, self._parameters)
         offsets = offsets_of({name: p.numel() for p, name in self._parameters.items()})
@@ -114,7 +113,7 @@ class DdpCompression(Compression):
     def _begin(self, part: Bucket, is_whole: bool) -> Future[tuple[State, Tensor]]:
         if self._mean_type and all(x.dtype == torch.float32 for x in part.buffers):
             flat = [x.view(-1) for x in part.buffers] if is_whole else [*part.places.values()]
-            return Mean(flat, self._mean_type, self._group, self._exchange.meter)
+            return self._exchange.begin_mean(flat, self._mean_type)
         return self._exchange.submit(partial(self._exchange.replace, self._kept["gradient"], part))
 
     def finish(

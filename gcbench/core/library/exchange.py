@@ -36,6 +36,7 @@ from gcbench.core.compressor import (
 from gcbench.core.deviation import Deviation
 from gcbench.core.finite import not_finite
 from gcbench.core.library.agreement import agree, blank, choose, refuse_difference
+from gcbench.core.library.means import Mean
 from gcbench.core.library.overlap import split_nodes
 from gcbench.core.methods.matrices import Shape
 
@@ -336,6 +337,11 @@ class Exchange:
             if any(x.dtype != torch.float32 for x in part.buffers):  # it may be too large there
                 bad |= not_finite(part.buffers)
         return out.state, bad
+
+    def begin_mean(self, tensors: Sequence[Tensor], dtype: torch.dtype) -> Mean:
+        """Begin to replace one worker's tensors by their mean, which is summed in this type."""
+        assert self.group is not None
+        return Mean(tensors, dtype, self.group, self.meter)
 
     def keep(
         self,

@@ -26,9 +26,7 @@ FORMAT = 2
 
 
 class StateError(ConfigError):
-    """A saved state is not one of this model and compressor, as its message says; nothing was
-    replaced.
-    """
+    """A saved state is not one of this model and compressor; nothing was replaced."""
 
 
 def refuse_other_identity(saved: Any, expected: Mapping[str, Any], name: str) -> None:

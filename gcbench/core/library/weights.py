@@ -99,7 +99,7 @@ def compress_weights(
 
 @dataclass
 class GroupWeights(Kept):
-    """What is kept of a parameter group's gathers: the weights `[W, values]` by name."""
+    """The weights `[W, values]` by name that the gathers of a parameter group have left."""
 
     parts: Mapping[str, Part] = field(kw_only=True)
 

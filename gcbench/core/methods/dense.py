@@ -63,7 +63,7 @@ class Dense(Checked):
 
     @property
     def is_one_all_reduce(self) -> bool:
-        """Whether a step is one all-reduce of all values, in `dtype`."""
+        """Return whether a step is one all-reduce of all values, in `dtype`."""
         plain = self.accumulate == "wire" and self.rounding == "nearest"
         return self.dtype == "float32" or plain
 

@@ -213,8 +213,8 @@ class Trend:
         noise = self.means.spread.value / self.means.counts + LEAST
         return np.linalg.inv(misfit * self.alike + np.diag(noise))
 
-    def unlikelihood(self, misfit: float) -> float:
-        """Return minus twice the logarithm of the restricted likelihood of a misfit's variance."""
+    def deviance(self, misfit: float) -> float:
+        """Return minus twice the restricted log-likelihood of a variance of the misfit (REML)."""
         inverse = self.inverse(misfit)
         by_trend = inverse @ self.x
         squares = self.x.T @ by_trend
@@ -227,13 +227,13 @@ class Trend:
 class Surface:
     """A trend with the misfits that its means show; see the head of this file."""
 
-    def __init__(self, trend: Trend, rest: Variance) -> None:
-        self.trend, self.rest, self.means = trend, rest, trend.means
-        inverse = trend.inverse(rest.value)
+    def __init__(self, trend: Trend, misfit: Variance) -> None:
+        self.trend, self.misfit, self.means = trend, misfit, trend.means
+        inverse = trend.inverse(misfit.value)
         by_trend = trend.x.T @ inverse
         self._by_trend = np.linalg.solve(by_trend @ trend.x, by_trend)
         self.coefficients = self._by_trend @ self.means.values
-        self._by_misfit = rest.value * inverse @ (np.eye(len(trend.x)) - trend.x @ self._by_trend)
+        self._by_misfit = misfit.value * inverse @ (np.eye(len(trend.x)) - trend.x @ self._by_trend)
 
     def _weights(self, places: Sequence[Place]) -> np.ndarray:
         """Return how much each mean counts at each place."""
@@ -255,11 +255,11 @@ class Surface:
         share = among - 2 * near @ weights + weights @ self.trend.alike @ weights
         return self._parts(weights, max(0.0, float(share)))
 
-    def _parts(self, weights: np.ndarray, misfit: float) -> list[Variance]:
+    def _parts(self, weights: np.ndarray, share: float) -> list[Variance]:
         by_seeds = float(weights @ self.means.covariance @ weights)
         return [
             Variance(by_seeds, self.means.freedom),
-            self.rest._replace(value=self.rest.value * misfit),
+            self.misfit._replace(value=self.misfit.value * share),
         ]
 
     def slope(self, term: Term) -> Estimate | None:
@@ -287,10 +287,10 @@ def alike(some: Sequence[Place], others: Sequence[Place]) -> np.ndarray:
     return np.exp(-np.sum(apart**2, axis=2) / 2)
 
 
-def likeliest(unlikelihood: Callable[[float], float]) -> float:
+def likeliest(deviance: Callable[[float], float]) -> float:
     """Return the variance of the misfit that is most likely."""
     found = minimize_scalar(
-        lambda log: unlikelihood(math.exp(log)), bounds=(math.log(LEAST), 0.0), method="bounded"
+        lambda log: deviance(math.exp(log)), bounds=(math.log(LEAST), 0.0), method="bounded"
     )
     return math.exp(found.x)
 
@@ -417,7 +417,7 @@ def predict(law: Surface, of_method: Fit | None, place: Place, measured: Losses)
     """
     seeds = len(measured.get(place, ())) or 1
     parts = [(law, _dense(place)), *([(of_method.own, place)] if of_method else [])]
-    if not all(one.trend.knows(there) and one.rest.freedom for one, there in parts):
+    if not all(one.trend.knows(there) and one.misfit.freedom for one, there in parts):
         return None
     noise = of_method.noise if of_method else law.means.spread
     variances = [noise._replace(value=noise.value / seeds)]
@@ -453,7 +453,7 @@ def fit(
     if not known:
         return None
     trend = Trend(means_of(_logarithms(known), 1.0), origin, (*LINEAR, *BENT))
-    law = Surface(trend, Variance(likeliest(trend.unlikelihood), trend.freedom))
+    law = Surface(trend, Variance(likeliest(trend.deviance), trend.freedom))
     trends: dict[str, tuple[Losses, Trend]] = {}
     for name, of_method in losses.items():
         beside = (paired or {}).get(name, known)
@@ -467,8 +467,8 @@ def fit(
         if differences:
             used = {place: of_method[place] for place in differences}
             trends[name] = used, Trend(means_of(differences, 0.5), origin)
-    rests = misfits({name: trend for name, (_, trend) in trends.items()})
-    methods = {n: Fit(used, law, Surface(own, rests[n])) for n, (used, own) in trends.items()}
+    misfits = misfits_of({name: trend for name, (_, trend) in trends.items()})
+    methods = {n: Fit(used, law, Surface(own, misfits[n])) for n, (used, own) in trends.items()}
     found = {
         (name, place): predicted
         for name, place in held
@@ -479,17 +479,17 @@ def fit(
     return Fits(law, methods, found) if methods else None
 
 
-def misfits(trends: Mapping[str, Trend]) -> dict[str, Variance]:
+def misfits_of(trends: Mapping[str, Trend]) -> dict[str, Variance]:
     """Return the variances of methods' misfits: each by its own places and by all methods'."""
     spare = [one for one in trends.values() if one.freedom]
     relative = likeliest(
-        lambda share: sum(one.unlikelihood(share * one.means.mean_square) for one in spare)
+        lambda share: sum(one.deviance(share * one.means.mean_square) for one in spare)
     )
     weight = min(BESIDE, sum(one.freedom for one in spare))
 
     def of(trend: Trend) -> Variance:
         usual = max(relative * trend.means.mean_square, LEAST)
-        value = likeliest(lambda v: trend.unlikelihood(v) + weight * (math.log(v) + usual / v))
+        value = likeliest(lambda v: trend.deviance(v) + weight * (math.log(v) + usual / v))
         return Variance(value, trend.freedom + weight)
 
     return {name: of(one) for name, one in trends.items()}
@@ -644,7 +644,7 @@ def _coefficients(surface: Surface) -> str:
     ]
     bent = sum(term in BENT for term in surface.trend.terms)
     told += [f"{bent} of second order"] if bent else []
-    misfit = f"a misfit of {100 * surface.rest.value**0.5:.2f} %"
+    misfit = f"a misfit of {100 * surface.misfit.value**0.5:.2f} %"
     return ", ".join([*told, f"{len(surface.means.places)} places", misfit])
 
 

@@ -31,9 +31,9 @@ TOP: dict[str, type[Settings]] = {
 INDENT = "\n  "  # between lines; the text itself indents the first one
 
 
-def help_of(command: str) -> str:
-    """Return the whole text of --help of `gcbench` or of `gcbench bench`."""
-    name = "help.txt" if command == "gcbench" else "help_bench.txt"
+def help_of(config: str) -> str:
+    """Return the whole text of --help of the command with this configuration."""
+    name = "help.txt" if config == "config" else f"help_{config}.txt"
     lists: dict[str, Callable[..., str]] = {
         "subcommands": list_subcommands,
         "choices": list_choices,

@@ -131,10 +131,7 @@ def start_hydra(command: Callable[[], None], config: str, arguments: Sequence[st
     Under torchrun and srun every rank calls this, but only on the first does Hydra write files.
     """
     if {"-h", "--help"} & set(arguments):
-        _print_help(
-            "bench" if config == "bench" else "gcbench",
-            [typed for typed in arguments if not typed.startswith("-")],
-        )
+        _print_help(config, [typed for typed in arguments if not typed.startswith("-")])
     elif "--version" in arguments:
         print(f"gcbench {version('gcbench')}")
     else:
@@ -153,13 +150,13 @@ def start_hydra(command: Callable[[], None], config: str, arguments: Sequence[st
             command()
 
 
-def _print_help(command: str, topics: Sequence[str]) -> None:
+def _print_help(config: str, topics: Sequence[str]) -> None:
     """Print a screen of help, all of it, or what there is on groups, keys and subcommands.
 
     Hydra would take two seconds to list all files of all groups.
     """
-    text = help_of(command)
-    if not topics and command == "gcbench":
+    text = help_of(config)
+    if not topics and config == "config":
         text = short_help(text)
     elif topics and "all" not in topics:
         for topic in filter(SUBCOMMANDS.__contains__, topics):

@@ -198,7 +198,7 @@ def test_a_misfit_is_told_by_other_methods_too() -> None:
     assert alone and both
     for made, spare in ((alone, 0), (both, 2)):
         own = made.methods["few"].own
-        assert len(few) == len(own.coefficients) == 3 and own.rest.freedom == spare
+        assert len(few) == len(own.coefficients) == 3 and own.misfit.freedom == spare
         assert own.values(own.means.places) == pytest.approx([*own.means.values])
     assert math.isinf(alone.methods["few"].rho(Place(29_400, 4, 1)).high)
 
