@@ -220,7 +220,11 @@ def test_names_hold_what_was_typed_and_changes_numbers() -> None:
     assert 150 < len(run_name(compose(*long)).encode()) < 200, "a file system allows 255 bytes"
 
 
-def test_a_run_is_found_again_whatever_was_typed_of_its_defaults(tmp_path: Path) -> None:
+def test_a_run_is_found_again_whatever_was_typed_of_its_defaults(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (elsewhere := tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(elsewhere)  # from a checkout that has outputs of the same run
     to = f"outputs={tmp_path}"
     default = run_name(compose(to))
     (tmp_path / default).mkdir()

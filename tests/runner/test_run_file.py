@@ -97,7 +97,7 @@ def test_a_file_that_is_none_of_a_run_is_refused(tmp_path: Path) -> None:
 def test_a_run_is_continued_where_it_is_from_another_folder(
     typed: Typed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    row = "+experiment/powersgd/table4=rank_2"
+    row = "+experiment/ecqsgd/figure2=syn256_qsgd"  # which needs no files
     for place in ([], ["outputs=results"], ["directory=mine"], [row, "budget=smoke"]):
         (here := tmp_path / f"{len(place)}{''.join(place)[-4:]}").mkdir()
         monkeypatch.chdir(here)

@@ -136,9 +136,9 @@ def test_pays_says_sigma_rho_and_their_quotient(
     monkeypatch.chdir(tmp_path)
     Path("mine.yaml").write_text("shapes: [[1000, 100]]\nseconds: {16: 0.001}\n")
     typed = ["pays", "shapes=mine.yaml", "device=cpu", "network=1gbit", "workers=4"]
-    typed += ["compressor=none,bf16,qsgd,top_k", "min_size=0", "format=csv"]
+    typed += ["compressor=none,bf16,qsgd,top_k,terngrad", "min_size=0", "format=csv"]
     predict_steps(typed)
-    assert "/ -" in capsys.readouterr().out
+    assert "/ -" in capsys.readouterr().out, "terngrad is not in the ladder"
     file = Path("outputs/figures/modern/ladder/map.json")
     file.parent.mkdir(parents=True)
     file.write_text(json.dumps(KEPT))
