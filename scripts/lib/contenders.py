@@ -31,7 +31,7 @@ from gcbench.runner.train.loop import train_step
 from gcbench.runner.train.precision import autocast_bf16
 from gcbench.runner.train.replica import is_recurrent
 from gcbench.runner.train.run import Progress
-from gcbench.runner.train.tasks import loss_of
+from gcbench.runner.train.scores import loss_of
 
 CPU = torch.device("cpu")
 

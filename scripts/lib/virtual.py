@@ -25,7 +25,7 @@ from gcbench.runner.launch.memory import keep_freed_memory
 from gcbench.runner.settings.config import RunConfig
 from gcbench.runner.train.estimators import batch_of
 from gcbench.runner.train.run import Progress, Run
-from gcbench.runner.train.tasks import loss_of
+from gcbench.runner.train.scores import loss_of
 from lib.contenders import Contender, GcbenchSteps
 from lib.turns import refuse_fixed, time_in_turn, use_codecs
 

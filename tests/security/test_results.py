@@ -25,7 +25,7 @@ from gcbench.papers.tables.report import report, tables
 from gcbench.runner.console import TextTable, show_table
 from gcbench.runner.launch.same import read_result_or_warn
 from gcbench.runner.predict.command import predict_steps
-from gcbench.runner.records.reading import printable
+from gcbench.runner.records.files import printable
 from gcbench.runner.records.schema import PHASES
 from gcbench.runner.records.store import find_runs
 from gcbench.runner.report.command import runs

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from gcbench.runner.records.configuration import Record
-from gcbench.runner.records.reading import read_json
-from gcbench.runner.records.schema import Time
+from gcbench.runner.records.files import read_json
+from gcbench.runner.records.schema import Record, Time
 
 log = logging.getLogger("gcbench")
 log = logging.getLogger("gcbench")

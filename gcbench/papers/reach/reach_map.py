@@ -39,7 +39,7 @@ from gcbench.runner.predict.devices import PAYLOAD, format_rate, format_seconds,
 from gcbench.runner.predict.model import Cluster, Method, predict
 from gcbench.runner.predict.recorded import INSTANT
 from gcbench.runner.predict.target import LAST, First
-from gcbench.runner.records.reading import read_json
+from gcbench.runner.records.files import read_json
 from gcbench.runner.records.store import RecordedRun
 from gcbench.runner.report.figures.curves import track
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gcbench.papers.tables.tables import Column, Table, TableRow
-from gcbench.runner.records.reading import read_json
+from gcbench.runner.records.files import read_json
 from gcbench.runner.records.schema import Environment
 from gcbench.runner.report.document import EMPTY, Cell, Document, Line, Section, Summary
 from gcbench.runner.report.listing import made_by

@@ -27,9 +27,8 @@ from gcbench.runner.records.gradients import recording_path
 from gcbench.runner.records.result import Begun
 from gcbench.runner.records.schema import Extended, Resharded, Result
 from gcbench.runner.settings.config import RunConfig
-from gcbench.runner.train.checkpoints import Checkpoints, last_step
+from gcbench.runner.train.checkpoints import CheckpointError, Checkpoints, last_step
 from gcbench.runner.train.schedules import total_steps
-from gcbench.runner.train.writing import CheckpointError
 
 log = logging.getLogger("gcbench")
 

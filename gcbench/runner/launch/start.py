@@ -42,7 +42,7 @@ from gcbench.runner.records.result import Begun, make_result
 from gcbench.runner.records.schema import Result
 from gcbench.runner.records.summary import print_summary
 from gcbench.runner.settings.config import RunConfig
-from gcbench.runner.train.writing import CheckpointError
+from gcbench.runner.train.checkpoints import CheckpointError
 
 log = logging.getLogger("gcbench")
 

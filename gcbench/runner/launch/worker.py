@@ -39,7 +39,7 @@ from gcbench.runner.records.result import Begun
 from gcbench.runner.records.summary import ProgressDisplay, print_summary
 from gcbench.runner.settings.config import RunConfig
 from gcbench.runner.settings.trainer import TrainerSettings
-from gcbench.runner.train.checkpoints import Checkpoints
+from gcbench.runner.train.checkpoints import Checkpoints, save_weights
 from gcbench.runner.train.loop import train
 from gcbench.runner.train.pipeline import (
     exchanges_in_background,
@@ -49,7 +49,6 @@ from gcbench.runner.train.pipeline import (
 from gcbench.runner.train.replica import Replica
 from gcbench.runner.train.run import Estimator, Progress, Run
 from gcbench.runner.train.schedules import Schedule, total_steps
-from gcbench.runner.train.weights import save_weights
 
 log = logging.getLogger("gcbench")
 

@@ -14,7 +14,7 @@ from gcbench.core.errors import ConfigError
 from gcbench.runner.differences import flat_differences, format_differences
 from gcbench.runner.identity import Flat, leaves
 from gcbench.runner.predict.recorded import COMPUTATION, phase_seconds
-from gcbench.runner.records.reading import read_json
+from gcbench.runner.records.files import read_json
 from gcbench.runner.records.schema import Result
 from gcbench.runner.records.store import RecordedRun, find_runs
 

@@ -22,7 +22,7 @@ from gcbench.core.conf import conf_directory
 from gcbench.runner.predict.devices import Device
 from gcbench.runner.predict.model import Cluster, Method, codec_seconds, exposed_seconds
 from gcbench.runner.predict.subject import flops_of
-from gcbench.runner.records.reading import read_json
+from gcbench.runner.records.files import read_json
 
 PER_TOKEN = 6  # operations a parameter, forward and backward
 LARGE = 4_000_000  # values of a gradient whose coding per value is that of all larger ones

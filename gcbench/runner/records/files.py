@@ -6,7 +6,7 @@ import errno
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
@@ -14,19 +14,51 @@ from typing import Any, BinaryIO
 
 from pydantic import ValidationError
 
+from gcbench.core.reasons import escape
 from gcbench.runner.identity import finite
-from gcbench.runner.records.configuration import (
+from gcbench.runner.records.schema import (
     Configuration,
+    Extended,
+    Git,
     ReadByName,
     Record,
+    Resharded,
+    Result,
     first_problem,
     in_todays_names,
 )
-from gcbench.runner.records.reading import printable, read_json
-from gcbench.runner.records.schema import Extended, Git, Resharded, Result
 
 FULL = (errno.ENOSPC, errno.EDQUOT)  # of the disk, and of the user's quota
 ENDED = ("done", "diverged")  # statuses that the same run would reach again
+PLAIN = (float, int, bool, type(None))  # most of what curves are made of, and nothing to escape
+
+
+def read_json(path: Path) -> Any:
+    """Return the content of a JSON file, made printable.
+
+    Raises OSError, or ValueError that says what is wrong with the content.
+    """
+    text = path.read_text(encoding="utf-8")
+    try:
+        return printable(json.loads(text))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"is not JSON ({error})") from error
+
+
+def printable(value: Any) -> Any:
+    """Return `value` with control characters, which a terminal would obey, escaped."""
+    if isinstance(value, str):
+        return escape(value)
+    if isinstance(value, Mapping):  # W&B's tables are not dictionaries
+        return {
+            escape(key) if isinstance(key, str) else key: (
+                item if type(item) in PLAIN else printable(item)
+            )
+            for key, item in value.items()
+        }
+    if isinstance(value, list):
+        return [printable(item) for item in value]
+    return value
 
 
 class WriteError(OSError):

@@ -14,10 +14,9 @@ from typing import Any, NamedTuple
 
 from gcbench.runner.identity import EXECUTION, Config, Flat, clear_folders, digest, flatten_config
 from gcbench.runner.labels import CHOICE_GROUPS, describe_choices
-from gcbench.runner.records.files import RunFiles, replace_file
+from gcbench.runner.records.files import RunFiles, printable, read_json, replace_file
 from gcbench.runner.records.folders import find_folders
 from gcbench.runner.records.older import Change, changes_since, renew_error
-from gcbench.runner.records.reading import printable, read_json
 from gcbench.runner.records.schema import Result, Status
 
 log = logging.getLogger("gcbench")

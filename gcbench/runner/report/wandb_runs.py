@@ -8,8 +8,8 @@ from math import isfinite
 from typing import Any
 
 from gcbench.core.errors import ConfigError
+from gcbench.runner.records.files import printable
 from gcbench.runner.records.metrics import split_events
-from gcbench.runner.records.reading import printable
 from gcbench.runner.records.schema import Result
 from gcbench.runner.records.store import FoundRuns, Metrics, RecordedRun, sort_by_age
 from gcbench.runner.records.wandb_service import own_settings

@@ -1,10 +1,10 @@
-"""Checkpoints: one directory per step, with one file for shared state and one for each worker.
+"""Checkpoints and the weights of a finished run, as files.
 
-A worker's file does not depend on the process that wrote it, so a run may resume with its workers
-spread differently over processes; `resharding` merges or splits the files if the number of workers
-changes. A directory is written under another name and renamed when it is complete; the manifest
-holds the checksums of every file and of itself. Tensors are read with `weights_only=True`, so that
-no pickled code is executed.
+A checkpoint is a directory with one file for shared state and one for each worker. A worker's
+file does not depend on the process that wrote it, so a run may resume with its workers spread
+differently over processes; `snapshot.py` merges or splits them if their number changes. A directory
+is written under another name and renamed when it is complete; the manifest holds the checksums of
+every file and of itself. Tensors are read with `weights_only=True`, so that no code is executed.
 """
 
 from __future__ import annotations
@@ -13,16 +13,20 @@ import hashlib
 import json
 import os
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from gcbench.core.library.saved import replaced_shares
 from gcbench.core.library.states import StateError
 from gcbench.runner.identity import fingerprint
+from gcbench.runner.records.files import FULL, replacing
 from gcbench.runner.records.gradients import write_tensors
 from gcbench.runner.settings.config import RunConfig
 from gcbench.runner.train.run import Progress, Run
@@ -35,12 +39,43 @@ from gcbench.runner.train.snapshot import (
     unmergeable_content,
     worker_content,
 )
-from gcbench.runner.train.writing import CheckpointError, write_in_all
 
+T = TypeVar("T")
 FORMAT = 7
 SHARED = "shared.pt"
 # The keys of a manifest, besides its checksum, and their types.
 KEYS = {"format": int, "step": int, "workers": int, "fingerprint": str, "sha256": dict}
+# Up to this size, the weights of a finished run and its last checkpoint are kept unless
+# trainer.keep_weights is typed.
+LIMIT_BYTES = 200e6
+
+
+class CheckpointError(ValueError):
+    """A checkpoint cannot be written, read or continued; the message says why."""
+
+
+def write_in_all(run: Run, path: Path, before: Path | None, write: Callable[[], T]) -> list[T]:
+    """Run `write` in every process and return all results.
+
+    If it raises OSError in one, all raise CheckpointError: `path` could not be written. `before` is
+    the last checkpoint, from which the run can continue then.
+    """
+    outcome: tuple[T | None, int | None, str]
+    try:
+        outcome = (write(), None, "")
+    except OSError as error:
+        number = error.errno or 0
+        outcome = (None, number, os.strerror(number) if number else str(error))
+    outcomes = run.control.gather(outcome)
+    for _, number, cause in outcomes:
+        if number is not None:
+            whole, there = (f"{before} is whole; ", " to continue there") if before else ("", "")
+            remedy = "make room, and" if number in FULL else "once it can be written,"
+            raise CheckpointError(
+                f"{path} could not be written ({cause}); {whole}{remedy} type the same "
+                f"command{there}"
+            )
+    return [returned for returned, _, _ in outcomes]
 
 
 def last_step(directory: Path) -> int:
@@ -285,3 +320,39 @@ def _digest(path: Path) -> str:
         while block := file.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
+
+
+def save_weights(run: Run, progress: Progress, checkpoints: Checkpoints, path: Path) -> str | None:
+    """Write the model's `state_dict` to `path`, and a last checkpoint; every process calls it.
+
+    If they cannot be written, for example to a full disk, all return why. Such a run has failed:
+    when it is started again, it continues from its last checkpoint, and keeps both.
+    """
+    asked = run.settings.keep_weights
+    if asked is False:
+        return None
+    weights = run.replica.model.state_dict()
+
+    def write() -> None:
+        with replacing(path) as file:
+            write_tensors({name: tensor.cpu() for name, tensor in weights.items()}, file)
+
+    try:
+        if asked or sum(run.control.gather(_state_bytes(run, progress))) <= LIMIT_BYTES:
+            checkpoints.save(run, progress)
+        if asked or _bytes(weights) <= LIMIT_BYTES:
+            write_in_all(run, path, checkpoints.latest(), write if run.first else lambda: None)
+    except CheckpointError as error:
+        return f"{error}, or add trainer.keep_weights=false"
+    return None
+
+
+def _state_bytes(run: Run, progress: Progress) -> int:
+    """Return the bytes of the part of a checkpoint that this process writes."""
+    workers = (worker_content(run, progress, row) for row in range(len(run.comm.local)))
+    return sum(map(_bytes, workers)) + (_bytes(shared_content(run, progress)) if run.first else 0)
+
+
+def _bytes(value: Any) -> int:
+    """Return the bytes of all tensors in a value."""
+    return sum(leaf.nbytes for leaf in tree_leaves(value) if isinstance(leaf, Tensor))

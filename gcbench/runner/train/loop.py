@@ -17,9 +17,9 @@ from gcbench.core.library.exchange import ExchangeResult
 from gcbench.runner.records.metrics import reaches
 from gcbench.runner.train.checkpoints import Checkpoints
 from gcbench.runner.train.drift import refuse_drift
-from gcbench.runner.train.evaluation import evaluate
 from gcbench.runner.train.finite import BadValue, describe_bad_value
 from gcbench.runner.train.run import Progress, Run, Sample
+from gcbench.runner.train.scores import evaluate
 
 Status = Literal["done", "diverged", "interrupted"]
 Record = Callable[[dict[str, Any]], None]

@@ -22,7 +22,7 @@ from gcbench.runner.data import Task
 from gcbench.runner.records.clock import Clock
 from gcbench.runner.settings.trainer import TrainerSettings
 from gcbench.runner.train.precision import autocast_bf16
-from gcbench.runner.train.tasks import loss_of
+from gcbench.runner.train.scores import loss_of
 
 
 class Replica:

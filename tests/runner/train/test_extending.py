@@ -16,7 +16,6 @@ from gcbench.runner.records.files import RunFiles
 from gcbench.runner.records.schema import Result
 from gcbench.runner.records.store import read_run
 from gcbench.runner.records.summary import _facts
-from gcbench.runner.train import weights
 
 OVERRIDES = [
     *"trainer.workers=2 trainer.launcher=virtual compressor=powersgd min_size=0".split(),
@@ -150,7 +149,7 @@ def test_large_weights_and_states_are_kept_on_request(
         ("c", size - 1, ["trainer.keep_weights=true"], True, True),
         ("d", 200e6, [], True, True),
     ):
-        monkeypatch.setattr(weights, "LIMIT_BYTES", limit)
+        monkeypatch.setattr("gcbench.runner.train.checkpoints.LIMIT_BYTES", limit)
         result = run(tmp_path / name, *OVERRIDES, "trainer.max_steps=2", *overrides)
         assert result["parameters"] == 1210
         assert bool(result["weights"]) == has_weights == (tmp_path / name / "weights.pt").exists()

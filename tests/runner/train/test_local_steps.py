@@ -24,7 +24,7 @@ from gcbench.runner.train.checkpoints import Checkpoints
 from gcbench.runner.train.estimators import batch_of
 from gcbench.runner.train.loop import train_step
 from gcbench.runner.train.run import Progress, Run
-from gcbench.runner.train.tasks import loss_of
+from gcbench.runner.train.scores import loss_of
 
 LOCAL = ("estimator=local_steps", "estimator.every=4")
 STREAMING = ("estimator.delay=1", "estimator.mixing=0.5", "estimator.pattern=strided")

@@ -17,9 +17,9 @@ from gcbench.runner.models.airnet import AirNet
 from gcbench.runner.models.lstm import LSTM
 from gcbench.runner.records.clock import Clock
 from gcbench.runner.settings.trainer import TrainerSettings
-from gcbench.runner.train.evaluation import evaluate
 from gcbench.runner.train.groups import parameter_groups
 from gcbench.runner.train.replica import Replica
+from gcbench.runner.train.scores import evaluate
 
 CPU = torch.device("cpu")
 SETTINGS = TrainerSettings(workers=2, batch_size=8, epochs=1, precision="fp32")

@@ -16,7 +16,7 @@ from gcbench.runner.launch.memory import give_back_freed_memory, peak_bytes, res
 from gcbench.runner.models.mlp import MLP
 from gcbench.runner.records.schema import Result
 from gcbench.runner.report.measures import measure
-from gcbench.runner.train.tasks import MANY_CLASSES, scores_of, summary_of
+from gcbench.runner.train.scores import MANY_CLASSES, scores_of, summary_of
 
 OVERRIDES = [
     *"trainer.launcher=virtual trainer.max_steps=6 trainer.log_every=3".split(),

@@ -34,8 +34,8 @@ from gcbench.runner.train.pipeline import AfterBackward
 from gcbench.runner.train.replica import Replica
 from gcbench.runner.train.run import Progress, Run
 from gcbench.runner.train.schedules import FactorSchedule
+from gcbench.runner.train.scores import loss_of
 from gcbench.runner.train.svrg import SVRG, cover_samples, paper_bits
-from gcbench.runner.train.tasks import loss_of
 
 SVRG_STEPS = ["estimator=svrg", "optimizer.momentum=0", "schedule=constant"]
 CONVEX = [

@@ -16,7 +16,7 @@ from gcbench.runner.train.estimators import batch_of
 from gcbench.runner.train.loop import train_step
 from gcbench.runner.train.optimizers import FrozenAdam
 from gcbench.runner.train.run import Progress, Run
-from gcbench.runner.train.tasks import loss_of
+from gcbench.runner.train.scores import loss_of
 
 ZERO_ONE = ("estimator=zero_one_adam", "optimizer=frozen_adam", "schedule=constant")
 SHORT = (*ZERO_ONE, "estimator.double_steps=4", "estimator.max_every=4")
