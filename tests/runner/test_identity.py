@@ -9,7 +9,7 @@ import pytest
 from nightly import each
 from sentence import values_of
 
-from gcbench.runner.differences import differences, format_differences
+from gcbench.runner.differences import differences, format_differences, tell_apart
 from gcbench.runner.identity import (
     BOOKKEEPING,
     EXECUTION,
@@ -20,7 +20,6 @@ from gcbench.runner.identity import (
     identify,
     leaves,
 )
-from gcbench.runner.labels import tell_apart
 from gcbench.runner.settings.config import GONE
 
 

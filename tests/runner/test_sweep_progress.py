@@ -22,9 +22,8 @@ from processes import command
 from results import plain_result
 from sentence import compose, config_of, values_of
 
-from gcbench.runner.command.outcome import outcome
 from gcbench.runner.command.sweep import SweepProgress, SweepRow, plan_sentence
-from gcbench.runner.config.errors import RunFailed
+from gcbench.runner.config.errors import RunFailed, outcome
 from gcbench.runner.config.naming import run_directory
 from gcbench.runner.launch import estimate
 from gcbench.runner.launch.estimate import START_SECONDS, Estimates

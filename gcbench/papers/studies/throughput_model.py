@@ -13,7 +13,7 @@ from gcbench.papers.studies.study import Row, Study
 from gcbench.papers.tables.configs import compose
 from gcbench.papers.tables.tables import TableRow, read_table
 from gcbench.runner.data_facts import facts_of
-from gcbench.runner.labels import CHOICE_GROUPS
+from gcbench.runner.differences import CHOICE_GROUPS
 from gcbench.runner.launch.instantiate import make_compressor
 from gcbench.runner.predict.devices import read_device, read_link
 from gcbench.runner.predict.model import Cluster, Method, predict

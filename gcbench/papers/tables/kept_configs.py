@@ -29,7 +29,7 @@ NO_PART |= {"links.yaml", "table"}  # of a table, what its rows run is hashed
 COMPOSING = (
     "runner/config",
     "runner/settings",
-    *(f"runner/{name}.py" for name in ("identity", "labels", "differences", "kept_names")),
+    *(f"runner/{name}.py" for name in ("identity", "differences", "kept_names")),
     *(f"core/{name}.py" for name in ("conf", "errors", "fields", "keys", "marks")),
     *(f"core/{name}.py" for name in ("method_files", "method_keys")),
 )

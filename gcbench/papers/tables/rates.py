@@ -18,9 +18,8 @@ from gcbench.papers.tables.configs import Composition, compose
 from gcbench.papers.tables.tables import Column, TableRow, overrides_of
 from gcbench.runner.config.budget import PAPER
 from gcbench.runner.config.choices import row_names
-from gcbench.runner.differences import Differences, flat_differences
+from gcbench.runner.differences import Differences, as_overrides, flat_differences
 from gcbench.runner.identity import EXECUTION, Flat, finite
-from gcbench.runner.labels import as_overrides
 from gcbench.runner.records.store import RecordedRun, newest
 from gcbench.runner.report.measures import SPLIT, VALID, measure_by_seed
 

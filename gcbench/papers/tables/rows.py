@@ -19,9 +19,8 @@ from gcbench.papers.tables.configs import (
 from gcbench.papers.tables.rates import RATE, Grid, can_run, find_grid, is_same, is_swept
 from gcbench.papers.tables.tables import Column, Table, TableRow, overrides_of
 from gcbench.runner.config.budget import PAPER
-from gcbench.runner.differences import Differences, flat_differences, value_of
+from gcbench.runner.differences import Differences, as_overrides, flat_differences, value_of
 from gcbench.runner.identity import ABSENT, BOOKKEEPING, ELSEWHERE, EXECUTION
-from gcbench.runner.labels import as_overrides
 from gcbench.runner.records.files import ENDED
 from gcbench.runner.records.store import RecordedRun, newest, sort_by_age
 from gcbench.runner.report.measures import SPLIT, TIMES, measure_by_seed

@@ -6,9 +6,8 @@ from pydantic.dataclasses import dataclass
 
 from gcbench.core.conf import CHECKED
 from gcbench.core.fields import format_value
-from gcbench.runner.differences import flat_differences
+from gcbench.runner.differences import as_overrides, flat_differences
 from gcbench.runner.identity import Flat
-from gcbench.runner.labels import as_overrides
 
 FIXED = ("model.", "dataset.", "trainer.")
 LENGTH = ("trainer.epochs", "trainer.max_steps")  # which an entry may make shorter

@@ -21,7 +21,6 @@ from gcbench.core.conf import conf_directory
 from gcbench.core.errors import ConfigError
 from gcbench.runner.command.help import help_of, help_on, short_help
 from gcbench.runner.command.options import read_config, read_options
-from gcbench.runner.command.outcome import outcome
 from gcbench.runner.command.search import (
     count_objectives,
     objectives,
@@ -29,7 +28,7 @@ from gcbench.runner.command.search import (
 from gcbench.runner.command.subcommands import SUBCOMMANDS
 from gcbench.runner.config.choices import store_rows
 from gcbench.runner.config.compose import compose_overrides, open_nodes
-from gcbench.runner.config.errors import RunDiverged, RunFailed
+from gcbench.runner.config.errors import RunDiverged, RunFailed, outcome
 from gcbench.runner.config.hydra_versions import VERSION_BASE, trusting
 from gcbench.runner.config.naming import notices_of
 from gcbench.runner.config.resolve import resolve, resolve_benchmark

@@ -13,14 +13,13 @@ from typing import NoReturn
 from gcbench.core.errors import ConfigError, near, nearest
 from gcbench.core.reasons import safe_text
 from gcbench.runner.command.hydra_run import run, start_hydra
-from gcbench.runner.command.outcome import outcome
 from gcbench.runner.command.search import (
     explain_sweeper_error,
     is_of_sweeper,
 )
 from gcbench.runner.command.subcommands import RENAMED, SUBCOMMANDS
 from gcbench.runner.config.compose import register
-from gcbench.runner.config.errors import COMPOSITION_ERRORS, RunFailed
+from gcbench.runner.config.errors import COMPOSITION_ERRORS, RunFailed, outcome
 from gcbench.runner.config.sentences import bare_word, sentence_of
 from gcbench.runner.config.typed import readable
 from gcbench.runner.terminal import outlive_terminal

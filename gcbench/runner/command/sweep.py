@@ -22,10 +22,9 @@ from omegaconf import DictConfig
 
 from gcbench.core.errors import ConfigError
 from gcbench.core.reasons import safe_text
-from gcbench.runner.command.outcome import outcome
 from gcbench.runner.command.search import is_search, swept_keys
 from gcbench.runner.config.compose import points_of
-from gcbench.runner.config.errors import COMPOSITION_ERRORS, RunFailed
+from gcbench.runner.config.errors import COMPOSITION_ERRORS, RunFailed, outcome
 from gcbench.runner.config.naming import row_directory, run_directory
 from gcbench.runner.config.resolve import resolve
 from gcbench.runner.differences import differences

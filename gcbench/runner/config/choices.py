@@ -15,8 +15,8 @@ from gcbench.core.conf import Config, conf_directory, read_yaml
 from gcbench.core.errors import ConfigError
 from gcbench.runner.config.composed import Composed
 from gcbench.runner.config.hydra_versions import store
+from gcbench.runner.differences import CHOICE_GROUPS, sort_knobs
 from gcbench.runner.identity import ELSEWHERE, flatten_config
-from gcbench.runner.labels import CHOICE_GROUPS, sort_knobs
 
 # Groups whose files have keys.
 GROUPS = (

@@ -16,8 +16,8 @@ from gcbench.runner.config.checks import refuse_name
 from gcbench.runner.config.choices import choices_of, typed_knobs
 from gcbench.runner.config.composed import Composed, fill
 from gcbench.runner.config.resolve import settle
+from gcbench.runner.differences import CHOICE_GROUPS
 from gcbench.runner.identity import digest, relevant_config
-from gcbench.runner.labels import CHOICE_GROUPS
 from gcbench.runner.settings.config import RunConfig
 
 KNOB = "+"  # precedes each knob in the name of a directory; no choice contains it

@@ -14,9 +14,8 @@ from gcbench.core.errors import ConfigError
 from gcbench.core.fields import format_value
 from gcbench.runner.config.run_file import write_run_file
 from gcbench.runner.data import Data
-from gcbench.runner.differences import Differences, differences, format_differences
+from gcbench.runner.differences import CHOICE_GROUPS, Differences, differences, format_differences
 from gcbench.runner.identity import ABSENT, BOOKKEEPING, EXECUTION, LENGTH
-from gcbench.runner.labels import CHOICE_GROUPS
 from gcbench.runner.launch import slurm
 from gcbench.runner.launch.failure import forget_notes
 from gcbench.runner.launch.optimization import fits_one_length

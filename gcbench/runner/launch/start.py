@@ -18,7 +18,7 @@ from gcbench.core.errors import ConfigError
 from gcbench.runner.config.errors import RunDiverged, RunFailed
 from gcbench.runner.console import console
 from gcbench.runner.data import Data
-from gcbench.runner.labels import describe_choices
+from gcbench.runner.differences import describe_choices
 from gcbench.runner.launch import slurm
 from gcbench.runner.launch.checks import check
 from gcbench.runner.launch.directory import (

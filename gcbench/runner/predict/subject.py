@@ -25,7 +25,7 @@ from gcbench.runner.config.compose import compose_overrides, find_method
 from gcbench.runner.config.keys import read_knobs
 from gcbench.runner.config.resolve import resolve
 from gcbench.runner.data_facts import Facts, dataset_of, facts_of, window_of
-from gcbench.runner.labels import CHOICE_GROUPS
+from gcbench.runner.differences import CHOICE_GROUPS
 from gcbench.runner.launch.instantiate import make_compressor, make_model, parameter_shapes
 from gcbench.runner.predict.devices import Device, SecondsByBatch
 from gcbench.runner.predict.model import Method

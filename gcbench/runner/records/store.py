@@ -12,8 +12,8 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from gcbench.runner.differences import CHOICE_GROUPS, describe_choices
 from gcbench.runner.identity import EXECUTION, Config, Flat, clear_folders, digest, flatten_config
-from gcbench.runner.labels import CHOICE_GROUPS, describe_choices
 from gcbench.runner.records.files import RunFiles, printable, read_json, replace_file
 from gcbench.runner.records.folders import find_folders
 from gcbench.runner.records.older import Change, changes_since, renew_error

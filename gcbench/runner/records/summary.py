@@ -12,7 +12,7 @@ from rich.text import Text
 
 from gcbench.core.share import advice_on_share, share_in_words
 from gcbench.runner.console import TextTable, print_table
-from gcbench.runner.labels import describe_choices
+from gcbench.runner.differences import describe_choices
 from gcbench.runner.records.schema import (
     BITS_PER_MIB,
     Bits,

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from gcbench.core.fields import format_value
 from gcbench.core.reasons import in_one_line
+from gcbench.runner.differences import label_run
 from gcbench.runner.identity import SWEPT
-from gcbench.runner.labels import label_run
 from gcbench.runner.records.metrics import BITS, EPOCH, EVENTS, SECONDS, prefix_event, totals
 from gcbench.runner.records.schema import Logged, Result
 from gcbench.runner.records.wandb_service import (

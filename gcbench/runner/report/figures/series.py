@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from gcbench.core.errors import name_first
 from gcbench.runner.config.budget import PAPER
+from gcbench.runner.differences import CHOICE_GROUPS, tell_apart
 from gcbench.runner.identity import Flat, digest
-from gcbench.runner.labels import CHOICE_GROUPS, tell_apart
 from gcbench.runner.records.store import RecordedRun, newest
 from gcbench.runner.report.measures import MEASURES, SPLIT, TIMES, VALID, measure_by_seed
 
