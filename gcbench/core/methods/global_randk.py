@@ -52,11 +52,11 @@ class GlobalRandK(Checked):
     properties: ClassVar[Properties] = Properties(scope="global")
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
-        g = view_flat(grads)
-        n = g.shape[1]
-        noise = step.noise("global_randk", sizes_of(grads), g.device, shared=True)
+        sizes, device = sizes_of(grads), next(iter(grads.values())).device
+        n = sum(sizes.values())
+        noise = step.noise("global_randk", sizes, device, shared=True)
         drawn = largest(noise.uniform(), min(self.k, n))[0]
-        few = {"drawn": g.index_select(1, drawn)}
+        few = {"drawn": view_flat(grads).index_select(1, drawn)}
         out = self.quantizer.aggregate(few, state, comm, replace(step, offsets={"drawn": 0}))
 
         def place(values: Grads) -> Grads:

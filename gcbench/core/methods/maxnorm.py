@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -74,17 +74,20 @@ class MaxNorm(Checked):
         return math.ceil(math.log2(self.levels)) + 1
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
-        g = view_flat(grads)
-        w = _largest_norm(g, self.norm, comm)
-        return _aggregate_on_grid(grads, g, w, self.levels, state, comm, step)
+        return self._code(view_flat(grads), grads, comm, step).aggregate(grads, state, comm)
 
     def aggregate_corrected(
         self, given: Given, state: State, comm: Comm, step: Step
     ) -> tuple[Aggregated, Grads]:
         g = given.flat()
+        coded = self._code(g, given.grads, comm, step, left=g)
+        return coded.aggregate(given.grads, state, comm), given.left_in(g)
+
+    def _code(
+        self, g: Tensor, like: Grads, comm: Comm, step: Step, left: Tensor | None = None
+    ) -> _OnGrid:
         w = _largest_norm(g, self.norm, comm)
-        out = _aggregate_on_grid(given.grads, g, w, self.levels, state, comm, step, left=g)
-        return out, given.left_in(g)
+        return _code_on_grid(g, w, self.levels, step.noise("codec", sizes_of(like), g.device), left)
 
 
 @dataclass(frozen=True)
@@ -126,10 +129,12 @@ class MultiScale(Checked):
         return min(self.scales) + 1 + math.ceil(math.log2(len(self.scales)))
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
-        g, smallest = view_flat(grads), self.levels[0]
-        w = _largest_norm(g, self.norm, comm)
+        return self._code(view_flat(grads), grads, comm, step).aggregate(grads, state, comm)
+
+    def _code(self, g: Tensor, like: Grads, comm: Comm, step: Step) -> _OnGrid:
+        w, smallest = _largest_norm(g, self.norm, comm), self.levels[0]
         reach = w * (smallest / self.shared_scales(g, w, comm))
-        return _aggregate_on_grid(grads, g, reach, smallest, state, comm, step)
+        return _code_on_grid(g, reach, smallest, step.noise("codec", sizes_of(like), g.device))
 
     def shared_scales(self, g: Tensor, w: Tensor, comm: Comm) -> Tensor:
         """Return s* of every value, `[1, n]`."""
@@ -153,17 +158,32 @@ def _largest_norm(g: Tensor, norm: Norm, comm: Comm) -> Tensor:
     return comm.max([NORMS[norm](g).unsqueeze(1)])[0]
 
 
-def _aggregate_on_grid(
-    grads: Grads,
-    g: Tensor,
-    reach: Tensor,
-    levels: int,
-    state: State,
-    comm: Comm,
-    step: Step,
-    left: Tensor | None = None,
-) -> Aggregated:
-    """Aggregate `g`, in the sizes of `grads`, in codes with `levels` steps from 0 to `reach`.
+class _OnGrid(NamedTuple):
+    """Codes `[w, n]` from 0 to 2 `levels`, where `levels` stands for zero, on a grid."""
+
+    codes: Tensor
+    levels: int
+    unit: Tensor  # a step of the grid, times `lift`: of all values, or of each
+    lift: Tensor
+
+    def aggregate(self, like: Grads, state: State, comm: Comm) -> Aggregated:
+        codes, levels, unit, lift = self
+        divisor = comm.workers * lift
+        units = Units(1, unit, divisor, ONE_SPAN if unit.shape[1] == 1 else EACH_VALUE)
+        update = sum_codes(
+            codes, 2 * levels, comm, units, lambda sums: _values(sums, unit, divisor)
+        )
+        return Aggregated(
+            unflatten(update, like),
+            lambda: unflatten(_values(codes - levels, unit, lift), like),
+            state,
+        )
+
+
+def _code_on_grid(
+    g: Tensor, reach: Tensor, levels: int, noise: Noise, left: Tensor | None = None
+) -> _OnGrid:
+    """Return codes of `g` with `levels` steps from 0 to `reach`.
 
     `reach` is `[1, 1]`, or `[1, n]` with one entry per value. `left`, which may be g, becomes what
     codes leave out.
@@ -172,16 +192,7 @@ def _aggregate_on_grid(
     # that without rounding.
     lift = torch.where(reach < _TINY, 1 / _TINY, 1).to(reach.dtype)
     unit = reach * lift / levels
-    noise = step.noise("codec", sizes_of(grads), g.device)
-    codes = _codes(g, reach, levels, noise, unit, lift, left)
-    divisor = comm.workers * lift
-    units = Units(1, unit, divisor, ONE_SPAN if reach.shape[1] == 1 else EACH_VALUE)
-    update = sum_codes(codes, 2 * levels, comm, units, lambda sums: _values(sums, unit, divisor))
-    return Aggregated(
-        unflatten(update, grads),
-        lambda: unflatten(_values(codes - levels, unit, lift), grads),
-        state,
-    )
+    return _OnGrid(_codes(g, reach, levels, noise, unit, lift, left), levels, unit, lift)
 
 
 def _codes(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
@@ -13,6 +14,7 @@ from gcbench.core.codecs.noise import site_number
 from gcbench.core.comm.collectives import Comm
 from gcbench.core.compressor import (
     Aggregated,
+    Given,
     Grads,
     Properties,
     State,
@@ -51,19 +53,35 @@ class RandomK(Checked):
     properties: ClassVar[Properties] = Properties(contractive=True, mean_linear=True)
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
-        sizes = sizes_of(grads)
-        flat = view_flat(grads)
-        draws = step.noise("random_k", sizes, flat.device, shared=True).uniform()
+        chosen = self._choose(grads, step)
+        return _exchange(view_flat(grads).index_select(1, chosen), chosen, grads, state, comm)
+
+    def aggregate_corrected(
+        self, given: Given, state: State, comm: Comm, step: Step
+    ) -> tuple[Aggregated, Grads]:
+        chosen = self._choose(given.grads, step)  # first, as draws take as much memory as x
+        x = given.flat()
+        out = _exchange(x.index_select(1, chosen), chosen, given.grads, state, comm)
+        return out, given.left_in(x.index_fill_(1, chosen, 0))
+
+    def _choose(self, grads: Grads, step: Step) -> Tensor:
+        """Return the positions in a row of all values."""
+        sizes, device = sizes_of(grads), next(iter(grads.values())).device
+        draws = step.noise("random_k", sizes, device, shared=True).uniform()
         budgets = [_budget(g, self.rank) for g in grads.values()]
-        chosen = largest_of_each(draws, [*sizes.values()], budgets)[0]
-        values = flat.index_select(1, chosen)
+        return largest_of_each(draws, [*sizes.values()], budgets)[0]
 
-        def decode(values: Tensor) -> Grads:
-            """Return the values at their positions, and zeros elsewhere."""
-            rows = values.new_zeros(len(values), flat.shape[1]).index_copy_(1, chosen, values)
-            return unflatten(rows, grads)
 
-        return Aggregated(decode(comm.mean([values])[0]), lambda: decode(values), state)
+def _exchange(values: Tensor, chosen: Tensor, like: Grads, state: State, comm: Comm) -> Aggregated:
+    """Return the aggregate of values at positions of a row that all workers share."""
+    n = sum(sizes_of(like).values())
+
+    def decode(values: Tensor) -> Grads:
+        """Return the values at their positions, and zeros elsewhere."""
+        rows = values.new_zeros(len(values), n).index_copy_(1, chosen, values)
+        return unflatten(rows, like)
+
+    return Aggregated(decode(comm.mean([values])[0]), lambda: decode(values), state)
 
 
 @dataclass(frozen=True)
@@ -85,26 +103,34 @@ class RandomBlock(Checked):
     properties: ClassVar[Properties] = Properties(contractive=True, mean_linear=True)
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
-        base = (step.seed, site_number("random_block"), step.number)
-        sizes = sizes_of(grads)
-        starts = [mix(*base, step.offsets[k]) % n for k, n in sizes.items()]
-        budgets = [_budget(g, self.rank) for g in grads.values()]
+        blocks = self._blocks(flatten_each(grads), grads, step)
+        return self._exchange(torch.cat(blocks, dim=1), grads, state, comm, step)
 
-        def blocks_of(tensors: Grads) -> list[Tensor]:
-            """Return views of the values of each block, in two parts where it wraps."""
-            return [
-                part
-                for x, start, k in zip(flatten_each(tensors), starts, budgets, strict=True)
-                for part in (x[:, start : start + k], x[:, : max(0, start + k - x.shape[1])])
-                if part.shape[1]
-            ]
+    def aggregate_corrected(
+        self, given: Given, state: State, comm: Comm, step: Step
+    ) -> tuple[Aggregated, Grads]:
+        x = given.flat()
+        blocks = self._blocks(x.split(given.segments, dim=1), given.grads, step)
+        out = self._exchange(torch.cat(blocks, dim=1), given.grads, state, comm, step)
+        torch._foreach_zero_(blocks)
+        return out, given.left_in(x)
 
-        values = torch.cat(blocks_of(grads), dim=1)
+    def _blocks(self, tensors: Sequence[Tensor], grads: Grads, step: Step) -> list[Tensor]:
+        """Return views of the values of each block of `[w, n]`, in two parts where it wraps."""
+        base, blocks = (step.seed, site_number("random_block"), step.number), []
+        for (name, g), x in zip(grads.items(), tensors, strict=True):
+            n, k = x.shape[1], _budget(g, self.rank)
+            start = mix(*base, step.offsets[name]) % n
+            blocks += [x[:, start : start + k], x[:, : max(0, start + k - n)]]
+        return [block for block in blocks if block.shape[1]]
 
+    def _exchange(
+        self, values: Tensor, like: Grads, state: State, comm: Comm, step: Step
+    ) -> Aggregated:
         def decode(values: Tensor) -> Grads:
             """Return the values at their block's place, and zeros elsewhere."""
-            out = unflatten(values.new_zeros(len(values), sum(sizes.values())), grads)
-            places = blocks_of(out)
+            out = unflatten(values.new_zeros(len(values), sum(sizes_of(like).values())), like)
+            places = self._blocks(flatten_each(out), like, step)
             torch._foreach_copy_(places, values.split([x.shape[1] for x in places], dim=1))
             return out
 

@@ -9,7 +9,15 @@ import torch
 
 from gcbench.core.codecs.packing import majority, pack
 from gcbench.core.comm.collectives import Comm
-from gcbench.core.compressor import Aggregated, Grads, Properties, State, Step, unflatten, view_flat
+from gcbench.core.compressor import (
+    Aggregated,
+    Grads,
+    Properties,
+    State,
+    Step,
+    unflatten,
+    view_flat,
+)
 from gcbench.core.fields import Checked, Share, example
 from gcbench.core.marks import Neutral
 
@@ -55,11 +63,11 @@ class Signum(Checked):
             before = {k: torch.zeros_like(g) for k, g in grads.items()} if zero else grads
         averages = torch._foreach_lerp(tensors, [before[k] for k in grads], self.momentum)
         momenta = dict(zip(grads, averages, strict=True))
-        v = view_flat(momenta)
-        ayes = v >= 0 if step.number % 2 == 0 else v > 0
+        is_aye = torch.ge if step.number % 2 == 0 else torch.gt
+        ayes = is_aye(view_flat(momenta), 0)
         everyone = comm.gather([pack(ayes.view(torch.uint8), 1)])[0]
         return Aggregated(
-            unflatten(majority(everyone, v.shape[1]).to(v.dtype), grads),
-            lambda: unflatten(2 * ayes.to(v.dtype) - 1, grads),
+            unflatten(majority(everyone, ayes.shape[1]), grads),
+            lambda: unflatten(2 * ayes.to(torch.float32) - 1, grads),
             State(per_worker=momenta),
         ).with_goal_of(momenta)

@@ -25,26 +25,23 @@ MORE = {
     "natural": 1.9,  # three messages of 9 bits
     **dict.fromkeys(("fp16", "bf16"), 2.1),
     **dict.fromkeys(("fp8", "mxfp8", "mxfp6", "mxfp4", "nvfp4"), 1.9),  # a byte a value, unpacked
-    **dict.fromkeys(("acpsgd", "powersgd", "orq"), 2.1),
-    **dict.fromkeys(("global_randk", "global_randk_multiscale"), 2.3),
+    **dict.fromkeys(("acpsgd", "powersgd"), 2.1),
     "eden": 2.5,  # rotated values of a message, the update, and five messages of 4 bits
-    **dict.fromkeys(("demo", "dion"), 2.8),
+    "demo": 2.8,
+    **dict.fromkeys(("dion", "maxnorm"), 1.9),
     "dion2": 3.9,  # the rows that are sent, in one message, and their mean
     **dict.fromkeys(("atomo", "onebit_adam"), 3.8),
-    "random_k": 5.1,
-    "random_block": 4.1,
     "ef21": 4.2,
-    "maxnorm": 2.9,
-    "signum": 3.4,
+    "signum": 2.4,
     "ef21_muon": 7.3,  # positions and values of shards, which are padded
-    "maxnorm_multiscale": 6.9,
+    "maxnorm_multiscale": 5.1,
     "dgc": 6.3,
     "exponents": 6.5,  # long messages: three quarters of a copy each, and room for the longest
 }
 # What they keep is new memory in each step, and the old one goes when the step has ended.
 RENEWED = {
     *("acpsgd", "demo", "dgc", "dion", "dion2", "ef21_muon", "onebit_adam"),
-    *("powersgd", "random_block", "random_k", "signum", "sparseloco"),
+    *("powersgd", "signum", "sparseloco"),
 }
 
 

@@ -26,9 +26,11 @@ from gcbench.core.methods.dense import Cast, Dense
 from gcbench.core.methods.ef21 import EF21, WorkerMomentum
 from gcbench.core.methods.loco import LoCo
 from gcbench.core.methods.matrices import SmallTensorsWhole, StacksOfMatrices
+from gcbench.core.methods.maxnorm import MaxNorm
 from gcbench.core.methods.onebit_adam import MomentumCoding
 from gcbench.core.methods.powersgd import PowerSGD
 from gcbench.core.methods.qsgd import QSGD
+from gcbench.core.methods.random_sparse import RandomBlock, RandomK
 from gcbench.core.wrappers.adaptive import AdaptiveRank
 from gcbench.core.wrappers.build import build
 from gcbench.core.wrappers.rotated import Rotated
@@ -46,6 +48,9 @@ METHODS: dict[str, Compressor] = {
     "powersgd, own": PowerSGD(2, residual="own"),
     "powersgd, aggregated": PowerSGD(2, residual="aggregated"),
     "fp16": Dense("float16"),
+    "maxnorm": MaxNorm(7),
+    "random_k": RandomK(2),
+    "random_block": RandomBlock(2),
 }
 WEIGHTS = [(1.0, 1.0), (0.2, 0.9), (0.5, 1.0), (1.0, 0.0), (0.0, 1.0), (2.0, 0.5)]
 each_method = pytest.mark.parametrize("method", METHODS)
