@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import torch
 
-from gcbench.core.compressor import Grads
 from gcbench.core.errors import ConfigError
 from gcbench.papers.studies.gradients import OnRealGradients
 from gcbench.papers.studies.study import Row
@@ -76,8 +75,3 @@ class RingError(OnRealGradients):
                     "vnmse": errors,
                     "of_first": [error / of for error, of in zip(errors, first, strict=True)],
                 }
-
-
-def _together(steps: Sequence[Grads]) -> Grads:
-    """Return the gradients of several steps as those of more workers."""
-    return {name: torch.cat([step[name] for step in steps]) for name in steps[0]}
