@@ -16,8 +16,8 @@ from typing import Any, Literal, ParamSpec, TypeVar, cast
 import torch
 
 from gcbench.core.codecs.tracing import compile_call, key_of, leaves_of
+from gcbench.core.errors import in_one_line
 from gcbench.core.private import use_own_compiler_cache
-from gcbench.core.reasons import in_one_line
 
 log = logging.getLogger("gcbench")
 P = ParamSpec("P")

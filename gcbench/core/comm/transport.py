@@ -1,18 +1,19 @@
-"""Transports, which move bytes and sums between processes, whatever these mean."""
+"""Transports, which move bytes and sums between processes, and process groups of our own."""
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Literal, Protocol, TypeVar
+from datetime import timedelta
+from typing import Literal, Protocol, TypeVar, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from gcbench.core.comm import chunks
-from gcbench.core.comm.groups import subgroup
 from gcbench.core.comm.network import Link, Network
 
 Reduction = Literal["sum", "max", "min", "and"]
@@ -99,25 +100,25 @@ class GlooTransport(_GroupTransport):
         flat = message.cpu().flatten()
         everyone = flat.new_empty(self.processes, len(flat))
         everyone[self.rank] = flat
-        chunks.gather(self.group, [[row] for row in everyone])
+        _gather(self.group, [[row] for row in everyone])
         return everyone.view(self.processes * rows, size).to(message.device)
 
     def all_to_all(self, by_process: Tensor) -> Tensor:
         leaving = by_process.cpu().flatten(1)
         arrived = torch.empty_like(leaving)
         arrived[self.rank] = leaving[self.rank]
-        chunks.exchange(self.group, list(leaving), list(arrived))
+        _exchange(self.group, list(leaving), list(arrived))
         return arrived.view_as(by_process).to(by_process.device)
 
     def pass_on(self, message: Tensor) -> Tensor:
         leaving = message.cpu()
         arriving = torch.empty_like(leaving)
-        chunks.pass_on(self.group, leaving, arriving)
+        _pass_on(self.group, leaving, arriving)
         return arriving.to(message.device)
 
     def exchange_rows(self, rows: list[Tensor], row_bytes: list[int]) -> list[Tensor]:
         by_process = self._by_process([row.cpu() for row in rows], row_bytes)
-        chunks.gather(self.group, by_process)
+        _gather(self.group, by_process)
         return [row.to(rows[0].device) for of_process in by_process for row in of_process]
 
 
@@ -251,3 +252,123 @@ class EmulatedTransport:
 def _finish(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+# Several chunks in flight hide the handshake with which gloo begins each of them; smaller chunks
+# take longer.
+CHUNK_BYTES = 1024 * 1024
+# A tag of our own, as a user's messages between the same processes have the default, 0.
+TAG = 0x6763
+
+
+def _gather(group: dist.ProcessGroup, messages: Sequence[Sequence[Tensor]]) -> None:
+    """Fill `messages[p]` with what process p has there.
+
+    The algorithm is a ring, in which each chunk is passed on when it arrives. All receives are
+    posted before the first send.
+    """
+    size, me = group.size(), group.rank()
+    left, right = (me - 1) % size, (me + 1) % size
+    arriving = [
+        (owner, chunk, _receive(group, chunk, left))
+        for owner in ((me - i) % size for i in range(1, size))
+        for chunk in _chunks(messages[owner])
+    ]
+    sends = [_send(group, chunk, right) for chunk in _chunks(messages[me])]
+    for owner, chunk, receive in arriving:
+        receive.wait()
+        if owner != right:
+            sends.append(_send(group, chunk, right))
+    for send in sends:
+        send.wait()
+
+
+def _exchange(
+    group: dist.ProcessGroup, leaving: Sequence[Tensor], arriving: Sequence[Tensor]
+) -> None:
+    """Send `leaving[p]` to process p and fill `arriving[p]` from it.
+
+    A process's message to itself is not copied. In round i every process sends to its i-th right
+    neighbor and receives from its i-th left neighbor, so that messages seldom share a link; a round
+    begins while the last chunk of the previous round arrives. All receives are posted before the
+    first send.
+    """
+    size, me = group.size(), group.rank()
+    lefts, rights = ([(me + sign * i) % size for i in range(1, size)] for sign in (-1, 1))
+    receives = [
+        [_receive(group, chunk, left) for chunk in _chunks([arriving[left]])] for left in lefts
+    ]
+    unfinished = []
+    for right, of_round in zip(rights, receives, strict=True):
+        unfinished += [_send(group, chunk, right) for chunk in _chunks([leaving[right]])]
+        unfinished += of_round[-1:]
+        for receive in of_round[:-1]:
+            receive.wait()
+    for work in unfinished:
+        work.wait()
+
+
+def _pass_on(group: dist.ProcessGroup, leaving: Tensor, arriving: Tensor) -> None:
+    """Send a message to the process before this one in a ring; fill `arriving` from the next."""
+    size, me = group.size(), group.rank()
+    work = [_receive(group, chunk, (me + 1) % size) for chunk in _chunks([arriving])]
+    work += [_send(group, chunk, (me - 1) % size) for chunk in _chunks([leaving])]
+    for each in work:
+        each.wait()
+
+
+def _chunks(tensors: Sequence[Tensor]) -> list[Tensor]:
+    return [chunk for t in tensors if t.numel() for chunk in t.split(CHUNK_BYTES)]
+
+
+def _receive(group: dist.ProcessGroup, chunk: Tensor, peer: int) -> dist.Work:
+    work = dist.irecv(chunk, group=group, tag=TAG, group_src=peer)
+    assert work is not None
+    return work
+
+
+def _send(group: dist.ProcessGroup, chunk: Tensor, peer: int) -> dist.Work:
+    work = dist.isend(chunk, group=group, tag=TAG, group_dst=peer)
+    assert work is not None
+    return work
+
+
+def group_beside(
+    group: dist.ProcessGroup, backend: str | None = None, timeout: timedelta | None = None
+) -> dist.ProcessGroup:
+    """Return a new group of the same processes, which nothing else uses; all of them call this."""
+    beside = dist.new_group(
+        dist.get_process_group_ranks(group),
+        timeout=timeout or timeout_of(group),
+        backend=backend or dist.get_backend_config(group),
+        use_local_synchronization=True,
+    )
+    return cast(dist.ProcessGroup, beside)
+
+
+def subgroup(group: dist.ProcessGroup, parts: Sequence[Sequence[int]]) -> dist.ProcessGroup:
+    """Return a new group of this process's part of the ranks; all processes call this."""
+    ranks = [[*part] for part in parts]
+    part, _ = dist.new_subgroups_by_enumeration(ranks, timeout=timeout_of(group))
+    return cast(dist.ProcessGroup, part)
+
+
+def workers_per_host(group: dist.ProcessGroup) -> int | None:
+    """Return how many processes of a group each host has; None if torchrun did not say."""
+    on_host = os.environ.get("LOCAL_WORLD_SIZE")  # set by torchrun
+    return share_of_hosts(dist.get_process_group_ranks(group), int(on_host)) if on_host else None
+
+
+def share_of_hosts(ranks: Sequence[int], processes: int) -> int | None:
+    """Return how many of a group's `ranks` are on each host, which has `processes` in all.
+
+    None if hosts differ, as they can where DDP has a process group of its own.
+    """
+    sizes = set(Counter(rank // processes for rank in ranks).values())
+    return sizes.pop() if len(sizes) == 1 else None
+
+
+def timeout_of(group: dist.ProcessGroup) -> timedelta:
+    """Return how long a group waits, which `dist.new_group` would not take over."""
+    timeout: timedelta = group._get_backend(group._device_types[0]).options._timeout
+    return timeout

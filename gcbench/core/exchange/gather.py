@@ -18,7 +18,7 @@ from gcbench.core.codec import (
     decoder_of,
 )
 from gcbench.core.codecs.noise import Noise
-from gcbench.core.codecs.packing import Units, shannon_bits, sum_of_codes
+from gcbench.core.codecs.packing import shannon_bits
 from gcbench.core.comm.collectives import Comm
 from gcbench.core.compressor import (
     Aggregated,
@@ -226,58 +226,3 @@ def average_shards(
         return decoded
 
     return mean, decode_sent
-
-
-@dataclass(frozen=True)
-class SumExchange:
-    """An all-reduce of codes: all workers use the same grid, that of the largest scale.
-
-        scale = max over workers;   update = decode(sum of codes) / W
-
-    A sum of W codes of s levels needs b = ceil(log2(2 W s + 1)) bits, so floor(64 / b) lanes share
-    a 64-bit word. This never takes more than the smallest integer type that holds such sums, and
-    takes less than 8 bits per value if W s <= 63. What a worker receives grows with W only by that
-    logarithm.
-    """
-
-    codec: GridCodec
-
-    @property
-    def properties(self) -> Properties:
-        codec = self.codec.properties
-        return Properties(unbiased=codec.unbiased, scope=codec.scope, divisible=True)
-
-    def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
-        (segments, noise), x = _sizes_and_noise(grads, step), flatten(grads)
-        scales = comm.max([self.codec.scales_of(x, segments)])[0]  # [1, buckets]
-        codes = self.codec.codes_of(x, segments, scales.expand(x.shape[0], -1), noise)
-        units = Units(
-            self.codec.highest / 2,
-            scales,
-            torch.full_like(scales, comm.workers),
-            self.codec.buckets(segments, x.device).spans,
-        )
-
-        def values(centered: Tensor) -> Tensor:
-            return self.codec.values_of(centered, segments, scales).div_(comm.workers)
-
-        update = sum_codes(codes, self.codec.highest, comm, units, values)
-
-        def sent() -> Grads:
-            centered = codes - self.codec.highest / 2
-            return unflatten(self.codec.values_of(centered, segments, scales), grads)
-
-        return Aggregated(unflatten(update, grads), sent, state)
-
-
-def sum_codes(
-    codes: Tensor, highest: int, comm: Comm, units: Units, values: Callable[[Tensor], Tensor]
-) -> Tensor:
-    """Return the values `[1, n]` of the sum of all workers' codes `[w, n]`, from 0 to `highest`.
-
-    They are sent in lanes that are wide enough for their sum.
-    """
-    most = comm.workers * highest
-    return sum_of_codes(
-        codes, most.bit_length(), most, lambda words: comm.sum([words])[0], units, values
-    )

@@ -22,8 +22,7 @@ from gcbench.core.exchange.gather import (
 )
 from gcbench.core.exchange.ring import RingExchange, RingShards
 from gcbench.core.methods.dense import Dense
-from gcbench.core.wrappers.rotated import Rotated
-from gcbench.core.wrappers.wrappers import BucketsThroughGradient
+from gcbench.core.wrappers.wrappers import BucketsThroughGradient, Rotated
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,8 @@ from gcbench.core.conf import Config, choices_in
 from gcbench.core.errors import ConfigError
 from gcbench.core.fields import Count, Seed, format_value, refusal
 from gcbench.core.library.compression import Compression, Typed
-from gcbench.core.library.ddp import DdpCompression
-from gcbench.core.library.ddp_module import (
+from gcbench.core.library.ddp import (
+    DdpCompression,
     parameters_of,
     refuse_ddp,
     refuse_nodes,

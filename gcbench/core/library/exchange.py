@@ -17,10 +17,9 @@ from torch import Tensor, nn
 from gcbench.core.codecs.noise import count
 from gcbench.core.comm import collectives
 from gcbench.core.comm.collectives import Comm
-from gcbench.core.comm.groups import group_beside
 from gcbench.core.comm.meter import Meter
 from gcbench.core.comm.side_stream import SideStream
-from gcbench.core.comm.transport import transport_of
+from gcbench.core.comm.transport import group_beside, transport_of
 from gcbench.core.compressor import (
     Aggregated,
     Compressor,
@@ -34,10 +33,8 @@ from gcbench.core.compressor import (
     sizes_of,
 )
 from gcbench.core.deviation import Deviation
-from gcbench.core.finite import not_finite
-from gcbench.core.library.agreement import agree, blank, choose, refuse_difference
-from gcbench.core.library.means import Mean
-from gcbench.core.library.overlap import split_nodes
+from gcbench.core.library.agreement import agree, blank, choose, not_finite, refuse_difference
+from gcbench.core.library.overlap import Mean, split_nodes
 from gcbench.core.methods.matrices import Shape
 
 T = TypeVar("T")

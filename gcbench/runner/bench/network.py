@@ -18,8 +18,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDSt
 from gcbench.core.codecs.kernels import Backend, use_backend
 from gcbench.core.comm.collectives import Comm
 from gcbench.core.comm.control import ProcessGroupControl
-from gcbench.core.comm.groups import group_beside
-from gcbench.core.comm.transport import transport_of
+from gcbench.core.comm.transport import group_beside, transport_of
 from gcbench.core.compressor import Compressor, Grads, flatten_each
 from gcbench.core.meeting import join
 from gcbench.core.methods.dense import Dense

@@ -15,7 +15,7 @@ from hydra.errors import HydraException
 from gcbench.core.conf import choices_in, conf_directory, file_of, included_in, read_yaml
 from gcbench.core.errors import as_known, folded, nearest
 from gcbench.core.fields import hints_of, refusal, wanted
-from gcbench.core.keys import NO_KNOBS, sort_keys
+from gcbench.core.method_files import NO_KNOBS, sort_keys
 from gcbench.core.method_keys import MethodSettings
 from gcbench.runner.config.checks import refuse_twice
 from gcbench.runner.config.choices import GROUPS

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gcbench.core.reasons import escape
+from gcbench.core.errors import escape
 
 
 def read_json(path: Path) -> Any:
