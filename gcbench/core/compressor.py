@@ -390,7 +390,6 @@ def unflatten(x: Tensor, like: Grads) -> Grads:
 
 def split_rows(x: Tensor, shapes: Mapping[str, Sequence[int]]) -> Grads:
     """Return views of the tensors `[r, *shape]` that are concatenated in the rows of `[r, n]`."""
-    parts = x.split([math.prod(shape) for shape in shapes.values()], dim=1)
-    return {
-        k: part.view(len(x), *shape) for (k, shape), part in zip(shapes.items(), parts, strict=True)
-    }
+    parts, rows = x.split([math.prod(shape) for shape in shapes.values()], dim=1), len(x)
+    named = zip(shapes.items(), parts, strict=True)
+    return {k: part.view(rows, *shape) for (k, shape), part in named}

@@ -18,8 +18,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from gcbench.core.backends import choose_codec_backend
-from gcbench.core.codecs.kernels import Backend, use_backend
+from gcbench.core.codecs.kernels import Backend, choose_codec_backend, use_backend
 from gcbench.core.comm.control import Control, ProcessGroupControl
 from gcbench.core.errors import ConfigError
 from gcbench.core.meeting import join

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
 
 import torch
@@ -51,16 +52,27 @@ class GatherExchange:
         return self.codec.properties._replace(divisible=True)
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
-        segments, noise = _sizes_and_noise(grads, step)
-        message = self.codec.encode_each(flatten_each(grads), segments, noise)
+        tensors, sizes = flatten_each(grads), sizes_of(grads)
+        noise = step.noise("codec", sizes, tensors[0].device)
+        message = self.codec.encode_each(tensors, tuple(sizes.values()), noise)
         return self.gather(message, grads, state, comm, step)
 
     def aggregate_corrected(
         self, given: Given, state: State, comm: Comm, step: Step
     ) -> tuple[Aggregated, Grads]:
-        _, noise = _sizes_and_noise(given.grads, step)
+        first = next(iter(given.grads.values()))
+        noise = step.noise("codec", sizes_of(given.grads), first.device)
         message, left = self.codec.encode_corrected(given, noise)
         return self.gather(message, given.grads, state, comm, step), left
+
+    # To ask an object for a protocol takes longer than to code 10^4 values.
+    @cached_property
+    def _ragged(self) -> RaggedCodec | None:
+        return self.codec if isinstance(self.codec, RaggedCodec) else None
+
+    @cached_property
+    def _grid(self) -> GridCodec | None:
+        return self.codec if isinstance(self.codec, GridCodec) else None
 
     def codec_in_native_code(self, grads: Grads) -> Bucketed | None:
         """Return the codec if native code fits and codes these gradients."""
@@ -80,9 +92,8 @@ class GatherExchange:
             step_of = replace(step, workers=workers)
             return decoder_of(self.codec, lambda: step_of.noise("codec", sizes, device))
 
-        everyone = comm.gather(
-            message, self.codec.lengths_of(message) if isinstance(self.codec, RaggedCodec) else None
-        )
+        lengths = self._ragged.lengths_of(message) if self._ragged else None
+        everyone = comm.gather(message, lengths)
         mean = decoder(range(comm.workers)).decode_mean(
             [m.unsqueeze(1) for m in everyone], segments
         )
@@ -93,23 +104,16 @@ class GatherExchange:
             return unflatten(decoded, grads)
 
         def bound() -> Tensor:
-            assert isinstance(self.codec, GridCodec)
-            codes = self.codec.codes_in(message, segments)
-            return shannon_bits(codes, self.codec.highest + 1) + 32 * message[-1][0].numel()
+            assert self._grid
+            codes = self._grid.codes_in(message, segments)
+            return shannon_bits(codes, self._grid.highest + 1) + 32 * message[-1][0].numel()
 
         return Aggregated(
             unflatten(mean, grads),
             sent,
             state,
-            bound if isinstance(self.codec, GridCodec) else None,
+            bound if self._grid else None,
         )
-
-
-def _sizes_and_noise(grads: Grads, step: Step) -> tuple[tuple[int, ...], Noise]:
-    """Return the sizes of the tensors, and the noise for coding them."""
-    sizes = sizes_of(grads)
-    device = next(iter(grads.values())).device
-    return tuple(sizes.values()), step.noise("codec", sizes, device)
 
 
 @dataclass(frozen=True)

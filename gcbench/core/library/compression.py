@@ -43,7 +43,8 @@ from gcbench.core.library.states import (
     refuse_other_states,
     refuse_other_traffic,
 )
-from gcbench.core.methods.matrices import Shape, StacksOfMatrices
+from gcbench.core.methods.matrices import StacksOfMatrices
+from gcbench.core.parameters import Shape
 from gcbench.core.wrappers.virtual import is_direction, parts_of, state_bytes
 
 Workers = Literal["refuse", "merge"]

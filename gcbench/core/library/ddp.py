@@ -21,11 +21,16 @@ from gcbench.core.errors import ConfigError
 from gcbench.core.exchange.gather import ScatterExchange
 from gcbench.core.exchange.hierarchical import Hierarchical
 from gcbench.core.library.compression import Compression, Typed
-from gcbench.core.library.exchange import Bucket, Kept
-from gcbench.core.library.overlap import decide_overlap, type_of_means
+from gcbench.core.library.exchange import Bucket, Kept, type_of_means
+from gcbench.core.library.overlap import decide_overlap
 from gcbench.core.library.states import not_a_state
-from gcbench.core.methods.matrices import Shape, shapes_of_parameters
-from gcbench.core.parameters import name_without_wrappers, refuse_complex, refuse_sparse
+from gcbench.core.parameters import (
+    Shape,
+    name_without_wrappers,
+    refuse_complex,
+    refuse_sparse,
+    shapes_of_parameters,
+)
 from gcbench.core.wrappers.virtual import parts_of
 
 
@@ -34,7 +39,7 @@ class Taken(NamedTuple):
 
     arrived: Arrived
     parts: Sequence[Bucket]
-    exchanges: Sequence[Future[tuple[State, Tensor]]]
+    exchanges: list[Future[tuple[State, Tensor]]]
 
 
 class DdpCompression(Compression):
@@ -112,14 +117,17 @@ class DdpCompression(Compression):
 
     def take(self, arrived: Arrived) -> Taken:
         """Begin to replace this worker's gradients by the update that all workers agree on."""
-        parts = self._parts_of(arrived)
-        return Taken(arrived, parts, [self._begin(part, len(parts) == 1) for part in parts])
-
-    def _begin(self, part: Bucket, is_whole: bool) -> Future[tuple[State, Tensor]]:
-        if self._mean_type and all(x.dtype == torch.float32 for x in part.buffers):
-            flat = [x.view(-1) for x in part.buffers] if is_whole else [*part.places.values()]
-            return self._exchange.begin_mean(flat, self._mean_type)
-        return self._exchange.submit(partial(self._exchange.replace, self._kept["gradient"], part))
+        taken = Taken(arrived, self._parts_of(arrived), [])
+        for part in taken.parts:
+            if self._mean_type and all(x.dtype == torch.float32 for x in part.buffers):
+                buffers = [x.view(-1) for x in part.buffers]
+                flat = buffers if len(taken.parts) == 1 else [*part.places.values()]
+                exchange: Future[Any] = self._exchange.begin_mean(flat, self._mean_type)
+            else:
+                replace = partial(self._exchange.replace, self._kept["gradient"], part)
+                exchange = self._exchange.submit(replace)
+            taken.exchanges.append(exchange)
+        return taken
 
     def finish(
         self,
@@ -138,7 +146,7 @@ class DdpCompression(Compression):
         kept.exchanges += 1
         self._count(kept, sum(x.numel() for one in taken for x in one.arrived.gradients.values()))
         known = () if self._split else taken
-        self._known = {id(one.arrived): one._replace(exchanges=()) for one in known}
+        self._known = {id(one.arrived): one._replace(exchanges=[]) for one in known}
         self._buckets = [[*part.places] for one in taken for part in one.parts]
         self._split = None
 

@@ -27,8 +27,7 @@ from gcbench.core.library.saved import mean_of, shared_part, worker_part
 from gcbench.core.library.states import by_name, read_kept
 from gcbench.core.library.turns import OtherParameters, Turns, reshard
 from gcbench.core.methods.ef21 import EF21
-from gcbench.core.methods.matrices import Shape
-from gcbench.core.parameters import name_without_wrappers, refuse_complex, refuse_sparse
+from gcbench.core.parameters import Shape, name_without_wrappers, refuse_complex, refuse_sparse
 from gcbench.core.seeds import mix
 from gcbench.core.wrappers.virtual import parts_of
 

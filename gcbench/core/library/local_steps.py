@@ -30,8 +30,7 @@ from gcbench.core.library.states import (
     refuse_other_values,
 )
 from gcbench.core.local_rule import LocalRounds, LocalRule, Pattern
-from gcbench.core.methods.matrices import shapes_of_parameters
-from gcbench.core.parameters import name_without_wrappers, refuse_complex
+from gcbench.core.parameters import name_without_wrappers, refuse_complex, shapes_of_parameters
 
 KEPT = (
     "local steps",

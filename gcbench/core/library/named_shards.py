@@ -25,7 +25,7 @@ from gcbench.core.library.states import (
     read_state,
 )
 from gcbench.core.library.turns import OtherParameters
-from gcbench.core.methods.matrices import FLAT_CONVOLUTIONS, Shape
+from gcbench.core.parameters import FLAT_CONVOLUTIONS, Shape
 from gcbench.core.wrappers.virtual import parts_of
 from gcbench.core.wrappers.wrappers import NormClipping
 

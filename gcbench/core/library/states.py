@@ -18,7 +18,7 @@ from gcbench.core.errors import ConfigError, in_one_line
 from gcbench.core.library.agreement import differing
 from gcbench.core.library.exchange import ExchangeResult, Kept
 from gcbench.core.library.saved import read_parts, shared_part, worker_part
-from gcbench.core.methods.matrices import Shape
+from gcbench.core.parameters import Shape
 from gcbench.core.wrappers.virtual import aggregate, dense_steps_of, parts_of
 
 # What learning rate schedules add to an optimizer's groups.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -131,12 +132,16 @@ class ErrorFeedback(Checked):
             mean_linear=inner.mean_linear, scope=inner.scope, divisible=inner.divisible
         )
 
+    @cached_property
+    def _correcting(self) -> Correcting | None:
+        return self.inner if isinstance(self.inner, Correcting) else None
+
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         residual = state.per_worker or zeros_of(grads)
         inner_state, keep = state.inner or State(), self.beta - self.alpha
         given = Given(grads, residual, self.alpha, keep, in_place=step.in_place)
-        if isinstance(self.inner, Correcting):
-            out, left = self.inner.aggregate_corrected(given, inner_state, comm, step)
+        if self._correcting:
+            out, left = self._correcting.aggregate_corrected(given, inner_state, comm, step)
         else:
             out, left = _aggregate_added(self.inner, given, inner_state, comm, step)
         return out._replace(state=State(per_worker=left, inner=out.state), goal=None)
