@@ -11,13 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gcbench.core.codec import (
-    Codec,
-    GridCodec,
-    Message,
-    RaggedCodec,
-    decoder_of,
-)
+from gcbench.core.codec import Codec, GridCodec, Message, RaggedCodec, decoder_of
 from gcbench.core.codecs.noise import Noise
 from gcbench.core.codecs.packing import shannon_bits
 from gcbench.core.comm.collectives import Comm

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-import torch
-
 from gcbench.core.codecs.power_iteration import (
     normalize,
     orthogonalize,
@@ -18,7 +16,7 @@ from gcbench.core.codecs.power_iteration import (
     transposed_times,
 )
 from gcbench.core.comm.collectives import Comm
-from gcbench.core.compressor import Aggregated, Grads, Properties, State, Step, add_scaled
+from gcbench.core.compressor import Aggregated, Grads, Properties, State, Step, add_scaled, zeros_of
 from gcbench.core.fields import Checked, Count, Share, example
 from gcbench.core.methods.matrices import sides_of
 from gcbench.core.methods.powersgd import (
@@ -85,7 +83,7 @@ class Dion(Checked):
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         ordered = by_shape(grads)
         shapes = shapes_of(ordered, self.rank)
-        before = state.per_worker or {k: torch.zeros_like(g) for k, g in grads.items()}
+        before = state.per_worker or zeros_of(grads)
         bs = stack(matrices_of(add_scaled(ordered, before), shapes), shapes)
         worker_p = times(bs, continue_q(state.shared, ordered, shapes, step), shapes)
         p = orthogonalize(comm.mean([worker_p])[0], shapes)

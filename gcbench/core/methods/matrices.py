@@ -21,7 +21,6 @@ from gcbench.core.comm.collectives import Comm
 from gcbench.core.compressor import (
     Aggregated,
     Compressor,
-    Goal,
     Grads,
     Properties,
     State,
@@ -95,18 +94,13 @@ class StacksOfMatrices:
             refuse_other_tensors(parts, matrices)
             return _join(parts, grads, counts)
 
-        goal = out.goal
-        return out._replace(
-            update=join(out.update),
-            sent=lambda: join(out.sent()),
-            goal=goal and (lambda: Goal(*map(join, goal()))),
-            state=State.of_layers(
-                [
-                    (_join(s.shared, grads, counts), _join(s.per_worker, grads, counts))
-                    for s in out.state.layers()
-                ]
-            ),
+        state = State.of_layers(
+            [
+                (_join(s.shared, grads, counts), _join(s.per_worker, grads, counts))
+                for s in out.state.layers()
+            ]
         )
+        return out.mapped(join)._replace(state=state)
 
 
 def _names(name: str, counts: dict[str, int]) -> Iterator[str]:

@@ -9,7 +9,16 @@ import torch
 
 from gcbench.core.codecs.packing import majority, pack
 from gcbench.core.comm.collectives import Comm
-from gcbench.core.compressor import Aggregated, Grads, Properties, State, Step, unflatten, view_flat
+from gcbench.core.compressor import (
+    Aggregated,
+    Grads,
+    Properties,
+    State,
+    Step,
+    unflatten,
+    view_flat,
+    zeros_of,
+)
 from gcbench.core.fields import Checked, Share, example
 from gcbench.core.marks import Neutral
 
@@ -52,7 +61,7 @@ class Signum(Checked):
         before, tensors = state.per_worker, list(grads.values())
         if not before:
             zero = self.momentum_start == "zero"
-            before = {k: torch.zeros_like(g) for k, g in grads.items()} if zero else grads
+            before = zeros_of(grads) if zero else grads
         averages = torch._foreach_lerp(tensors, [before[k] for k in grads], self.momentum)
         momenta = dict(zip(grads, averages, strict=True))
         v = view_flat(momenta)

@@ -229,17 +229,7 @@ class BucketsThroughGradient:
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         whole = {"gradient": flatten(grads)}
         out = self.inner.aggregate(whole, state, comm, replace(step, offsets={"gradient": 0}))
-
-        goal = out.goal
-
-        def cut(one: Grads) -> Grads:
-            return unflatten(one["gradient"], grads)
-
-        return out._replace(
-            update=cut(out.update),
-            sent=lambda: cut(out.sent()),
-            goal=goal and (lambda: Goal(*map(cut, goal()))),
-        )
+        return out.mapped(lambda one: unflatten(one["gradient"], grads))
 
 
 def _per_row(x: Tensor, like: Tensor) -> Tensor:
@@ -291,9 +281,4 @@ class Rotated:
             add_rotated_back(y, noise, SIZE, x.split(segments, dim=1))
             return unflatten(x, grads)
 
-        goal = out.goal
-        return out._replace(
-            update=back(out.update),
-            sent=lambda: back(out.sent()),
-            goal=goal and (lambda: Goal(*map(back, goal()))),
-        )
+        return out.mapped(back)
