@@ -16,8 +16,16 @@ from pydantic import Field
 
 from gcbench.core.conf import Config, choices_in, included_in, method_files, read_yaml
 from gcbench.core.errors import ConfigError, IdleKeyError, as_known, near
-from gcbench.core.fields import Bits, example, format_value, hints_of, marks_in, refusal, to_floats
-from gcbench.core.marks import Needs
+from gcbench.core.fields import (
+    Bits,
+    Needs,
+    example,
+    format_value,
+    hints_of,
+    marks_in,
+    refusal,
+    to_floats,
+)
 from gcbench.core.method_keys import OF_LAYERS, MethodSettings
 
 if TYPE_CHECKING:

@@ -19,8 +19,7 @@ from gcbench.core.compressor import (
     view_flat,
     zeros_of,
 )
-from gcbench.core.fields import Checked, Share, example
-from gcbench.core.marks import Neutral
+from gcbench.core.fields import Checked, Neutral, Share, example
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,12 @@ from gcbench.core.exchange.hierarchical import Hierarchical
 from gcbench.core.exchange.ring import RingExchange
 from gcbench.core.exchange.sums import CountExchange, SumExchange
 from gcbench.core.fields import (
+    WITH_FEEDBACK,
     Checked,
     Count,
     Natural,
+    Needs,
+    Neutral,
     NonNegative,
     Period,
     Positive,
@@ -31,7 +34,6 @@ from gcbench.core.fields import (
     format_value,
     own_fields,
 )
-from gcbench.core.marks import WITH_FEEDBACK, Needs, Neutral
 from gcbench.core.method_keys import LayerKeys
 from gcbench.core.methods.bucketed import Bucketed
 from gcbench.core.methods.by_kind import ByKind
