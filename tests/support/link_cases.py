@@ -17,9 +17,9 @@ import torch
 import torch.distributed as dist
 
 from gcbench.core.comm.collectives import Comm
-from gcbench.core.comm.control import ProcessGroupControl
 from gcbench.core.comm.meter import Meter
 from gcbench.core.comm.transport import GlooTransport
+from gcbench.runner.control import ProcessGroupControl
 from gcbench.runner.launch.emulated import EmulatedTransport
 from gcbench.runner.network import Link
 

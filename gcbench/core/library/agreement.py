@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -212,3 +213,15 @@ def _wholes(tensors: Sequence[Tensor]) -> list[Tensor]:
             fill = whole.numel() == sum(x.numel() for x in parts)
             wholes += [whole] if fill else parts
     return wholes
+
+
+def gather_json(value: Any, gather: Callable[[Tensor], Sequence[Tensor]]) -> list[Any]:
+    """Return each process's `value`, which JSON can represent; `gather` collects tensors."""
+    text = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+    sizes = [int(size) for size in gather(torch.tensor([len(text)]))]
+    padded = text.new_zeros(max(sizes))
+    padded[: len(text)] = text
+    texts = gather(padded)
+    return [
+        json.loads(row[:size].numpy().tobytes()) for row, size in zip(texts, sizes, strict=True)
+    ]

@@ -15,12 +15,11 @@ from torch import Tensor
 
 from gcbench.core.codecs.kernels import backend_in_use
 from gcbench.core.comm.collectives import Comm
-from gcbench.core.comm.control import gather_json
 from gcbench.core.comm.transport import transport_of, workers_per_host
 from gcbench.core.compressor import Compressor, State
 from gcbench.core.conf import Config
 from gcbench.core.errors import ConfigError, in_one_line
-from gcbench.core.library.agreement import differing, refuse_other_arguments
+from gcbench.core.library.agreement import differing, gather_json, refuse_other_arguments
 from gcbench.core.library.exchange import Exchange, Kept
 from gcbench.core.library.overlap import Overlap
 from gcbench.core.library.saved import (

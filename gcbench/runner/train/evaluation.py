@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from gcbench.core.comm.control import Control
+from gcbench.runner.control import Control
 from gcbench.runner.data import Data
 from gcbench.runner.data.augment import tta_views
 from gcbench.runner.train.replica import Replica
