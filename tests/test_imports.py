@@ -62,6 +62,7 @@ ONLY_IN = {
         "core/library",
         "core/meeting",
         "integrations",
+        "runner/control",
         "runner/launch",
         "runner/bench",
         "runner/check",

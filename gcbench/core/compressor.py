@@ -111,6 +111,18 @@ class Aggregated(NamedTuple):
         """Return the goal of a method that got these gradients; it keeps nothing else in memory."""
         return self.goal or partial(Goal, grads, self.update)
 
+    def mapped(self, change: Callable[[Grads], Grads]) -> Aggregated:
+        """Return this result of tensors that a wrapper made as one of its own, but for the state.
+
+        `change` turns values of the former into those of the latter.
+        """
+        goal = self.goal
+        return self._replace(
+            update=change(self.update),
+            sent=lambda: change(self.sent()),
+            goal=goal and (lambda: Goal(*map(change, goal()))),
+        )
+
     def with_goal_of(self, grads: Grads) -> Aggregated:
         """Return this result of a wrapped method as that of a wrapper that passed `grads` on."""
         return self._replace(goal=self.goal_of(grads))
@@ -390,7 +402,6 @@ def unflatten(x: Tensor, like: Grads) -> Grads:
 
 def split_rows(x: Tensor, shapes: Mapping[str, Sequence[int]]) -> Grads:
     """Return views of the tensors `[r, *shape]` that are concatenated in the rows of `[r, n]`."""
-    parts = x.split([math.prod(shape) for shape in shapes.values()], dim=1)
-    return {
-        k: part.view(len(x), *shape) for (k, shape), part in zip(shapes.items(), parts, strict=True)
-    }
+    parts, rows = x.split([math.prod(shape) for shape in shapes.values()], dim=1), len(x)
+    named = zip(shapes.items(), parts, strict=True)
+    return {k: part.view(rows, *shape) for (k, shape), part in named}

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache, partial, wraps
 from types import NoneType, UnionType
 from typing import (
@@ -69,6 +69,33 @@ def example(value: Any) -> Any:
     return Field(examples=[value])
 
 
+@dataclass(frozen=True)
+class Neutral:
+    """A mark of a key that was added when runs had already been kept.
+
+    A configuration with this value is the same as one without the key.
+    """
+
+    value: Any = field(hash=False)
+
+
+@dataclass(frozen=True)
+class Needs:
+    """A mark of a key that is read only if another has one of some values.
+
+    The first is the one to type. A number stands for all but 0 and null.
+    """
+
+    key: str
+    values: tuple[Any, ...]
+
+    def met_by(self, value: Any) -> bool:
+        return any(value == v or (type(v) is int and bool(value)) for v in self.values)
+
+
+WITH_FEEDBACK = Needs("error_feedback", (True, "loco", "ef21"))
+
+
 class Settings(BaseModel):
     """The base class of all models of keys: types are strict, and instances cannot be changed.
 
@@ -90,9 +117,9 @@ class Settings(BaseModel):
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_: Any) -> None:
-        for field in cls.model_fields.values() if not cls.total else ():
-            if field.is_required():
-                field.default = None
+        for key in cls.model_fields.values() if not cls.total else ():
+            if key.is_required():
+                key.default = None
 
     @classmethod
     def of(cls, node: Mapping[str, Any]) -> Self:

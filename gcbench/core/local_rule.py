@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import torch
 from torch import nn
 
-from gcbench.core.compressor import Compressor, Grads, Sizes
+from gcbench.core.compressor import Compressor, Grads, Sizes, offsets_of
 from gcbench.core.fields import Checked, Count, Natural, Positive, Share
-from gcbench.core.fragments import Pattern, cut_fragments, layer_of
 from gcbench.core.methods.onebit_adam import MomentumCoding
 from gcbench.core.wrappers.virtual import parts_of
 from gcbench.core.wrappers.wrappers import NormClipping
@@ -220,3 +219,30 @@ def refuse_momentum(compressor: Compressor) -> None:
             "compressor=onebit_adam codes the optimizer's momentum, which workers have already "
             "applied in their local steps; type compressor=scaled_sign error_feedback=true"
         )
+
+
+Pattern = Literal["sequential", "strided"]
+
+
+def cut_fragments(sizes: Sizes, count: int, pattern: Pattern = "sequential") -> list[list[str]]:
+    """Return the names in `count` groups: of about equally many values, or of layers in turn.
+
+    No group is empty.
+    """
+    names = list(sizes)
+    if pattern == "strided":
+        layers = list(dict.fromkeys(map(layer_of, names)))
+        return [[n for n in names if layers.index(layer_of(n)) % count == k] for k in range(count)]
+    offsets, values = offsets_of(sizes), sum(sizes.values())
+    starts = [0]
+    for k in range(1, count):
+        possible = range(starts[-1] + 1, len(names) - (count - k) + 1)
+        starts.append(min(possible, key=lambda i: abs(count * offsets[names[i]] - k * values)))
+    return [names[i:j] for i, j in zip(starts, [*starts[1:], len(names)], strict=True)]
+
+
+def layer_of(name: str) -> str:
+    """Return the layer of a parameter: its name up to the first number, or else its module's."""
+    parts = name.split(".")
+    number = next((i for i, part in enumerate(parts) if part.isdigit()), len(parts) - 2)
+    return ".".join(parts[: number + 1])

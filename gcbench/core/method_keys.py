@@ -7,11 +7,14 @@ from typing import Annotated, Literal, TypedDict
 from pydantic import Field
 
 from gcbench.core.fields import (
+    WITH_FEEDBACK,
     Bits,
     Count,
     Distinct,
     Fraction,
     Natural,
+    Needs,
+    Neutral,
     NonNegative,
     Period,
     Positive,
@@ -20,7 +23,6 @@ from gcbench.core.fields import (
     Weight,
     example,
 )
-from gcbench.core.marks import WITH_FEEDBACK, Needs, Neutral
 
 
 class MethodSettings(Settings):

@@ -1,4 +1,4 @@
-"""Parameters: their names, and those whose gradients cannot be compressed."""
+"""Parameters: their names and shapes, and those whose gradients cannot be compressed."""
 
 from __future__ import annotations
 
@@ -10,12 +10,34 @@ from torch import Tensor, nn
 from gcbench.core.comm.ddp import sparse_refusal
 from gcbench.core.errors import ConfigError
 
+Shape = tuple[int, ...]
+FLAT_CONVOLUTIONS = (nn.Conv1d, nn.ConvTranspose1d)
+
 
 def name_without_wrappers(name: str) -> str:
     """Return the name of a parameter or module, whether torch.compile wraps a part or not."""
     return re.sub(r"(?<![^.])_(orig_mod|checkpoint_wrapped_module)(\.|$)", "", name).removesuffix(
         "."
     )
+
+
+def shapes_of_parameters(model: nn.Module, frozen: bool = False) -> dict[str, Shape]:
+    """Return the shapes of a model's trained parameters by name, as compressors get them.
+
+    Those of `frozen` ones are also returned on request.
+    """
+    flat_convolutions = {
+        p
+        for module in model.modules()
+        if isinstance(module, FLAT_CONVOLUTIONS)
+        for p in module.parameters()
+        if p.dim() == 3
+    }
+    return {
+        name: (*p.shape, 1) if p in flat_convolutions else tuple(p.shape)
+        for name, p in model.named_parameters()
+        if p.requires_grad or frozen
+    }
 
 
 def refuse_complex(parameters: Mapping[str, Tensor]) -> None:

@@ -14,11 +14,11 @@ from typing import Annotated, Any, NamedTuple
 from wandb.errors import Error as WandbError
 
 from gcbench.core.errors import ConfigError
-from gcbench.core.marks import OneOf
 from gcbench.papers import PAPERS
 from gcbench.runner.arguments import Arguments, read_arguments
 from gcbench.runner.records.metrics import BITS, EPOCH, SECONDS
 from gcbench.runner.records.wandb_service import own_settings
+from gcbench.runner.settings.marks import OneOf
 
 SCORES = ("test/accuracy", "test/perplexity", "test/loss", "train/loss")
 PHASES = ("data", "forward", "backward", "encode", "exchange", "wait", "decode", "update")

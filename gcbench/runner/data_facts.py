@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gcbench.core.conf import file_of, read_yaml
+from gcbench.core.conf import read_yaml
 from gcbench.core.errors import ConfigError
+from gcbench.runner.conf_files import file_of
 
 
 class Facts(NamedTuple):

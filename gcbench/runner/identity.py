@@ -8,8 +8,8 @@ import math
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from gcbench.core import marks
 from gcbench.runner.kept_names import with_first_names
+from gcbench.runner.settings import marks
 from gcbench.runner.settings.config import keys_of, neutral_values
 from gcbench.runner.settings.open import is_ours
 

@@ -17,10 +17,10 @@ from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import powerSGD_h
 from torch.nn.parallel import DistributedDataParallel
 
 from gcbench.core.comm.collectives import Comm
-from gcbench.core.comm.control import Control, LocalControl
 from gcbench.core.comm.transport import GlooTransport, MirrorTransport
 from gcbench.runner.bench.network import gloo_group, hook_state
 from gcbench.runner.bench.timing import Row, mean_seconds
+from gcbench.runner.control import Control, LocalControl
 from gcbench.runner.data import Data
 from gcbench.runner.launch.instantiate import make_model
 from gcbench.runner.launch.meeting import Connections

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 
-from gcbench.core.comm.control import LocalControl
 from gcbench.runner.bench.timing import Row
 from gcbench.runner.config.compose import resolve_overrides
+from gcbench.runner.control import LocalControl
 from gcbench.runner.data import ArrayData, Data, TokenData
 from gcbench.runner.settings.config import RunConfig
 from lib.contenders import Contender, Hook, TorchSteps, powersgd_hook

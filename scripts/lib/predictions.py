@@ -25,10 +25,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
-from gcbench.core.comm.network import Link
 from gcbench.papers.studies.study import compressor, model_shapes
 from gcbench.runner.bench.timing import Row, turns
 from gcbench.runner.console import TextTable, markdown
+from gcbench.runner.network import Link
 from gcbench.runner.predict.devices import read_link
 from gcbench.runner.predict.model import Cluster, CodecSeconds, Compute, Method, predict
 from gcbench.runner.predict.payload import Payload

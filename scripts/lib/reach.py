@@ -26,12 +26,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from gcbench.core.comm.network import Link
 from gcbench.papers.reach.reach import Contender, Race, race_of
 from gcbench.papers.tables.build import groups_of
 from gcbench.papers.tables.tables import read_table
 from gcbench.runner.bench.timing import turns
 from gcbench.runner.console import TextTable, markdown
+from gcbench.runner.network import Link
 from gcbench.runner.predict.devices import read_link
 from gcbench.runner.predict.model import Cluster, CodecSeconds, Compute, Method, predict
 from gcbench.runner.records.environment import describe_environment, now

@@ -26,10 +26,10 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 import gcbench
-from gcbench.core.comm.control import Control, ProcessGroupControl
 from gcbench.core.meeting import join
 from gcbench.runner.bench.timing import Row, turns
 from gcbench.runner.console import TextTable, markdown
+from gcbench.runner.control import Control, ProcessGroupControl
 from gcbench.runner.launch.memory import keep_freed_memory
 from gcbench.runner.records.environment import describe_environment
 from lib.contenders import Contender

@@ -25,10 +25,10 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compr
 from torch.nn.parallel import DistributedDataParallel
 
 import gcbench
-from gcbench.core.comm.network import Link, Network
 from gcbench.runner.bench.timing import ratio_in_turn, turns
 from gcbench.runner.config.compose import resolve_overrides
 from gcbench.runner.console import TextTable, markdown
+from gcbench.runner.network import Link, Network
 from gcbench.runner.predict.devices import read_link
 from gcbench.runner.records.environment import describe_environment
 from lib.turns import (

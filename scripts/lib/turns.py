@@ -18,15 +18,14 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from gcbench.core.backends import choose_codec_backend
-from gcbench.core.codecs.kernels import Backend, use_backend
-from gcbench.core.comm.control import Control, ProcessGroupControl
+from gcbench.core.codecs.kernels import Backend, choose_codec_backend, use_backend
 from gcbench.core.errors import ConfigError
 from gcbench.core.meeting import join
 from gcbench.runner.bench.network import TIMEOUT, gloo_group
 from gcbench.runner.bench.timing import Row, ratio_in_turn, seconds, slowest
 from gcbench.runner.config.compose import compose_overrides
 from gcbench.runner.config.resolve import resolve
+from gcbench.runner.control import Control, ProcessGroupControl
 from gcbench.runner.launch.instantiate import make_data
 from gcbench.runner.launch.memory import keep_freed_memory
 from gcbench.runner.launch.plan import Machine

@@ -15,10 +15,10 @@ from statistics import median
 
 import torch
 
-from gcbench.core.comm.control import LocalControl
 from gcbench.runner.bench.timing import ratio_in_turn, turns
 from gcbench.runner.config.compose import resolve_overrides
 from gcbench.runner.console import TextTable, markdown
+from gcbench.runner.control import LocalControl
 from gcbench.runner.data import Data
 from gcbench.runner.launch.instantiate import make_data
 from gcbench.runner.launch.memory import keep_freed_memory

@@ -27,8 +27,7 @@ from gcbench.core.conf import conf_directory
 from gcbench.core.errors import ConfigError
 from gcbench.core.fields import Checked, Positive, checked_hints, format_value, hints_of, refusal
 from gcbench.core.fields import example as typed_like
-from gcbench.core.keys import NO_KNOBS, sort_keys
-from gcbench.core.method_files import read_method
+from gcbench.core.method_files import NO_KNOBS, read_method, sort_keys
 from gcbench.core.method_keys import MethodSettings
 from gcbench.core.methods.dense import Dense
 from gcbench.core.methods.powersgd import PowerSGD

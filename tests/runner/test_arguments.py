@@ -11,8 +11,8 @@ from nightly import each
 from pydantic import Field
 
 from gcbench.core.errors import ConfigError
-from gcbench.core.marks import OneOf
 from gcbench.runner.arguments import Arguments, Option, read_arguments, read_keys
+from gcbench.runner.settings.marks import OneOf
 
 
 class Own(Arguments):

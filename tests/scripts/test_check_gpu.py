@@ -40,7 +40,7 @@ from gcbench.core.methods.even_levels import EvenLevels
 from gcbench.core.methods.linear import Linear
 from gcbench.core.methods.orq import ORQ
 from gcbench.core.methods.qsgd import QSGD
-from gcbench.core.wrappers.layers import build_exchange
+from gcbench.core.wrappers.build import build_exchange
 from gcbench.runner.check.layouts import equal
 
 SHAPES = {"matrix": (40, 70), "vector": (600,), "scalar": ()}

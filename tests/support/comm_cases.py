@@ -13,11 +13,10 @@ from gloo_pool import Process
 from torch import Tensor
 
 from gcbench.core.comm.collectives import Comm
-from gcbench.core.comm.groups import group_beside
 from gcbench.core.comm.meter import Meter
-from gcbench.core.comm.network import Link
 from gcbench.core.comm.nodes import Nodes
-from gcbench.core.comm.transport import GlooTransport, NcclTransport
+from gcbench.core.comm.transport import GlooTransport, NcclTransport, group_beside
+from gcbench.runner.network import Link
 
 WORKERS = 4
 

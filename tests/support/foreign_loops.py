@@ -21,7 +21,7 @@ import gcbench
 from gcbench.core.comm.collectives import Comm
 from gcbench.core.comm.transport import MirrorTransport
 from gcbench.core.method_files import read_method
-from gcbench.core.methods.matrices import shapes_of_parameters
+from gcbench.core.parameters import shapes_of_parameters
 from gcbench.core.wrappers.virtual import aggregate
 from gcbench.runner.launch.instantiate import make_compressor
 

@@ -17,9 +17,10 @@ from needed import patience
 from processes import server
 
 from gcbench.core.comm.collectives import Comm
-from gcbench.core.comm.control import ProcessGroupControl
-from gcbench.core.comm.network import Link
-from gcbench.core.comm.transport import EmulatedTransport, GlooTransport
+from gcbench.core.comm.transport import GlooTransport
+from gcbench.runner.control import ProcessGroupControl
+from gcbench.runner.launch.emulated import EmulatedTransport
+from gcbench.runner.network import Link
 
 PATIENCE = patience(300)  # for one job
 

@@ -9,7 +9,7 @@ from sentence import SMALL, config_of
 from torch import Tensor
 
 from gcbench.core.comm.collectives import Comm
-from gcbench.core.comm.control import LocalControl
+from gcbench.runner.control import LocalControl
 from gcbench.runner.launch.instantiate import make_data
 from gcbench.runner.launch.meeting import Connections
 from gcbench.runner.launch.plan import Machine, make_plan

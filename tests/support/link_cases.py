@@ -17,10 +17,11 @@ import torch
 import torch.distributed as dist
 
 from gcbench.core.comm.collectives import Comm
-from gcbench.core.comm.control import ProcessGroupControl
 from gcbench.core.comm.meter import Meter
-from gcbench.core.comm.network import Link
-from gcbench.core.comm.transport import EmulatedTransport, GlooTransport
+from gcbench.core.comm.transport import GlooTransport
+from gcbench.runner.control import ProcessGroupControl
+from gcbench.runner.launch.emulated import EmulatedTransport
+from gcbench.runner.network import Link
 
 STEPS = 6
 HEADER_BYTES = 14 + 20 + 32  # Ethernet, IPv4, TCP with time stamps

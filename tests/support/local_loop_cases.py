@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 import gcbench
-from gcbench.core.comm.groups import group_beside, timeout_of
+from gcbench.core.comm.transport import group_beside, timeout_of
 
 
 class Loop:

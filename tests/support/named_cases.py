@@ -18,7 +18,7 @@ import gcbench
 from gcbench.core.comm.collectives import Comm
 from gcbench.core.compressor import State
 from gcbench.core.method_files import read_method
-from gcbench.core.methods.matrices import shapes_of_parameters
+from gcbench.core.parameters import shapes_of_parameters
 from gcbench.core.seeds import mix
 from gcbench.core.wrappers.virtual import aggregate
 from gcbench.runner.launch.instantiate import make_compressor

@@ -11,8 +11,7 @@ import torch
 from gloo_pool import Process
 
 from gcbench.core.comm.collectives import Comm
-from gcbench.core.comm.groups import group_beside
-from gcbench.core.comm.transport import GlooTransport
+from gcbench.core.comm.transport import GlooTransport, group_beside
 from gcbench.runner.launch.instantiate import make_data
 from gcbench.runner.launch.meeting import Connections
 from gcbench.runner.launch.plan import Machine, make_plan

@@ -12,7 +12,7 @@ from gloo_pool import Process
 from lib.turns import BASELINE, make_contenders, message_seconds, time_rows
 from torch import nn
 
-from gcbench.core.comm.control import Control
+from gcbench.runner.control import Control
 
 
 def step_rows(

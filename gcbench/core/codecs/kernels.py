@@ -16,8 +16,8 @@ from typing import Any, Literal, ParamSpec, TypeVar, cast
 import torch
 
 from gcbench.core.codecs.tracing import compile_call, key_of, leaves_of
+from gcbench.core.errors import ConfigError, in_one_line
 from gcbench.core.private import use_own_compiler_cache
-from gcbench.core.reasons import in_one_line
 
 log = logging.getLogger("gcbench")
 P = ParamSpec("P")
@@ -54,6 +54,19 @@ def use_backend(backend: Backend, may_fall_back: bool = False) -> None:
         logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
     _backend = backend
     _may_fall_back = may_fall_back
+
+
+def choose_codec_backend(asked: str, device: str, compiler: bool, key: str) -> Backend:
+    """Return the codec backend. Raises ConfigError if it is not available."""
+    if asked not in ("auto", "eager", "compiled"):
+        raise ConfigError(f"{key}={asked}: type auto, eager or compiled")
+    if asked == "compiled" and not compiler:
+        raise ConfigError(
+            f"{key}=compiled: there is no C++ compiler here; install g++, or type {key}=eager"
+        )
+    if asked == "eager" or not compiler:
+        return "eager"
+    return "compiled" if device == "cuda" else "native"
 
 
 @contextmanager

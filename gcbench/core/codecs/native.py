@@ -24,8 +24,8 @@ import torch
 from torch import Tensor
 
 from gcbench.core.codecs.kernels import backend_in_use
+from gcbench.core.errors import safe_text
 from gcbench.core.private import cache_folder, private_folder
-from gcbench.core.reasons import safe_text
 
 COMPILER_SECONDS = 300  # ten times what an idle core takes
 _TYPES: dict[str, Any] = {"*": c_void_p, "d": c_double, "f": c_float, "i": c_int, "n": c_int64}

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from gcbench.core.comm.messages import (
@@ -24,15 +25,16 @@ from gcbench.core.comm.messages import (
     ordered_to_float,
     pad_rows,
     pair_sums,
-    parts_of_row,
     refuse_altered,
     refuse_different,
     row_sums,
     to_bytes,
 )
 from gcbench.core.comm.meter import Meter, row_bits
-from gcbench.core.comm.sums import HALVES, reduce_rows, sum_in_ring
 from gcbench.core.comm.transport import Reduction, Transport
+
+HALVES = torch.float16, torch.bfloat16  # types whose sums are rounded at every hop
+_SEGMENT_BYTES = 1024 * 1024  # of gloo's all-reduce
 
 Lengths = Sequence[Tensor | None]
 Listener = Callable[[str, Sequence[Tensor], Lengths], None]
@@ -92,10 +94,10 @@ class Comm:
         Half-precision values are divided before they are added, so that no sum overflows.
         """
         if tensors[0].dtype in HALVES:
-            return parts_of_row(
+            return _parts_of_row(
                 self._reduce(torch._foreach_div(list(tensors), self.workers), "sum"), tensors
             )
-        return parts_of_row(self._reduce(tensors, "sum").div_(self.workers), tensors)
+        return _parts_of_row(self._reduce(tensors, "sum").div_(self.workers), tensors)
 
     def sum(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Return the sum of integers over all workers, `[w, ...] -> [1, ...]`.
@@ -103,21 +105,21 @@ class Comm:
         The caller chooses a type in which the sum of W integers fits.
         """
         assert not any(t.is_floating_point() for t in tensors)
-        return parts_of_row(self._reduce(tensors, "sum"), tensors)
+        return _parts_of_row(self._reduce(tensors, "sum"), tensors)
 
     def max(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Return the maximum over all workers, `[w, ...] -> [1, ...]`; NaN where any has NaN."""
-        return parts_of_row(self._reduce(tensors, "max"), tensors)
+        return _parts_of_row(self._reduce(tensors, "max"), tensors)
 
     def min(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Return the minimum over all workers, `[w, ...] -> [1, ...]`; NaN where any has NaN."""
-        return parts_of_row(self._reduce(tensors, "min"), tensors)
+        return _parts_of_row(self._reduce(tensors, "min"), tensors)
 
     def bitwise_and(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Return the bitwise and over all workers, `[w, ...] -> [1, ...]`."""
         if tensors[0].is_cuda:  # NCCL has no bitwise reductions
             return [reduce_rows(rows, "and") for rows in self.gather(tensors)]
-        return parts_of_row(self._reduce(tensors, "and"), tensors)
+        return _parts_of_row(self._reduce(tensors, "and"), tensors)
 
     def gather(
         self, tensors: Sequence[Tensor], lengths: Lengths | None = None, *, bare: bool = False
@@ -294,3 +296,44 @@ class Comm:
             arrived = self.transport.all_to_all(by_process)
         rows = arrived.permute(2, 0, 1, 3).flatten(0, 2)  # [w W, bytes], by receiver and sender
         return [from_bytes(rows, part).unflatten(0, (w, self.workers)) for part in parts]
+
+
+def sum_in_ring(rows: Tensor) -> Tensor:
+    """Return the sum `[1, n]` of rows `[W, n]`, rounded to their type at every hop of gloo's ring.
+
+    Chunk c begins at worker c - 1 and goes down to worker c. PyTorch's own sum of rows is rounded
+    once, so that its error falls with W where that of a ring grows.
+    """
+    workers, n = rows.shape
+    size = _ring_chunk(n, workers, rows.element_size())
+    chunks = F.pad(rows, (0, workers * size - n)).view(workers, workers, size)
+    place = torch.arange(workers, device=rows.device)
+    total = chunks[(place - 1) % workers, place]
+    for hop in range(2, workers + 1):
+        total = total + chunks[(place - hop) % workers, place]
+    return total.view(1, -1)[:, :n]
+
+
+def _ring_chunk(n: int, workers: int, item_bytes: int) -> int:
+    """Return how many values gloo makes a chunk of, one per worker: two segments or more."""
+    segments = max(-(-n * item_bytes // _SEGMENT_BYTES), 2 * workers)
+    per_worker = -(-segments // workers)
+    return per_worker * -(-n // (per_worker * workers))
+
+
+def reduce_rows(x: Tensor, op: Reduction) -> Tensor:
+    if op == "sum":
+        return x.sum(0, keepdim=True, dtype=x.dtype)
+    if op == "and":
+        rows = x[:1].clone()
+        for row in x[1:]:
+            rows &= row
+        return rows
+    return x.amax(0, keepdim=True) if op == "max" else x.amin(0, keepdim=True)
+
+
+def _parts_of_row(flat: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
+    """Return the tensors that are concatenated in `flat` as views, `[1, ...]` each."""
+    w = like[0].shape[0]
+    parts = flat.split([t.numel() // w for t in like], dim=1)
+    return [part.view(1, *t.shape[1:]) for part, t in zip(parts, like, strict=True)]

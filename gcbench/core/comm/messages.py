@@ -48,13 +48,6 @@ def pad_rows(rows: list[Tensor], starts: Tensor, lengths: Tensor, dtype: torch.d
     return out
 
 
-def parts_of_row(flat: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
-    """Return the tensors that are concatenated in `flat` as views, `[1, ...]` each."""
-    w = like[0].shape[0]
-    parts = flat.split([t.numel() // w for t in like], dim=1)
-    return [part.view(1, *t.shape[1:]) for part, t in zip(parts, like, strict=True)]
-
-
 _NAN = 0x7FC00000
 _MAGNITUDE = 0x7FFFFFFF
 

@@ -1,19 +1,57 @@
-"""Payload bits, counted from the tensors that workers pass to collectives and get from them."""
+"""Payload bits, counted from the tensors that workers pass to collectives and get from them.
+
+A payload is what one worker has for the others: what it contributes to a sum or a gather, and in an
+all-to-all the parts for other workers. The algorithms, from which the bits on the wire follow, are:
+
+    all_reduce       a ring that passes on W-ths of the message, first to add them up, then to
+                     distribute the sums
+    all_gather       a ring that passes on whole messages
+    ragged_gather    every worker sends its message, whose size is its own, to every other worker
+                     (on gloo a ring passes them on: as many bits, and no slower)
+    all_to_all       every worker sends every other worker its part
+    ring_hop         every worker passes one message on to its neighbor in a ring
+
+gloo and NCCL run these; on gloo, we send gathers and all-to-alls ourselves. NCCL may use trees for
+small sums, which move as many bits.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from torch import Tensor
+if TYPE_CHECKING:  # Importing it takes long, and predictions read bits without it.
+    from torch import Tensor
 
-from gcbench.core.comm.network import Collective, Level, Message, wire_bits
+Collective = Literal["all_reduce", "all_gather", "ragged_gather", "all_to_all", "ring_hop"]
+Level = Literal["all", "inside", "between"]  # all workers; those of a node; one per node
+
+
+def wire_bits(collective: Collective, payload_bits: float, workers: int) -> float:
+    """Return the bits that a worker sends, or passes on for others, until all have their result.
+
+    It receives as many. Where workers differ, it is their mean.
+    """
+    if collective == "all_reduce":
+        return 2 * (workers - 1) * payload_bits / workers
+    if collective in ("all_gather", "ragged_gather"):
+        return (workers - 1) * payload_bits
+    return payload_bits if workers > 1 else 0
 
 
 def row_bits(tensors: Sequence[Tensor]) -> int:
     """Return the bits of one row of `[w, ...]` tensors."""
     return sum(8 * t.element_size() * (t.numel() // t.shape[0]) for t in tensors)
+
+
+class Message(NamedTuple):
+    """The collectives of one kind in a step."""
+
+    level: Level
+    collective: Collective
+    number: float
+    bits: float  # payload per worker, in all of them together
 
 
 class Kind(NamedTuple):

@@ -1,19 +1,16 @@
-"""Transports, which move bytes and sums between processes, whatever these mean."""
+"""Transports, which move bytes and sums between processes, and process groups of our own."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Literal, Protocol, TypeVar
+import os
+from collections import Counter
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Literal, Protocol, TypeVar, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-
-from gcbench.core.comm import chunks
-from gcbench.core.comm.groups import subgroup
-from gcbench.core.comm.network import Link, Network
 
 Reduction = Literal["sum", "max", "min", "and"]
 # PyTorch 2.14 warns of the name that earlier versions have.
@@ -99,25 +96,25 @@ class GlooTransport(_GroupTransport):
         flat = message.cpu().flatten()
         everyone = flat.new_empty(self.processes, len(flat))
         everyone[self.rank] = flat
-        chunks.gather(self.group, [[row] for row in everyone])
+        _gather(self.group, [[row] for row in everyone])
         return everyone.view(self.processes * rows, size).to(message.device)
 
     def all_to_all(self, by_process: Tensor) -> Tensor:
         leaving = by_process.cpu().flatten(1)
         arrived = torch.empty_like(leaving)
         arrived[self.rank] = leaving[self.rank]
-        chunks.exchange(self.group, list(leaving), list(arrived))
+        _exchange(self.group, list(leaving), list(arrived))
         return arrived.view_as(by_process).to(by_process.device)
 
     def pass_on(self, message: Tensor) -> Tensor:
         leaving = message.cpu()
         arriving = torch.empty_like(leaving)
-        chunks.pass_on(self.group, leaving, arriving)
+        _pass_on(self.group, leaving, arriving)
         return arriving.to(message.device)
 
     def exchange_rows(self, rows: list[Tensor], row_bytes: list[int]) -> list[Tensor]:
         by_process = self._by_process([row.cpu() for row in rows], row_bytes)
-        chunks.gather(self.group, by_process)
+        _gather(self.group, by_process)
         return [row.to(rows[0].device) for of_process in by_process for row in of_process]
 
 
@@ -197,57 +194,121 @@ def transport_of(group: dist.ProcessGroup, device: torch.device) -> Transport:
     return NcclTransport(group) if nccl else GlooTransport(group)
 
 
-class EmulatedTransport:
-    """A transport whose calls last as if every process were a host with the given link."""
-
-    def __init__(self, inner: GlooTransport | NcclTransport, link: Link) -> None:
-        self.rank = inner.rank
-        self.processes = inner.processes
-        self._inner = inner
-        self._link = link
-        self._network = Network(inner.processes, 1, link, link)
-
-    def all_reduce(self, flat: Tensor, op: Reduction) -> None:
-        with self._stretch(self._network.seconds("all_reduce", 8 * flat.nbytes), flat.device):
-            self._inner.all_reduce(flat, op)
-
-    def all_gather(self, message: Tensor) -> Tensor:
-        with self._stretch(self._network.seconds("all_gather", 8 * message.nbytes), message.device):
-            return self._inner.all_gather(message)
-
-    def all_to_all(self, by_process: Tensor) -> Tensor:
-        leaving = 8 * by_process[1:].nbytes
-        with self._stretch(self._network.seconds("all_to_all", leaving), by_process.device):
-            return self._inner.all_to_all(by_process)
-
-    def pass_on(self, message: Tensor) -> Tensor:
-        with self._stretch(self._network.seconds("ring_hop", 8 * message.nbytes), message.device):
-            return self._inner.pass_on(message)
-
-    def exchange_rows(self, rows: list[Tensor], row_bytes: list[int]) -> list[Tensor]:
-        w = len(rows)
-        bits = [8 * sum(row_bytes[k : k + w]) for k in range(0, len(row_bytes), w)]
-        with self._stretch(self._network.point_to_point_seconds(bits), rows[0].device):
-            return self._inner.exchange_rows(rows, row_bytes)
-
-    def split(self, size: int) -> tuple[Transport, Transport]:
-        node, peers = self._inner.split(size)
-        return EmulatedTransport(node, self._link), EmulatedTransport(peers, self._link)
-
-    @contextmanager
-    def _stretch(self, seconds: float, device: torch.device) -> Iterator[None]:
-        """Make the block last at least `seconds`, counted from the last process's arrival.
-
-        The barrier that waits for this arrival takes 0.1 ms more on one machine.
-        """
-        _finish(device)
-        dist.barrier(self._inner.group)
-        end = time.perf_counter() + seconds
-        yield
-        _finish(device)
-        time.sleep(max(0.0, end - time.perf_counter()))
+# Several chunks in flight hide the handshake with which gloo begins each of them; smaller chunks
+# take longer.
+CHUNK_BYTES = 1024 * 1024
+# A tag of our own, as a user's messages between the same processes have the default, 0.
+TAG = 0x6763
 
 
-def _finish(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+def _gather(group: dist.ProcessGroup, messages: Sequence[Sequence[Tensor]]) -> None:
+    """Fill `messages[p]` with what process p has there.
+
+    The algorithm is a ring, in which each chunk is passed on when it arrives. All receives are
+    posted before the first send.
+    """
+    size, me = group.size(), group.rank()
+    left, right = (me - 1) % size, (me + 1) % size
+    arriving = [
+        (owner, chunk, _receive(group, chunk, left))
+        for owner in ((me - i) % size for i in range(1, size))
+        for chunk in _chunks(messages[owner])
+    ]
+    sends = [_send(group, chunk, right) for chunk in _chunks(messages[me])]
+    for owner, chunk, receive in arriving:
+        receive.wait()
+        if owner != right:
+            sends.append(_send(group, chunk, right))
+    for send in sends:
+        send.wait()
+
+
+def _exchange(
+    group: dist.ProcessGroup, leaving: Sequence[Tensor], arriving: Sequence[Tensor]
+) -> None:
+    """Send `leaving[p]` to process p and fill `arriving[p]` from it.
+
+    A process's message to itself is not copied. In round i every process sends to its i-th right
+    neighbor and receives from its i-th left neighbor, so that messages seldom share a link; a round
+    begins while the last chunk of the previous round arrives. All receives are posted before the
+    first send.
+    """
+    size, me = group.size(), group.rank()
+    lefts, rights = ([(me + sign * i) % size for i in range(1, size)] for sign in (-1, 1))
+    receives = [
+        [_receive(group, chunk, left) for chunk in _chunks([arriving[left]])] for left in lefts
+    ]
+    unfinished = []
+    for right, of_round in zip(rights, receives, strict=True):
+        unfinished += [_send(group, chunk, right) for chunk in _chunks([leaving[right]])]
+        unfinished += of_round[-1:]
+        for receive in of_round[:-1]:
+            receive.wait()
+    for work in unfinished:
+        work.wait()
+
+
+def _pass_on(group: dist.ProcessGroup, leaving: Tensor, arriving: Tensor) -> None:
+    """Send a message to the process before this one in a ring; fill `arriving` from the next."""
+    size, me = group.size(), group.rank()
+    work = [_receive(group, chunk, (me + 1) % size) for chunk in _chunks([arriving])]
+    work += [_send(group, chunk, (me - 1) % size) for chunk in _chunks([leaving])]
+    for each in work:
+        each.wait()
+
+
+def _chunks(tensors: Sequence[Tensor]) -> list[Tensor]:
+    return [chunk for t in tensors if t.numel() for chunk in t.split(CHUNK_BYTES)]
+
+
+def _receive(group: dist.ProcessGroup, chunk: Tensor, peer: int) -> dist.Work:
+    work = dist.irecv(chunk, group=group, tag=TAG, group_src=peer)
+    assert work is not None
+    return work
+
+
+def _send(group: dist.ProcessGroup, chunk: Tensor, peer: int) -> dist.Work:
+    work = dist.isend(chunk, group=group, tag=TAG, group_dst=peer)
+    assert work is not None
+    return work
+
+
+def group_beside(
+    group: dist.ProcessGroup, backend: str | None = None, timeout: timedelta | None = None
+) -> dist.ProcessGroup:
+    """Return a new group of the same processes, which nothing else uses; all of them call this."""
+    beside = dist.new_group(
+        dist.get_process_group_ranks(group),
+        timeout=timeout or timeout_of(group),
+        backend=backend or dist.get_backend_config(group),
+        use_local_synchronization=True,
+    )
+    return cast(dist.ProcessGroup, beside)
+
+
+def subgroup(group: dist.ProcessGroup, parts: Sequence[Sequence[int]]) -> dist.ProcessGroup:
+    """Return a new group of this process's part of the ranks; all processes call this."""
+    ranks = [[*part] for part in parts]
+    part, _ = dist.new_subgroups_by_enumeration(ranks, timeout=timeout_of(group))
+    return cast(dist.ProcessGroup, part)
+
+
+def workers_per_host(group: dist.ProcessGroup) -> int | None:
+    """Return how many processes of a group each host has; None if torchrun did not say."""
+    on_host = os.environ.get("LOCAL_WORLD_SIZE")  # set by torchrun
+    return share_of_hosts(dist.get_process_group_ranks(group), int(on_host)) if on_host else None
+
+
+def share_of_hosts(ranks: Sequence[int], processes: int) -> int | None:
+    """Return how many of a group's `ranks` are on each host, which has `processes` in all.
+
+    None if hosts differ, as they can where DDP has a process group of its own.
+    """
+    sizes = set(Counter(rank // processes for rank in ranks).values())
+    return sizes.pop() if len(sizes) == 1 else None
+
+
+def timeout_of(group: dist.ProcessGroup) -> timedelta:
+    """Return how long a group waits, which `dist.new_group` would not take over."""
+    timeout: timedelta = group._get_backend(group._device_types[0]).options._timeout
+    return timeout

@@ -8,17 +8,8 @@ from typing import Any
 from torch import Tensor
 
 from gcbench.core.comm.collectives import Comm
-from gcbench.core.compressor import (
-    Aggregated,
-    Grads,
-    Properties,
-    State,
-    Step,
-    aggregate_parts,
-)
-from gcbench.core.exchange.gather import (
-    GatherExchange,
-)
+from gcbench.core.compressor import Aggregated, Grads, Properties, State, Step, aggregate_parts
+from gcbench.core.exchange.gather import GatherExchange
 from gcbench.core.methods.bucketed import Bucketed
 from gcbench.core.methods.entropy_coded import apply_code
 from gcbench.core.methods.matrices import is_convolution

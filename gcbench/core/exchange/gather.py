@@ -4,21 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gcbench.core.codec import (
-    Codec,
-    GridCodec,
-    Message,
-    RaggedCodec,
-    decoder_of,
-)
+from gcbench.core.codec import Codec, GridCodec, Message, RaggedCodec, decoder_of
 from gcbench.core.codecs.noise import Noise
-from gcbench.core.codecs.packing import Units, shannon_bits, sum_of_codes
+from gcbench.core.codecs.packing import shannon_bits
 from gcbench.core.comm.collectives import Comm
 from gcbench.core.compressor import (
     Aggregated,
@@ -51,16 +46,27 @@ class GatherExchange:
         return self.codec.properties._replace(divisible=True)
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
-        segments, noise = _sizes_and_noise(grads, step)
-        message = self.codec.encode_each(flatten_each(grads), segments, noise)
+        tensors, sizes = flatten_each(grads), sizes_of(grads)
+        noise = step.noise("codec", sizes, tensors[0].device)
+        message = self.codec.encode_each(tensors, tuple(sizes.values()), noise)
         return self.gather(message, grads, state, comm, step)
 
     def aggregate_corrected(
         self, given: Given, state: State, comm: Comm, step: Step
     ) -> tuple[Aggregated, Grads]:
-        _, noise = _sizes_and_noise(given.grads, step)
+        first = next(iter(given.grads.values()))
+        noise = step.noise("codec", sizes_of(given.grads), first.device)
         message, left = self.codec.encode_corrected(given, noise)
         return self.gather(message, given.grads, state, comm, step), left
+
+    # To ask an object for a protocol takes longer than to code 10^4 values.
+    @cached_property
+    def _ragged(self) -> RaggedCodec | None:
+        return self.codec if isinstance(self.codec, RaggedCodec) else None
+
+    @cached_property
+    def _grid(self) -> GridCodec | None:
+        return self.codec if isinstance(self.codec, GridCodec) else None
 
     def codec_in_native_code(self, grads: Grads) -> Bucketed | None:
         """Return the codec if native code fits and codes these gradients."""
@@ -80,9 +86,8 @@ class GatherExchange:
             step_of = replace(step, workers=workers)
             return decoder_of(self.codec, lambda: step_of.noise("codec", sizes, device))
 
-        everyone = comm.gather(
-            message, self.codec.lengths_of(message) if isinstance(self.codec, RaggedCodec) else None
-        )
+        lengths = self._ragged.lengths_of(message) if self._ragged else None
+        everyone = comm.gather(message, lengths)
         mean = decoder(range(comm.workers)).decode_mean(
             [m.unsqueeze(1) for m in everyone], segments
         )
@@ -93,23 +98,16 @@ class GatherExchange:
             return unflatten(decoded, grads)
 
         def bound() -> Tensor:
-            assert isinstance(self.codec, GridCodec)
-            codes = self.codec.codes_in(message, segments)
-            return shannon_bits(codes, self.codec.highest + 1) + 32 * message[-1][0].numel()
+            assert self._grid
+            codes = self._grid.codes_in(message, segments)
+            return shannon_bits(codes, self._grid.highest + 1) + 32 * message[-1][0].numel()
 
         return Aggregated(
             unflatten(mean, grads),
             sent,
             state,
-            bound if isinstance(self.codec, GridCodec) else None,
+            bound if self._grid else None,
         )
-
-
-def _sizes_and_noise(grads: Grads, step: Step) -> tuple[tuple[int, ...], Noise]:
-    """Return the sizes of the tensors, and the noise for coding them."""
-    sizes = sizes_of(grads)
-    device = next(iter(grads.values())).device
-    return tuple(sizes.values()), step.noise("codec", sizes, device)
 
 
 @dataclass(frozen=True)
@@ -226,58 +224,3 @@ def average_shards(
         return decoded
 
     return mean, decode_sent
-
-
-@dataclass(frozen=True)
-class SumExchange:
-    """An all-reduce of codes: all workers use the same grid, that of the largest scale.
-
-        scale = max over workers;   update = decode(sum of codes) / W
-
-    A sum of W codes of s levels needs b = ceil(log2(2 W s + 1)) bits, so floor(64 / b) lanes share
-    a 64-bit word. This never takes more than the smallest integer type that holds such sums, and
-    takes less than 8 bits per value if W s <= 63. What a worker receives grows with W only by that
-    logarithm.
-    """
-
-    codec: GridCodec
-
-    @property
-    def properties(self) -> Properties:
-        codec = self.codec.properties
-        return Properties(unbiased=codec.unbiased, scope=codec.scope, divisible=True)
-
-    def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
-        (segments, noise), x = _sizes_and_noise(grads, step), flatten(grads)
-        scales = comm.max([self.codec.scales_of(x, segments)])[0]  # [1, buckets]
-        codes = self.codec.codes_of(x, segments, scales.expand(x.shape[0], -1), noise)
-        units = Units(
-            self.codec.highest / 2,
-            scales,
-            torch.full_like(scales, comm.workers),
-            self.codec.buckets(segments, x.device).spans,
-        )
-
-        def values(centered: Tensor) -> Tensor:
-            return self.codec.values_of(centered, segments, scales).div_(comm.workers)
-
-        update = sum_codes(codes, self.codec.highest, comm, units, values)
-
-        def sent() -> Grads:
-            centered = codes - self.codec.highest / 2
-            return unflatten(self.codec.values_of(centered, segments, scales), grads)
-
-        return Aggregated(unflatten(update, grads), sent, state)
-
-
-def sum_codes(
-    codes: Tensor, highest: int, comm: Comm, units: Units, values: Callable[[Tensor], Tensor]
-) -> Tensor:
-    """Return the values `[1, n]` of the sum of all workers' codes `[w, n]`, from 0 to `highest`.
-
-    They are sent in lanes that are wide enough for their sum.
-    """
-    most = comm.workers * highest
-    return sum_of_codes(
-        codes, most.bit_length(), most, lambda words: comm.sum([words])[0], units, values
-    )

@@ -7,23 +7,11 @@ from typing import Any
 
 from gcbench.core.codec import Codec, RaggedCodec
 from gcbench.core.comm.collectives import Comm
-from gcbench.core.compressor import (
-    Aggregated,
-    Compressor,
-    Grads,
-    Properties,
-    State,
-    Step,
-)
-from gcbench.core.exchange.gather import (
-    GatherExchange,
-    ScatterExchange,
-    average_shards,
-)
+from gcbench.core.compressor import Aggregated, Compressor, Grads, Properties, State, Step
+from gcbench.core.exchange.gather import GatherExchange, ScatterExchange, average_shards
 from gcbench.core.exchange.ring import RingExchange, RingShards
 from gcbench.core.methods.dense import Dense
-from gcbench.core.wrappers.rotated import Rotated
-from gcbench.core.wrappers.wrappers import BucketsThroughGradient
+from gcbench.core.wrappers.wrappers import BucketsThroughGradient, Rotated
 
 
 @dataclass(frozen=True)

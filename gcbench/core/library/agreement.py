@@ -1,9 +1,10 @@
-"""What workers agree on after an exchange, decided on the device: no host waits for a GPU."""
+"""What workers agree on after an exchange, such as whether values are finite, without a wait."""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -179,3 +180,48 @@ def _layout(state: State) -> list[tuple[int, int, str, torch.Size, torch.dtype]]
 
 def _memory(x: Tensor) -> tuple[torch.Size, tuple[int, ...], int]:
     return x.shape, x.stride(), int(x.storage_offset())
+
+
+def not_finite(tensors: Iterable[Tensor]) -> Tensor:
+    """Return for each worker, `[w]`, whether its row of any tensor `[w, ...]` is not finite."""
+    wholes = _wholes([x for x in tensors if x.numel()])
+    by_worker = list(zip(*wholes, strict=True))
+    rows = [row for worker in by_worker for row in worker]
+    if rows[0].device.type == "cpu":
+        # A sum is faster than extremes, and finite only where all its terms are.
+        if torch.stack([row.sum() for row in rows]).isfinite().all():
+            return torch.zeros(len(by_worker), dtype=torch.bool)
+        # A sum of finite values may overflow; extremes are exact, and fastest by row.
+        extremes = [torch.stack(row.aminmax()).abs().amax() for row in rows]
+    else:
+        extremes = list(torch._foreach_norm(rows, torch.inf))  # reads all of them in one kernel
+    each = torch.stack(extremes).view(len(by_worker), -1)
+    return (each * 0).any(1)  # NaN, which counts as true, where a value is not finite
+
+
+def _wholes(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Return tensors `[w, ...]`, with one for all that are the parts of its rows."""
+    by_whole: dict[int, list[Tensor]] = {}
+    for x in tensors:
+        by_whole.setdefault(id(x if x._base is None else x._base), []).append(x)
+    wholes: list[Tensor] = []
+    for parts in by_whole.values():
+        whole = parts[0]._base
+        if whole is None or len(whole) != len(parts[0]):
+            wholes += parts
+        else:
+            fill = whole.numel() == sum(x.numel() for x in parts)
+            wholes += [whole] if fill else parts
+    return wholes
+
+
+def gather_json(value: Any, gather: Callable[[Tensor], Sequence[Tensor]]) -> list[Any]:
+    """Return each process's `value`, which JSON can represent; `gather` collects tensors."""
+    text = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+    sizes = [int(size) for size in gather(torch.tensor([len(text)]))]
+    padded = text.new_zeros(max(sizes))
+    padded[: len(text)] = text
+    texts = gather(padded)
+    return [
+        json.loads(row[:size].numpy().tobytes()) for row, size in zip(texts, sizes, strict=True)
+    ]

@@ -16,17 +16,16 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
-from gcbench.core.backends import choose_codec_backend
 from gcbench.core.codec import Codec
-from gcbench.core.codecs.kernels import use_backend
+from gcbench.core.codecs.kernels import choose_codec_backend, use_backend
 from gcbench.core.codecs.native import find_compiler, load_native
 from gcbench.core.compressor import Compressor
 from gcbench.core.conf import Config, choices_in
 from gcbench.core.errors import ConfigError
 from gcbench.core.fields import Count, Seed, format_value, refusal
 from gcbench.core.library.compression import Compression, Typed
-from gcbench.core.library.ddp import DdpCompression
-from gcbench.core.library.ddp_module import (
+from gcbench.core.library.ddp import (
+    DdpCompression,
     parameters_of,
     refuse_ddp,
     refuse_nodes,

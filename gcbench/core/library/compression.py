@@ -15,15 +15,12 @@ from torch import Tensor
 
 from gcbench.core.codecs.kernels import backend_in_use
 from gcbench.core.comm.collectives import Comm
-from gcbench.core.comm.control import gather_json
-from gcbench.core.comm.groups import workers_per_host
-from gcbench.core.comm.transport import transport_of
+from gcbench.core.comm.transport import transport_of, workers_per_host
 from gcbench.core.compressor import Compressor, State
 from gcbench.core.conf import Config
-from gcbench.core.errors import ConfigError
-from gcbench.core.library.agreement import refuse_other_arguments
+from gcbench.core.errors import ConfigError, in_one_line
+from gcbench.core.library.agreement import differing, gather_json, refuse_other_arguments
 from gcbench.core.library.exchange import Exchange, Kept
-from gcbench.core.library.last_format import of_this_format
 from gcbench.core.library.overlap import Overlap
 from gcbench.core.library.saved import (
     merge_parts,
@@ -38,14 +35,15 @@ from gcbench.core.library.states import (
     StateError,
     by_name,
     not_a_state,
+    of_this_format,
     read_kept,
     read_part,
     refuse_other_identity,
     refuse_other_states,
     refuse_other_traffic,
 )
-from gcbench.core.methods.matrices import Shape, StacksOfMatrices
-from gcbench.core.reasons import in_one_line
+from gcbench.core.methods.matrices import StacksOfMatrices
+from gcbench.core.parameters import Shape
 from gcbench.core.wrappers.virtual import is_direction, parts_of, state_bytes
 
 Workers = Literal["refuse", "merge"]
@@ -385,3 +383,45 @@ class Compression(ABC):
             + ("min_ratio=1, or a lower rank" if larger else "other knobs, or another method"),
             stacklevel=2,
         )
+
+
+class JointCompression(Compression):
+    """A compression that loads a state only if all workers load states of the same steps."""
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], workers: Workers = "refuse") -> None:
+        """Restore what `state_dict` returned on this worker; all workers have to call this.
+
+        Raises:
+            ConfigError: if a worker's state is not its own, or damaged, or workers saved theirs
+                after different steps; no worker replaces anything then.
+        """
+        try:
+            read, own = self._read_whole(state_dict, workers)
+        except ConfigError as error:
+            self._meet([str(error), {}])
+            raise
+        steps = self._steps_in(own)
+        for worker, (refused, other) in enumerate(self._meet(["", steps])):
+            if refused:
+                raise ConfigError(f"worker {worker} cannot load its state: {refused}")
+            if other != steps:
+                theirs, own = differing(other, steps)
+                raise ConfigError(
+                    f"worker {worker} loads a state with steps={theirs}, and this one with {own}; "
+                    "type load_state_dict on every worker, with what it saved after the same step"
+                )
+        self._replace(read, own)
+
+    def _meet(self, value: Any) -> list[Any]:
+        """Return what each worker has. Raises ConfigError if some do something else."""
+        try:
+            return self._gather(value)
+        except (RuntimeError, ValueError) as error:  # of a message that never came, or is another
+            raise ConfigError(
+                f"load_state_dict: not all workers called it ({in_one_line(error)}); type it on "
+                "every worker"
+            ) from error
+
+    def _steps_in(self, saved: Mapping[str, Any]) -> dict[str, int]:
+        """Return the numbers of steps in a state, which all workers must have in common."""
+        return {k: parts["shared"]["exchanges"] for k, parts in saved["exchanges"].items()}

@@ -9,19 +9,29 @@ from operator import is_
 from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from gcbench.core.comm.ddp import Arrived
-from gcbench.core.compressor import State, offsets_of
+from gcbench.core.comm.ddp import Arrived, DdpHook
+from gcbench.core.comm.nodes import node_size
+from gcbench.core.comm.transport import workers_per_host
+from gcbench.core.compressor import Compressor, State, offsets_of
 from gcbench.core.errors import ConfigError
+from gcbench.core.exchange.gather import ScatterExchange
+from gcbench.core.exchange.hierarchical import Hierarchical
 from gcbench.core.library.compression import Compression, Typed
-from gcbench.core.library.ddp_module import free_hook_of, parameters_of, shapes_of
-from gcbench.core.library.exchange import Bucket, Kept
-from gcbench.core.library.means import type_of_means
+from gcbench.core.library.exchange import Bucket, Kept, type_of_means
 from gcbench.core.library.overlap import decide_overlap
 from gcbench.core.library.states import not_a_state
-from gcbench.core.parameters import name_without_wrappers
+from gcbench.core.parameters import (
+    Shape,
+    name_without_wrappers,
+    refuse_complex,
+    refuse_sparse,
+    shapes_of_parameters,
+)
+from gcbench.core.wrappers.virtual import parts_of
 
 
 class Taken(NamedTuple):
@@ -29,7 +39,7 @@ class Taken(NamedTuple):
 
     arrived: Arrived
     parts: Sequence[Bucket]
-    exchanges: Sequence[Future[tuple[State, Tensor]]]
+    exchanges: list[Future[tuple[State, Tensor]]]
 
 
 class DdpCompression(Compression):
@@ -107,14 +117,17 @@ class DdpCompression(Compression):
 
     def take(self, arrived: Arrived) -> Taken:
         """Begin to replace this worker's gradients by the update that all workers agree on."""
-        parts = self._parts_of(arrived)
-        return Taken(arrived, parts, [self._begin(part, len(parts) == 1) for part in parts])
-
-    def _begin(self, part: Bucket, is_whole: bool) -> Future[tuple[State, Tensor]]:
-        if self._mean_type and all(x.dtype == torch.float32 for x in part.buffers):
-            flat = [x.view(-1) for x in part.buffers] if is_whole else [*part.places.values()]
-            return self._exchange.begin_mean(flat, self._mean_type)
-        return self._exchange.submit(partial(self._exchange.replace, self._kept["gradient"], part))
+        taken = Taken(arrived, self._parts_of(arrived), [])
+        for part in taken.parts:
+            if self._mean_type and all(x.dtype == torch.float32 for x in part.buffers):
+                buffers = [x.view(-1) for x in part.buffers]
+                flat = buffers if len(taken.parts) == 1 else [*part.places.values()]
+                exchange: Future[Any] = self._exchange.begin_mean(flat, self._mean_type)
+            else:
+                replace = partial(self._exchange.replace, self._kept["gradient"], part)
+                exchange = self._exchange.submit(replace)
+            taken.exchanges.append(exchange)
+        return taken
 
     def finish(
         self,
@@ -133,7 +146,7 @@ class DdpCompression(Compression):
         kept.exchanges += 1
         self._count(kept, sum(x.numel() for one in taken for x in one.arrived.gradients.values()))
         known = () if self._split else taken
-        self._known = {id(one.arrived): one._replace(exchanges=()) for one in known}
+        self._known = {id(one.arrived): one._replace(exchanges=[]) for one in known}
         self._buckets = [[*part.places] for one in taken for part in one.parts]
         self._split = None
 
@@ -202,3 +215,91 @@ class DdpCompression(Compression):
                 )
         self._everyone = everyone
         self._frozen = [p for p in everyone if p is not None and not p.requires_grad]
+
+
+def refuse_ddp(ddp: DistributedDataParallel) -> None:
+    """Raise ConfigError if a compressor cannot exchange the gradients of `ddp`."""
+    refuse_sparse(ddp.module)
+    parameters = parameters_of(ddp)
+    refuse_complex({name: p for p, name in parameters.items()})
+    if getattr(ddp, "skip_all_reduce_unused_params", False):
+        raise ConfigError(
+            "skip_all_reduce_unused_params=True: DDP leaves out buckets, also the last one, which "
+            "ends an exchange; type skip_all_reduce_unused_params=False"
+        )
+    if ddp.static_graph and len({p.dtype for p in parameters}) > 1:
+        raise ConfigError(
+            "static_graph=True: in the first step, DDP has a bucket for each type of parameters "
+            "and does not say which one is the last; type static_graph=False, or compress with a "
+            "model whose parameters have one type"
+        )
+    if len({p.device for p in parameters}) > 1:
+        raise ConfigError(
+            "the parameters are on several devices; type compress with a model on one device"
+        )
+
+
+def refuse_unused(ddp: DistributedDataParallel, compressor: Compressor) -> None:
+    """Raise ConfigError if `compressor` keeps a residual whose values have no parameter."""
+    of_shards = [p for p in parts_of(compressor) if isinstance(p, ScatterExchange) and p.code_means]
+    if ddp.find_unused_parameters and of_shards:
+        raise ConfigError(
+            "exchange=scatter_coded: DDP drops updates of unused parameters, which a residual of "
+            "shards cannot take back; type exchange=scatter, or find_unused_parameters=False"
+        )
+
+
+def refuse_nodes(ddp: DistributedDataParallel, compressor: Compressor) -> None:
+    """Raise ConfigError for nodes that do not divide the workers, or of a part of all processes.
+
+    PyTorch makes a process group only with the help of all processes, and would hang.
+    """
+    group = ddp.process_group.size()
+    nodes = [part for part in parts_of(compressor) if isinstance(part, Hierarchical)]
+    if nodes and group < dist.get_world_size():
+        raise ConfigError(
+            f"exchange=hierarchical: process_group has {group} of {dist.get_world_size()} "
+            "processes, and nodes need all of them; type exchange=gather"
+        )
+    for part in nodes:
+        try:
+            node_size(part.workers_per_node, group, 1, workers_per_host(ddp.process_group))
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
+
+
+def parameters_of(ddp: DistributedDataParallel) -> dict[nn.Parameter, str]:
+    """Return the names of the parameters that DDP exchanges, in the model's order.
+
+    Frozen ones are among them if they were trained when the DDP was made: it exchanges them still.
+    """
+    named = [(n, p) for n, p in ddp.module.named_parameters() if n not in ddp.parameters_to_ignore]
+    exchanged = {p for _, p in named if p.requires_grad}
+    if len(exchanged) < len(named):
+        buckets = ddp.reducer._get_zeros_like_grad_buckets()
+        exchanged |= {p for bucket in buckets for p in bucket.parameters()}
+    return {p: name_without_wrappers(name) for name, p in named if p in exchanged}
+
+
+def shapes_of(
+    ddp: DistributedDataParallel, parameters: Mapping[nn.Parameter, str]
+) -> dict[str, Shape]:
+    """Return the shapes, by name, of the gradients of `parameters`, as compressors get them."""
+    shapes = shapes_of_parameters(ddp.module, frozen=True)
+    by_name = {name_without_wrappers(name): shape for name, shape in shapes.items()}
+    return {name: by_name[name] for name in parameters.values()}
+
+
+def free_hook_of(ddp: DistributedDataParallel) -> DdpHook:
+    """Return the hook of `ddp`. Raises ConfigError if something else uses it."""
+    try:
+        hook = DdpHook.of(ddp)
+        free = hook.receiver is None
+    except RuntimeError:  # It has a hook that is not ours.
+        free = False
+    if not free:
+        raise ConfigError(
+            "this DistributedDataParallel has a communication hook, and takes only one; type "
+            "handle.remove() where it is a compressor's, or make it anew without register_comm_hook"
+        )
+    return hook

@@ -21,15 +21,13 @@ from gcbench.core.comm.fsdp import FlatGradient, Part
 from gcbench.core.compressor import Compressor, State
 from gcbench.core.errors import ConfigError
 from gcbench.core.exchange.shards import shard_exchange
-from gcbench.core.library.compression import Typed
+from gcbench.core.library.compression import JointCompression, Typed
 from gcbench.core.library.exchange import Kept
-from gcbench.core.library.joint import JointCompression
 from gcbench.core.library.saved import mean_of, shared_part, worker_part
 from gcbench.core.library.states import by_name, read_kept
 from gcbench.core.library.turns import OtherParameters, Turns, reshard
 from gcbench.core.methods.ef21 import EF21
-from gcbench.core.methods.matrices import Shape
-from gcbench.core.parameters import name_without_wrappers, refuse_complex, refuse_sparse
+from gcbench.core.parameters import Shape, name_without_wrappers, refuse_complex, refuse_sparse
 from gcbench.core.seeds import mix
 from gcbench.core.wrappers.virtual import parts_of
 

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
-from functools import partial
+from functools import partial, wraps
+from types import MethodType
 from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.fsdp import FSDPModule
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from gcbench.core.compressor import Compressor, Grads, offsets_of, split_rows
 from gcbench.core.errors import ConfigError
-from gcbench.core.fragments import Pattern
 from gcbench.core.library.compress import read_typed, use_codecs
-from gcbench.core.library.compression import Typed
+from gcbench.core.library.compression import JointCompression, Typed
 from gcbench.core.library.exchange import Kept
-from gcbench.core.library.joint import JointCompression
-from gcbench.core.library.optimizer_steps import OptimizerSteps
 from gcbench.core.library.saved import OWN_PARAMETERS, mean_of
 from gcbench.core.library.states import (
     not_a_state,
@@ -29,10 +29,8 @@ from gcbench.core.library.states import (
     refuse_other_optimizer,
     refuse_other_values,
 )
-from gcbench.core.library.worker_model import optimizers_of, take_from_first, trained_parameters
-from gcbench.core.local_rule import LocalRounds, LocalRule
-from gcbench.core.methods.matrices import shapes_of_parameters
-from gcbench.core.parameters import name_without_wrappers
+from gcbench.core.local_rule import LocalRounds, LocalRule, Pattern
+from gcbench.core.parameters import name_without_wrappers, refuse_complex, shapes_of_parameters
 
 KEPT = (
     "local steps",
@@ -315,3 +313,121 @@ class LocalTraining(JointCompression):
         self._model.load_state_dict({names[k]: x for k, x in saved["model"].items()})
         for optimizer, state in zip(self._optimizers, saved["optimizer"], strict=True):
             optimizer.load_state_dict(deepcopy(state))
+
+
+class OptimizerSteps:
+    """Calls `done` when each of some optimizers has stepped since the last call."""
+
+    def __init__(self, optimizers: Sequence[Optimizer], done: Callable[[], None]) -> None:
+        self._done: Callable[[], None] | None = done
+        self._everyone = set(range(len(optimizers)))
+        self._waiting = set(self._everyone)
+        for k, optimizer in enumerate(optimizers):
+            _watch(optimizer, partial(self._count, k))
+
+    def remove(self) -> bool:
+        """Call `done` no more; return whether it would have been called until now."""
+        was, self._done = self._done, None
+        return was is not None
+
+    def _count(self, optimizer: int) -> None:
+        self._waiting.discard(optimizer)
+        if not self._waiting and self._done:
+            self._waiting = set(self._everyone)
+            self._done()
+
+
+def _watch(optimizer: Optimizer, stepped: Callable[[], None]) -> None:
+    """Call `stepped` at the end of each step of an optimizer.
+
+    One that wraps another may do more after the other's step, such as moving slow weights, or skip
+    that, as where gradients overflowed; and its own `step` may not be what is called.
+    """
+    wrapped = [x for x in vars(optimizer).values() if isinstance(x, Optimizer)]
+    # Only these call the hooks of PyTorch: `Optimizer.__init__` arranges that.
+    if not wrapped and getattr(type(optimizer).step, "hooked", False):
+        optimizer.register_step_post_hook(lambda *_: stepped())
+        return
+    inside, moved = False, False
+
+    def note() -> None:
+        nonlocal moved
+        moved = True
+        if not inside:
+            end()
+
+    def end() -> None:
+        nonlocal moved
+        if moved or not wrapped:
+            moved = False
+            stepped()
+
+    for inner in wrapped:
+        _watch(inner, note)
+    step = optimizer.step
+
+    @wraps(step)
+    def watched(_: Optimizer, *args: Any, **kwargs: Any) -> Any:
+        nonlocal inside
+        inside = True
+        try:
+            result = step(*args, **kwargs)
+        finally:
+            inside = False
+        end()
+        return result
+
+    # A method, as learning rate schedules take its function.
+    optimizer.step = MethodType(watched, optimizer)  # type: ignore[method-assign]
+
+
+def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Return the parameters that require a gradient, by their names in the user's model."""
+    return {
+        name_without_wrappers(name): p for name, p in model.named_parameters() if p.requires_grad
+    }
+
+
+@torch.no_grad()
+def take_from_first(model: nn.Module, group: dist.ProcessGroup) -> None:
+    """Give the model the parameters and buffers of worker 0."""
+    for x in (*model.parameters(), *model.buffers()):
+        message = x.detach().contiguous()
+        dist.broadcast(message, group=group, group_src=0)
+        x.copy_(message)
+
+
+def optimizers_of(model: nn.Module, given: Optimizer | Sequence[Optimizer]) -> Sequence[Optimizer]:
+    """Return the optimizers that step the model. Raises ConfigError for no local steps."""
+    if isinstance(model, (DistributedDataParallel, FSDPModule)):
+        raise ConfigError(
+            f"{type(model).__name__} averages gradients in every step; type local_steps(model, "
+            "optimizer, ...) with a model that is not wrapped"
+        )
+    optimizers: list[Any] = [*given] if isinstance(given, (list, tuple)) and given else [given]
+    for optimizer in optimizers:
+        if not isinstance(optimizer, Optimizer):
+            raise ConfigError(
+                f"{type(optimizer).__name__} is not a torch.optim.Optimizer; type the one that "
+                "steps the model, as in local_steps(model, optimizer), or a list of all that do"
+            )
+    refuse_complex(dict(model.named_parameters()))
+    stepped = {p for one in optimizers for group in one.param_groups for p in group["params"]}
+    trained = trained_parameters(model)
+    if stepped.isdisjoint(trained.values()):
+        raise ConfigError(
+            "the optimizer has none of this model's parameters; type local_steps(model, optimizer) "
+            "with the optimizer that was made from model.parameters()"
+        )
+    if left := [name for name, p in trained.items() if p not in stepped]:
+        raise ConfigError(
+            f"{left[0]}: no given optimizer steps this parameter; type "
+            "local_steps(model, [optimizer, other]) with all that step the model, or "
+            "requires_grad_(False) if none does"
+        )
+    if not dist.is_initialized():
+        raise ConfigError(
+            "there is no process group; type local_steps inside of gcbench.join(), or after "
+            "init_process_group"
+        )
+    return optimizers

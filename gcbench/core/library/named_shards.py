@@ -19,13 +19,9 @@ from gcbench.core.exchange.hierarchical import Hierarchical
 from gcbench.core.library.compression import Typed
 from gcbench.core.library.exchange import Bucket, Kept
 from gcbench.core.library.fsdp import FsdpCompression
-from gcbench.core.library.states import (
-    by_name,
-    not_a_state,
-    read_state,
-)
+from gcbench.core.library.states import by_name, not_a_state, read_state
 from gcbench.core.library.turns import OtherParameters
-from gcbench.core.methods.matrices import FLAT_CONVOLUTIONS, Shape
+from gcbench.core.parameters import FLAT_CONVOLUTIONS, Shape
 from gcbench.core.wrappers.virtual import parts_of
 from gcbench.core.wrappers.wrappers import NormClipping
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import reduce
 from itertools import zip_longest
 from typing import Any
 
@@ -12,12 +13,12 @@ from torch.optim import Optimizer
 
 from gcbench.core.comm.collectives import Comm
 from gcbench.core.comm.transport import MirrorTransport
-from gcbench.core.compressor import Compressor, Grads, State
-from gcbench.core.errors import ConfigError
+from gcbench.core.compressor import Compressor, Goal, Grads, State
+from gcbench.core.errors import ConfigError, in_one_line
 from gcbench.core.library.agreement import differing
-from gcbench.core.library.exchange import Kept
-from gcbench.core.library.saved import read_parts
-from gcbench.core.methods.matrices import Shape
+from gcbench.core.library.exchange import ExchangeResult, Kept
+from gcbench.core.library.saved import read_parts, shared_part, worker_part
+from gcbench.core.parameters import Shape
 from gcbench.core.wrappers.virtual import aggregate, dense_steps_of, parts_of
 
 # What learning rate schedules add to an optimizer's groups.
@@ -273,3 +274,37 @@ def _describe(x: Tensor | None) -> str:
     if x is None:
         return "nothing"
     return f"{str(x.dtype).removeprefix('torch.')} values of shape {tuple(x.shape)}"
+
+
+def of_this_format(saved: Any) -> Any:
+    """Return a saved state in this format, if it has the last one, which had no number.
+
+    There, a state's layers were pairs of tensors that all share and of the worker's own.
+    """
+    if not isinstance(saved, Mapping) or "states" not in saved or "format" in saved:
+        return saved
+    rest = {key: saved[key] for key in saved if key not in ("steps", "states", "traffic", "late")}
+    try:
+        (totals,) = saved["traffic"]  # of the one worker in a process
+        kept = {
+            name: Kept(0, exchanges=saved["steps"][name], state=State.of_layers(layers))
+            for name, layers in saved["states"].items()
+        }
+        if "late" in saved:  # of local steps, which kept each fragment by itself
+            whole = reduce(State.replace, (part.state for part in kept.values()))
+            total = sum(part.exchanges for part in kept.values())
+            kept = {"parameters": Kept(0, exchanges=total, state=whole, late=_late_of(saved))}
+        parts = {
+            name: {"shared": shared_part(part), "own": worker_part(part, 0)}
+            for name, part in kept.items()
+        }
+    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        raise not_a_state(f"no whole state of the last format ({in_one_line(error)})") from error
+    return {**rest, "format": FORMAT, "exchanges": parts, "meter": totals}
+
+
+def _late_of(saved: Mapping[str, Any]) -> ExchangeResult | None:
+    """Return an update that is still to be applied, in the shapes of parameters."""
+    late = {k: x.view(1, *saved["shared"][k].shape) for k, x in saved["late"].items()}
+    # What was to be coded was measured when it was sent, and is not needed any more.
+    return ExchangeResult(late, lambda: Goal(late, late), None) if late else None

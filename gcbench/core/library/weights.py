@@ -17,7 +17,7 @@ from gcbench.core.compressor import Compressor, Grads, State, Step, offsets_of
 from gcbench.core.errors import ConfigError
 from gcbench.core.library.codecs import codec_of
 from gcbench.core.library.compress import read_typed, use_codecs
-from gcbench.core.library.compression import Typed
+from gcbench.core.library.compression import JointCompression, Typed
 from gcbench.core.library.exchange import Kept
 from gcbench.core.library.fsdp import (
     device_of,
@@ -26,7 +26,6 @@ from gcbench.core.library.fsdp import (
     named_parts,
     refuse_cuts,
 )
-from gcbench.core.library.joint import JointCompression
 from gcbench.core.library.states import not_a_state
 from gcbench.core.seeds import mix
 

@@ -39,8 +39,7 @@ from gcbench.core.codecs.native import (
 from gcbench.core.codecs.noise import Noise
 from gcbench.core.codecs.packing import pack, unpack
 from gcbench.core.compressor import Given, Grads, Properties
-from gcbench.core.fields import Checked, Count
-from gcbench.core.marks import Neutral
+from gcbench.core.fields import Checked, Count, Neutral
 
 Scale = Literal["float32", "power_up", "power_down", "of_tensor"]  # as in blocks.cpp
 

@@ -26,8 +26,7 @@ from gcbench.core.codecs.radix import (
     unpack_digits,
 )
 from gcbench.core.compressor import Given, Grads, Sizes, Step, flatten_each, sizes_of
-from gcbench.core.fields import Checked, Count, example
-from gcbench.core.marks import Needs
+from gcbench.core.fields import Checked, Count, Needs, example
 
 CPU = torch.device("cpu")
 # With at most this many parameters, a GPU thread computes all codes that share a word.

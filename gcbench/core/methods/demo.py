@@ -18,8 +18,7 @@ from gcbench.core.codecs.indices import Groups, largest_of_each, pack_indices, u
 from gcbench.core.codecs.kernels import CACHED_VALUES
 from gcbench.core.comm.collectives import Comm
 from gcbench.core.compressor import Aggregated, Grads, Properties, State, Step, flatten_each
-from gcbench.core.fields import Checked, Count, Share, example
-from gcbench.core.marks import Neutral
+from gcbench.core.fields import Checked, Count, Neutral, Share, example
 from gcbench.core.methods.matrices import matrix_shape
 
 

@@ -17,8 +17,7 @@ from gcbench.core.comm.collectives import Comm
 from gcbench.core.compressor import Aggregated, Grads, Properties, State, Step, cast_each
 from gcbench.core.exchange.gather import ScatterExchange
 from gcbench.core.exchange.ring import RingExchange
-from gcbench.core.fields import Checked
-from gcbench.core.marks import Neutral
+from gcbench.core.fields import Checked, Neutral
 
 Dtype = Literal["float32", "float16", "bfloat16"]
 

@@ -19,8 +19,7 @@ from gcbench.core.compressor import (
     zeros_of,
 )
 from gcbench.core.exchange.gather import GatherExchange
-from gcbench.core.fields import Checked, Fraction, Natural, Share, example
-from gcbench.core.marks import Neutral
+from gcbench.core.fields import Checked, Fraction, Natural, Neutral, Share, example
 from gcbench.core.methods.top_k import TopK
 
 _STAGES = 4  # of the warm-up, in which a quarter, a 16th, ... is sent

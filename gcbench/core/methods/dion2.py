@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gcbench.core.codecs.newton_schulz import orthonormalize
 from gcbench.core.comm.collectives import Comm
-from gcbench.core.compressor import Aggregated, Grads, Properties, State, Step, add_scaled
+from gcbench.core.compressor import Aggregated, Grads, Properties, State, Step, add_scaled, zeros_of
 from gcbench.core.fields import Checked, Fraction, Share, example
 from gcbench.core.methods.matrices import matrix_shape, sides_of
 
@@ -56,7 +56,7 @@ class Dion2(Checked):
         return count * long + (short if count < short else 0)
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
-        before = state.per_worker or {k: torch.zeros_like(g) for k, g in grads.items()}
+        before = state.per_worker or zeros_of(grads)
         momenta = add_scaled(grads, before)
         rows = [_rows(x) for x in momenta.values()]  # [w, short, long]
         chosen = self._choose(rows, comm)
@@ -70,7 +70,7 @@ class Dion2(Checked):
             _rows(g)[0, index] = math.sqrt(n / m) * orthonormalize(mean[0])
 
         def sent() -> Grads:
-            out = {k: torch.zeros_like(g) for k, g in grads.items()}
+            out = zeros_of(grads)
             for g, index, part in zip(out.values(), chosen, taken, strict=True):
                 _rows(g)[:, index] = part
             return out

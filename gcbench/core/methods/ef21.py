@@ -18,6 +18,7 @@ from gcbench.core.compressor import (
     flatten,
     refuse_other_tensors,
     unflatten,
+    zeros_of,
 )
 from gcbench.core.fields import Checked, Share
 
@@ -62,7 +63,7 @@ class EF21:
         )
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
-        estimates = state.per_worker or {k: torch.zeros_like(g) for k, g in grads.items()}
+        estimates = state.per_worker or zeros_of(grads)
         differences = add_scaled(grads, estimates, -1)
         out = self.inner.aggregate(differences, state.inner or State(), comm, step)
         sent = out.sent()
@@ -116,7 +117,7 @@ class WorkerMomentum(Checked):
         return self.inner.properties
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
-        before = state.per_worker or {k: torch.zeros_like(g) for k, g in grads.items()}
+        before = state.per_worker or zeros_of(grads)
         # Not in place: with double buffering, the goal is read after the next step has begun.
         averages = torch._foreach_lerp(
             list(grads.values()), [before[k] for k in grads], self.momentum

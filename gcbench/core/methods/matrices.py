@@ -4,7 +4,7 @@ A tensor `[n, ...]` is an n x m matrix with m the product of its other dimension
 layer `[out, in]`, and a convolution `[out, in, height, width]`. A tensor of three dimensions is a
 stack `[k, n, m]` of k matrices, such as the experts of a mixture that are stored as one parameter.
 The weight `[out, in, width]` of a 1-D convolution is no stack: compressors get it as `[out, in,
-width, 1]` (`shapes_of_parameters`), so that the shape alone says what a tensor is.
+width, 1]` (`core.parameters`), so that the shape alone says what a tensor is.
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol, runtime_checkable
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from gcbench.core.comm.collectives import Comm
 from gcbench.core.compressor import (
     Aggregated,
     Compressor,
-    Goal,
     Grads,
     Properties,
     State,
@@ -32,9 +31,6 @@ from gcbench.core.compressor import (
 )
 from gcbench.core.fields import Checked, Natural, NonNegative
 from gcbench.core.methods.dense import Dense
-
-Shape = tuple[int, ...]
-FLAT_CONVOLUTIONS = (nn.Conv1d, nn.ConvTranspose1d)
 
 
 @runtime_checkable
@@ -63,25 +59,6 @@ def sides_of(shape: Sequence[int]) -> tuple[int, int]:
 def matrix_shape(g: Tensor) -> tuple[int, int]:
     """Return the shape (n, m) of a gradient `[w, ...]` as a matrix; a vector is a column."""
     return sides_of(g.shape[1:])
-
-
-def shapes_of_parameters(model: nn.Module, frozen: bool = False) -> dict[str, Shape]:
-    """Return the shapes of a model's trained parameters by name, as compressors get them.
-
-    Those of `frozen` ones are also returned on request.
-    """
-    flat_convolutions = {
-        p
-        for module in model.modules()
-        if isinstance(module, FLAT_CONVOLUTIONS)
-        for p in module.parameters()
-        if p.dim() == 3
-    }
-    return {
-        name: (*p.shape, 1) if p in flat_convolutions else tuple(p.shape)
-        for name, p in model.named_parameters()
-        if p.requires_grad or frozen
-    }
 
 
 @dataclass(frozen=True)
@@ -117,18 +94,13 @@ class StacksOfMatrices:
             refuse_other_tensors(parts, matrices)
             return _join(parts, grads, counts)
 
-        goal = out.goal
-        return out._replace(
-            update=join(out.update),
-            sent=lambda: join(out.sent()),
-            goal=goal and (lambda: Goal(*map(join, goal()))),
-            state=State.of_layers(
-                [
-                    (_join(s.shared, grads, counts), _join(s.per_worker, grads, counts))
-                    for s in out.state.layers()
-                ]
-            ),
+        state = State.of_layers(
+            [
+                (_join(s.shared, grads, counts), _join(s.per_worker, grads, counts))
+                for s in out.state.layers()
+            ]
         )
+        return out.mapped(join)._replace(state=state)
 
 
 def _names(name: str, counts: dict[str, int]) -> Iterator[str]:

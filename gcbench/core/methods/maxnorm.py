@@ -30,7 +30,7 @@ from gcbench.core.compressor import (
     unflatten,
     view_flat,
 )
-from gcbench.core.exchange.gather import sum_codes
+from gcbench.core.exchange.sums import sum_codes
 from gcbench.core.fields import Checked, Distinct, example
 
 ManyLevels = Annotated[int, Field(ge=1, le=2**12)]

@@ -36,8 +36,7 @@ from gcbench.core.compressor import (
     sizes_of,
     unflatten,
 )
-from gcbench.core.fields import Checked, Count, example
-from gcbench.core.marks import WITH_FEEDBACK, Needs
+from gcbench.core.fields import WITH_FEEDBACK, Checked, Count, Needs, example
 from gcbench.core.methods.matrices import matrix_shape, sides_of
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from gcbench.core.codecs.one_pass import Kinds, Parameters
 from gcbench.core.codecs.scales import mean_magnitude, root_mean_square
 from gcbench.core.compressor import Properties
-from gcbench.core.marks import Neutral
+from gcbench.core.fields import Neutral
 from gcbench.core.methods.quantizers import Signs
 
 

@@ -17,9 +17,9 @@ from gcbench.core.compressor import (
     Step,
     unflatten,
     view_flat,
+    zeros_of,
 )
-from gcbench.core.fields import Checked, Share, example
-from gcbench.core.marks import Neutral
+from gcbench.core.fields import Checked, Neutral, Share, example
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Signum(Checked):
         before, tensors = state.per_worker, list(grads.values())
         if not before:
             zero = self.momentum_start == "zero"
-            before = {k: torch.zeros_like(g) for k, g in grads.items()} if zero else grads
+            before = zeros_of(grads) if zero else grads
         averages = torch._foreach_lerp(tensors, [before[k] for k in grads], self.momentum)
         momenta = dict(zip(grads, averages, strict=True))
         is_aye = torch.ge if step.number % 2 == 0 else torch.gt

@@ -15,8 +15,7 @@ from gcbench.core.codecs.indices import Groups, largest_of_each, pack_indices, u
 from gcbench.core.codecs.noise import Noise
 from gcbench.core.codecs.packing import pack, unpack
 from gcbench.core.compressor import Properties
-from gcbench.core.fields import Checked, Count, Fraction, example
-from gcbench.core.marks import Neutral
+from gcbench.core.fields import Checked, Count, Fraction, Neutral, example
 from gcbench.core.methods.top_k import count_share
 
 _BINS = 4  # a bin number takes two bits

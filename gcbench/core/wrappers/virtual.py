@@ -8,15 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gcbench.core.comm.collectives import Comm
-from gcbench.core.compressor import (
-    Aggregated,
-    Compressor,
-    Grads,
-    State,
-    Step,
-    offsets_of,
-    sizes_of,
-)
+from gcbench.core.compressor import Aggregated, Compressor, Grads, State, Step, offsets_of, sizes_of
 from gcbench.core.methods.by_kind import ByKind
 from gcbench.core.methods.dense import Dense
 from gcbench.core.methods.matrices import SmallTensorsWhole, is_convolution

@@ -1,12 +1,14 @@
-"""Wrappers around a method; `gcbench.core.wrappers.layers` has their keys and their order."""
+"""Wrappers around a method; `gcbench.core.wrappers.build` has their keys and their order."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
+from gcbench.core.codecs.hadamard import add_rotated_back, padded, rotate
 from gcbench.core.codecs.scales import clip, norm
 from gcbench.core.comm.collectives import Comm
 from gcbench.core.compressor import (
@@ -24,6 +26,8 @@ from gcbench.core.compressor import (
     flatten_each,
     merge,
     refuse_other_tensors,
+    sizes_of,
+    split_rows,
     unflatten,
     zeros_of,
 )
@@ -128,12 +132,16 @@ class ErrorFeedback(Checked):
             mean_linear=inner.mean_linear, scope=inner.scope, divisible=inner.divisible
         )
 
+    @cached_property
+    def _correcting(self) -> Correcting | None:
+        return self.inner if isinstance(self.inner, Correcting) else None
+
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         residual = state.per_worker or zeros_of(grads)
         inner_state, keep = state.inner or State(), self.beta - self.alpha
         given = Given(grads, residual, self.alpha, keep, in_place=step.in_place)
-        if isinstance(self.inner, Correcting):
-            out, left = self.inner.aggregate_corrected(given, inner_state, comm, step)
+        if self._correcting:
+            out, left = self._correcting.aggregate_corrected(given, inner_state, comm, step)
         else:
             out, left = _aggregate_added(self.inner, given, inner_state, comm, step)
         return out._replace(state=State(per_worker=left, inner=out.state), goal=None)
@@ -221,19 +229,56 @@ class BucketsThroughGradient:
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         whole = {"gradient": flatten(grads)}
         out = self.inner.aggregate(whole, state, comm, replace(step, offsets={"gradient": 0}))
-
-        goal = out.goal
-
-        def cut(one: Grads) -> Grads:
-            return unflatten(one["gradient"], grads)
-
-        return out._replace(
-            update=cut(out.update),
-            sent=lambda: cut(out.sent()),
-            goal=goal and (lambda: Goal(*map(cut, goal()))),
-        )
+        return out.mapped(lambda one: unflatten(one["gradient"], grads))
 
 
 def _per_row(x: Tensor, like: Tensor) -> Tensor:
     """Return `x` `[w]` reshaped so that it broadcasts over `like` `[w, ...]`."""
     return x.view(-1, *[1] * (like.dim() - 1))
+
+
+SIZE = 4096  # values of a block
+
+
+@dataclass(frozen=True)
+class Rotated:
+    """Rotate gradients before they are coded, and the mean of what they are decoded to back.
+
+    Suresh et al., "Distributed Mean Estimation with Limited Communication", ICML 2017, section 3.
+    With the rotation R of a step, and worker i's gradient v_i:
+
+        update = R^-1 (1/W) sum_i decode(encode(R v_i))
+
+    R is made of the randomized Hadamard transforms of `hadamard.py`, in blocks of 4,096 values of a
+    tensor. All workers draw the same one, so that one rotation back is enough, no seed is sent, and
+    a sum of codes (`exchange=sum`) is that of rotated values, as in THC (Li et al., NSDI 2024). R
+    keeps lengths and inner products, so that an unbiased code stays unbiased.
+
+    Tensors are filled up with zeros to whole blocks, a last one to a power of two from 64 on. These
+    zeros are sent, too.
+
+    Differences from the papers: two transforms instead of one, as in `Eden`, whose workers draw a
+    rotation each. THC's codes are uneven levels at multiples of a step, and large values are cut.
+    """
+
+    inner: Compressor
+
+    @property
+    def properties(self) -> Properties:
+        return self.inner.properties
+
+    def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
+        tensors, sizes = flatten_each(grads), sizes_of(grads)
+        segments, device = tuple(sizes.values()), tensors[0].device
+        noise = step.noise("rotation", sizes, device, shared=True)
+        shapes = {k: (n,) for k, n in zip(sizes, padded(segments, SIZE), strict=True)}
+        rotated = split_rows(rotate(tensors, noise, SIZE), shapes)
+        out = self.inner.aggregate(rotated, state, comm, step)
+
+        def back(values: Grads) -> Grads:
+            y = flatten(values)
+            x = y.new_zeros(len(y), sum(segments))
+            add_rotated_back(y, noise, SIZE, x.split(segments, dim=1))
+            return unflatten(x, grads)
+
+        return out.mapped(back)

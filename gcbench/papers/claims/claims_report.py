@@ -12,7 +12,6 @@ from rich.padding import Padding
 from rich.text import Text
 
 from gcbench.core.errors import ConfigError
-from gcbench.core.marks import OneOf
 from gcbench.papers import PAPERS
 from gcbench.papers.claims.answers import AnsweredClaim, answer_claim
 from gcbench.papers.claims.claim import read_claims
@@ -27,6 +26,7 @@ from gcbench.runner.arguments import read_arguments
 from gcbench.runner.config.budget import PAPER
 from gcbench.runner.console import TextTable, with_bar
 from gcbench.runner.report.document import DIRTY, DIRTY_NOTE, STALE, STALE_NOTE
+from gcbench.runner.settings.marks import OneOf
 
 TITLE = "Claims of the papers"
 TO_RUN = "What would decide the others, and its cost"

@@ -17,8 +17,9 @@ from typing import Any, NamedTuple
 
 from pydantic.dataclasses import dataclass
 
-from gcbench.core.conf import CHECKED, Config, Texts
+from gcbench.core.conf import Config
 from gcbench.core.errors import ConfigError
+from gcbench.runner.conf_files import CHECKED, Texts
 
 RATE = "optimizer.lr"
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gcbench.core.comm.network import Link, Message, Network, exchange_seconds
+from gcbench.core.comm.meter import Message
 from gcbench.papers.studies.study import Row, Study
+from gcbench.runner.network import Link, Network, exchange_seconds
 
 PARAMETERS, WORKERS = 30_846_720, 4
 # By rate in Mbit/s and H: the link's rate by iperf3 in Mbit/s, the timed steps and the exchanges

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from gcbench.core.comm.network import Link
 from gcbench.core.conf import Config
 from gcbench.papers.tables.configs import compose_row
 from gcbench.papers.tables.rows import Row
 from gcbench.papers.tables.tables import Reach, Table
+from gcbench.runner.network import Link
 from gcbench.runner.predict.devices import (
     Device,
     ethernet_latency,

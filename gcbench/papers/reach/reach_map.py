@@ -18,7 +18,6 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
-from gcbench.core.comm.network import Link
 from gcbench.papers.ladder.ladder_fit import fits_of
 from gcbench.papers.reach.reach import RATES, WORKERS, Contender, Race, race_of
 from gcbench.papers.tables.rows import group_runs
@@ -35,6 +34,7 @@ from gcbench.runner.drawing import (
     finish,
     panels,
 )
+from gcbench.runner.network import Link
 from gcbench.runner.predict.devices import PAYLOAD, format_rate, format_seconds, read_link
 from gcbench.runner.predict.model import Cluster, Method, predict
 from gcbench.runner.predict.recorded import INSTANT

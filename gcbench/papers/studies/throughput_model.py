@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from gcbench.core.comm.network import Message
+from gcbench.core.comm.meter import Message
 from gcbench.core.errors import ConfigError
 from gcbench.papers.studies.study import Row, Study
 from gcbench.papers.tables.configs import compose
@@ -93,7 +93,7 @@ class ThroughputModel(Study):
 
     Payloads are counted from the methods' steps. Seconds of computation and coding are those of
     conf/devices, which says which of them are derived, and those of collectives come from
-    gcbench/core/comm/network.py. The V100's seconds are derived; the P40's are from ECQ-SGD's own
+    gcbench/runner/network.py. The V100's seconds are derived; the P40's are from ECQ-SGD's own
     66,420 images/s, with batches of 32 images and with our codecs. In ECQ-SGD every GPU pushes to
     and pulls from shards on all GPUs, as with the parameter servers of Yan et al. (2015), with
     codes in both directions; a ring, which uses a node's link once, would leave little to

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from gcbench.core.conf import build_checked, conf_directory, read_yaml, top_comment
+from gcbench.core.conf import conf_directory, read_yaml
 from gcbench.core.fields import format_value
 from gcbench.papers.tables.configs import compose_row
 from gcbench.papers.tables.measured import find_study
@@ -18,6 +18,7 @@ from gcbench.papers.tables.remarks import sections
 from gcbench.papers.tables.rows import Row, RowsByBudget, group_runs
 from gcbench.papers.tables.tables import Column, Table, read_table, table_names
 from gcbench.papers.track.track_verdicts import entries_of, with_verdicts
+from gcbench.runner.conf_files import build_checked, top_comment
 from gcbench.runner.config.budget import PAPER, budget_names
 from gcbench.runner.console import TextTable
 from gcbench.runner.differences import flat_differences

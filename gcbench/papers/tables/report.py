@@ -10,7 +10,6 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from gcbench.core.errors import ConfigError
-from gcbench.core.marks import OneOf
 from gcbench.papers.tables.build import build, groups_of, list_deviations, list_tables
 from gcbench.papers.tables.configs import tables_by_identity
 from gcbench.papers.tables.keep import (
@@ -39,6 +38,7 @@ from gcbench.runner.report.command import (
     print_points,
 )
 from gcbench.runner.report.document import Document, brief, show_document
+from gcbench.runner.settings.marks import OneOf
 
 log = logging.getLogger("gcbench")
 

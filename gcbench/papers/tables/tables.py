@@ -11,11 +11,12 @@ from typing import Any, Literal
 
 from pydantic.dataclasses import dataclass
 
-from gcbench.core.conf import CHECKED, Config, Texts, build_checked, read_yaml
+from gcbench.core.conf import Config, read_yaml
 from gcbench.core.errors import ConfigError, near
 from gcbench.core.fields import format_value
 from gcbench.papers.ladder.ladder import Ladder
 from gcbench.papers.track.track import Track
+from gcbench.runner.conf_files import CHECKED, Texts, build_checked
 from gcbench.runner.config.budget import budget_names
 from gcbench.runner.config.choices import name_of, table_directory, tables_in
 from gcbench.runner.report.document import Heading, digits_of

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pydantic.dataclasses import dataclass
 
-from gcbench.core.conf import CHECKED
 from gcbench.core.fields import format_value
+from gcbench.runner.conf_files import CHECKED
 from gcbench.runner.differences import as_overrides, flat_differences
 from gcbench.runner.identity import Flat
 

@@ -17,9 +17,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDSt
 
 from gcbench.core.codecs.kernels import Backend, use_backend
 from gcbench.core.comm.collectives import Comm
-from gcbench.core.comm.control import ProcessGroupControl
-from gcbench.core.comm.groups import group_beside
-from gcbench.core.comm.transport import transport_of
+from gcbench.core.comm.transport import group_beside, transport_of
 from gcbench.core.compressor import Compressor, Grads, flatten_each
 from gcbench.core.meeting import join
 from gcbench.core.methods.dense import Dense
@@ -27,6 +25,7 @@ from gcbench.core.methods.powersgd import PowerSGD
 from gcbench.core.wrappers.virtual import Stepper, parts_of
 from gcbench.runner.bench.local import InputOf
 from gcbench.runner.bench.timing import Row, mean_seconds, ratio_in_turn, seconds, slowest
+from gcbench.runner.control import ProcessGroupControl
 from gcbench.runner.launch.memory import keep_freed_memory
 from gcbench.runner.records.clock import Clock
 

@@ -13,8 +13,7 @@ import torch
 from rich.console import Console
 from rich.text import Text
 
-from gcbench.core.backends import choose_codec_backend
-from gcbench.core.codecs.kernels import backend_in_use, use_backend
+from gcbench.core.codecs.kernels import backend_in_use, choose_codec_backend, use_backend
 from gcbench.core.compressor import Compressor
 from gcbench.core.errors import ConfigError
 from gcbench.core.fields import format_value

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from gcbench.core.comm.control import Control
+from gcbench.runner.control import Control
 from gcbench.runner.records.clock import Lap, Ledger
 
 Row = dict[str, Any]

@@ -9,9 +9,10 @@ from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
-from gcbench.core.conf import Config, conf_directory, form_in, method_files, read_yaml, top_comment
+from gcbench.core.conf import Config, conf_directory, method_files, read_yaml
 from gcbench.core.errors import ConfigError, as_known, near
 from gcbench.runner.arguments import Arguments, Option, read_arguments
+from gcbench.runner.conf_files import form_in, top_comment
 from gcbench.runner.config.compose import find_method
 from gcbench.runner.console import TextTable, print_table
 

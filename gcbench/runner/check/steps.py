@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from gcbench.core.comm.collectives import Comm, Lengths
-from gcbench.core.comm.network import wire_bits
+from gcbench.core.comm.meter import wire_bits
 from gcbench.core.compressor import Compressor, Grads, State, flatten
 from gcbench.core.methods.ef21 import EF21
 from gcbench.core.methods.loco import LoCo
-from gcbench.core.wrappers.layers import Feedback
+from gcbench.core.wrappers.build import Feedback
 from gcbench.core.wrappers.virtual import Stepper, aggregate, is_direction, parts_of
 from gcbench.core.wrappers.wrappers import ErrorFeedback
 

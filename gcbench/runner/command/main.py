@@ -10,8 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from gcbench.core.errors import ConfigError, near, nearest
-from gcbench.core.reasons import safe_text
+from gcbench.core.errors import ConfigError, near, nearest, safe_text
 from gcbench.runner.command.hydra_run import run, start_hydra
 from gcbench.runner.command.search import (
     explain_sweeper_error,

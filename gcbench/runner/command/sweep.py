@@ -20,8 +20,7 @@ from hydra.core.utils import JobReturn, JobStatus
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
-from gcbench.core.errors import ConfigError
-from gcbench.core.reasons import safe_text
+from gcbench.core.errors import ConfigError, safe_text
 from gcbench.runner.command.search import is_search, swept_keys
 from gcbench.runner.config.compose import points_of
 from gcbench.runner.config.errors import COMPOSITION_ERRORS, RunFailed, outcome

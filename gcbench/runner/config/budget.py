@@ -6,8 +6,9 @@ from collections.abc import Collection, Mapping
 from copy import deepcopy
 from typing import Any
 
-from gcbench.core.conf import Config, choices_in, file_of, read_yaml
+from gcbench.core.conf import Config, choices_in, read_yaml
 from gcbench.core.fields import Count, Fraction, Positive, Settings
+from gcbench.runner.conf_files import file_of
 from gcbench.runner.config.checks import validate, values_fit
 
 PAPER = "paper"  # the settings of the papers, with nothing made smaller

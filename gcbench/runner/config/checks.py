@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from gcbench.core.conf import Config, choices_in, conf_folders
 from gcbench.core.errors import ConfigError, IdleKeyError, nearest
 from gcbench.core.fields import Settings, format_value, hints_of, refusal, wanted
-from gcbench.core.keys import refuse_idle_keys
+from gcbench.core.method_files import refuse_idle_keys
 from gcbench.runner.config.choices import row_names, table_directory, tables_in
 from gcbench.runner.config.composed import CHANGED_BY_BUDGETS
 from gcbench.runner.identity import Flat

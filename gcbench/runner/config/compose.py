@@ -24,8 +24,7 @@ from gcbench.core.conf import (
     refuse_no_folder,
 )
 from gcbench.core.errors import ConfigError
-from gcbench.core.keys import NO_KNOBS, sort_keys
-from gcbench.core.method_files import levels_of_bits, read_method
+from gcbench.core.method_files import NO_KNOBS, levels_of_bits, read_method, sort_keys
 from gcbench.runner.config.checks import WITH_KEYS_BY_CHOICE
 from gcbench.runner.config.choices import WITH_TARGETS, row_names, store_rows
 from gcbench.runner.config.errors import COMPOSITION_ERRORS

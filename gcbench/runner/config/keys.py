@@ -12,11 +12,12 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import QuotedString
 from hydra.errors import HydraException
 
-from gcbench.core.conf import choices_in, conf_directory, file_of, included_in, read_yaml
+from gcbench.core.conf import choices_in, conf_directory, included_in, read_yaml
 from gcbench.core.errors import as_known, folded, nearest
 from gcbench.core.fields import hints_of, refusal, wanted
-from gcbench.core.keys import NO_KNOBS, sort_keys
+from gcbench.core.method_files import NO_KNOBS, sort_keys
 from gcbench.core.method_keys import MethodSettings
+from gcbench.runner.conf_files import file_of
 from gcbench.runner.config.checks import refuse_twice
 from gcbench.runner.config.choices import GROUPS
 from gcbench.runner.settings.config import SCHEMAS

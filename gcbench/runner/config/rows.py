@@ -12,8 +12,9 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from gcbench.core.conf import Config, conf_directory, file_of, read_yaml
+from gcbench.core.conf import Config, conf_directory, read_yaml
 from gcbench.core.method_files import merge, read_file
+from gcbench.runner.conf_files import file_of
 from gcbench.runner.config.choices import GROUPS, node_of, row_names, runs_in, table_directory
 from gcbench.runner.config.composed import Composed
 from gcbench.runner.config.keys import read_knobs

@@ -18,8 +18,8 @@ from typing import Any
 import torch
 
 import gcbench
-from gcbench.core.comm.control import Control
 from gcbench.core.errors import ConfigError, name_first
+from gcbench.runner.control import Control
 from gcbench.runner.differences import value_of
 from gcbench.runner.identity import Flat, leaves, relevant_config
 from gcbench.runner.launch.instantiate import import_targets

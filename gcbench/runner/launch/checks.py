@@ -13,8 +13,7 @@ from torch import nn
 
 from gcbench.core.compressor import Compressor
 from gcbench.core.errors import ConfigError
-from gcbench.core.methods.matrices import shapes_of_parameters
-from gcbench.core.parameters import refuse_complex, refuse_sparse
+from gcbench.core.parameters import refuse_complex, refuse_sparse, shapes_of_parameters
 from gcbench.core.private import use_own_compiler_cache
 from gcbench.core.share import advice_on_share, share_in_words
 from gcbench.core.wrappers.virtual import compressed_share

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gcbench.core.deadline import within
+from gcbench.core.errors import reason_of, safe_text
 from gcbench.core.meeting import place_of_store, store
-from gcbench.core.reasons import reason_of, safe_text
 from gcbench.runner.records.files import replace_file
 
 ECHO_SECONDS = 5.0  # how long a worker that has only lost a peer waits for the peer's note

@@ -19,11 +19,10 @@ from torch import nn
 
 from gcbench.core.compressor import Compressor
 from gcbench.core.conf import Config
-from gcbench.core.errors import ConfigError, near
+from gcbench.core.errors import ConfigError, in_one_line, near
 from gcbench.core.fields import checks_itself, format_value, hints_of, refusal
 from gcbench.core.method_keys import MethodSettings
-from gcbench.core.methods.matrices import shapes_of_parameters
-from gcbench.core.reasons import in_one_line
+from gcbench.core.parameters import shapes_of_parameters
 from gcbench.runner.config.hydra_versions import trusting
 from gcbench.runner.data import Data, as_data
 from gcbench.runner.settings.config import PARTS, RunConfig

@@ -18,13 +18,13 @@ import torch
 import torch.distributed as dist
 
 from gcbench.core.comm.collectives import Comm
-from gcbench.core.comm.control import Control, LocalControl, ProcessGroupControl
-from gcbench.core.comm.groups import group_beside
-from gcbench.core.comm.network import Link
-from gcbench.core.comm.transport import EmulatedTransport, GlooTransport, NcclTransport
+from gcbench.core.comm.transport import GlooTransport, NcclTransport, group_beside
 from gcbench.core.meeting import join
+from gcbench.runner.control import Control, LocalControl, ProcessGroupControl
 from gcbench.runner.launch.agreement import refuse_different_code, refuse_different_configs
+from gcbench.runner.launch.emulated import EmulatedTransport
 from gcbench.runner.launch.plan import Plan
+from gcbench.runner.network import Link
 from gcbench.runner.settings.config import RunConfig
 from gcbench.runner.train.pipeline import exchanges_in_background
 

@@ -15,7 +15,7 @@ from gcbench.core.compressor import Compressor
 from gcbench.core.errors import ConfigError
 from gcbench.core.methods.bucketed import Bucketed
 from gcbench.core.methods.dense import Dense
-from gcbench.core.wrappers.layers import Feedback
+from gcbench.core.wrappers.build import Feedback
 from gcbench.core.wrappers.virtual import parts_of
 from gcbench.runner.launch.plan import Plan
 from gcbench.runner.train.run import Estimator

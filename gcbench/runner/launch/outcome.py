@@ -6,8 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from gcbench.core.comm.meter import Kind, Meter, Total
-from gcbench.core.comm.network import wire_bits
+from gcbench.core.comm.meter import Kind, Meter, Total, wire_bits
 from gcbench.core.wrappers.virtual import (
     analytic_ratio,
     compressed_share,

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from gcbench.core.backends import choose_codec_backend
-from gcbench.core.codecs.kernels import Backend
+from gcbench.core.codecs.kernels import Backend, choose_codec_backend
 from gcbench.core.codecs.native import find_compiler
 from gcbench.core.comm.nodes import node_size
 from gcbench.core.errors import ConfigError

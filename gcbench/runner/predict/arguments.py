@@ -8,9 +8,9 @@ from typing import Annotated
 from pydantic import Field
 
 from gcbench.core.errors import ConfigError, near
-from gcbench.core.marks import OneOf
 from gcbench.runner.arguments import Arguments, Forms, Option, read_arguments
 from gcbench.runner.console import FORMATS
+from gcbench.runner.settings.marks import OneOf
 
 Format = Annotated[str, OneOf(FORMATS), Field(description=", ".join(FORMATS))]
 

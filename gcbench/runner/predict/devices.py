@@ -14,10 +14,11 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 import gcbench
-from gcbench.core.comm.network import Link
-from gcbench.core.conf import CHECKED, build_checked, choices_in, conf_directory, read_yaml
+from gcbench.core.conf import choices_in, conf_directory, read_yaml
 from gcbench.core.errors import ConfigError, near
 from gcbench.core.fields import refusal
+from gcbench.runner.conf_files import CHECKED, build_checked
+from gcbench.runner.network import Link
 from gcbench.runner.predict.model import CodecSeconds, Compute
 from gcbench.runner.settings.run import Latency, NetworkSettings, Rate
 

@@ -13,13 +13,14 @@ from typing import Annotated
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from gcbench.core.comm.network import Link, Message, Network
+from gcbench.core.comm.meter import Message
 from gcbench.core.compressor import Compressor
-from gcbench.core.conf import CHECKED, build_checked
 from gcbench.core.errors import ConfigError
 from gcbench.core.exchange.shards import shard_exchange
 from gcbench.core.method_files import make_compressor, read_method
+from gcbench.runner.conf_files import CHECKED, build_checked
 from gcbench.runner.config.keys import read_knobs
+from gcbench.runner.network import Link, Network
 from gcbench.runner.predict.devices import NotNegative, Positive
 from gcbench.runner.predict.model import CodecSeconds, Compute, Method, codec_seconds
 from gcbench.runner.predict.payload import Payload

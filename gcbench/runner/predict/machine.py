@@ -13,8 +13,7 @@ from typing import Any
 
 import torch
 
-from gcbench.core.backends import choose_codec_backend
-from gcbench.core.codecs.kernels import use_backend
+from gcbench.core.codecs.kernels import choose_codec_backend, use_backend
 from gcbench.core.conf import method_files
 from gcbench.core.errors import ConfigError, as_known, near
 from gcbench.core.method_files import make_compressor, read_method

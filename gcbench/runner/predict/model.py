@@ -9,8 +9,9 @@ from itertools import pairwise
 from statistics import geometric_mean
 from typing import NamedTuple
 
-from gcbench.core.comm.network import Link, Message, Network, exchange_seconds, wire_bits
+from gcbench.core.comm.meter import Message, wire_bits
 from gcbench.core.errors import ConfigError
+from gcbench.runner.network import Link, Network, exchange_seconds
 
 # The bucket size of DistributedDataParallel, which exchanges a bucket when it is full.
 BUCKET_BYTES = 25 * 2**20

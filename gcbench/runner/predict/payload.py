@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gcbench.core.comm.collectives import Comm
-from gcbench.core.comm.network import Collective, Message
+from gcbench.core.comm.meter import Collective, Message
 from gcbench.core.comm.transport import Reduction, Transport
 from gcbench.core.compressor import Compressor, State, Step, offsets_of, sizes_of
 from gcbench.core.wrappers.virtual import parts_of

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from gcbench.core.comm.network import Collective, Link, Message, Network, exchange_seconds
+from gcbench.core.comm.meter import Collective, Message
+from gcbench.runner.network import Link, Network, exchange_seconds
 
 Probes = Mapping[Collective, Mapping[int, float]]
 """Seconds of a collective by the bytes that each process contributes."""

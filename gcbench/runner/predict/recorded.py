@@ -7,8 +7,9 @@ import math
 from pathlib import Path
 from typing import NamedTuple, cast
 
-from gcbench.core.comm.network import Collective, Level, Link, Message, Network, exchange_seconds
+from gcbench.core.comm.meter import Collective, Level, Message
 from gcbench.core.errors import ConfigError
+from gcbench.runner.network import Link, Network, exchange_seconds
 from gcbench.runner.predict.devices import emulated_link, read_link
 from gcbench.runner.predict.model import Cluster
 from gcbench.runner.records.schema import Network as RecordedNetwork

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gcbench.core.comm.network import Link, exchange_seconds
 from gcbench.core.conf import conf_directory
+from gcbench.runner.network import Link, exchange_seconds
 from gcbench.runner.predict.devices import Device
 from gcbench.runner.predict.model import Cluster, Method, codec_seconds, exposed_seconds
 from gcbench.runner.predict.subject import flops_of

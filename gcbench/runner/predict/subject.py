@@ -17,10 +17,11 @@ from pydantic.dataclasses import dataclass
 from torch.utils.flop_counter import FlopCounterMode
 
 from gcbench.core.compressor import Compressor
-from gcbench.core.conf import CHECKED, Config, build_checked, read_yaml
+from gcbench.core.conf import Config, read_yaml
 from gcbench.core.errors import ConfigError
 from gcbench.core.method_files import read_method
 from gcbench.core.wrappers.virtual import parts_of
+from gcbench.runner.conf_files import CHECKED, build_checked
 from gcbench.runner.config.compose import compose_overrides, find_method
 from gcbench.runner.config.keys import read_knobs
 from gcbench.runner.config.resolve import resolve

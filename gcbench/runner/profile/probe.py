@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from gcbench.core.comm.network import Collective
+from gcbench.core.comm.meter import Collective
 from gcbench.core.comm.transport import Transport, transport_of
 from gcbench.runner.predict.probes import Probes
 

@@ -19,7 +19,7 @@ from torch.utils.hooks import RemovableHandle
 from gcbench.core.comm.fsdp import FlatGradient, param_group_of
 from gcbench.core.compressor import Grads
 from gcbench.core.errors import ConfigError
-from gcbench.core.library.ddp_module import parameters_of
+from gcbench.core.library.ddp import parameters_of
 from gcbench.core.library.fsdp import group_of_shards, groups_of
 
 WARM = 2  # first steps, in which DDP makes its buckets and caches fill

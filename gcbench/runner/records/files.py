@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 from pydantic import ValidationError
 
-from gcbench.core.reasons import escape
+from gcbench.core.errors import escape
 from gcbench.runner.identity import finite
 from gcbench.runner.records.schema import (
     Configuration,

@@ -11,7 +11,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from gcbench.core.conf import build_checked, conf_directory, read_yaml
+from gcbench.core.conf import conf_directory, read_yaml
+from gcbench.runner.conf_files import build_checked
 from gcbench.runner.identity import leaves
 from gcbench.runner.records.schema import Result
 

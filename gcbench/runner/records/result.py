@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from gcbench.core.reasons import safe_text
+from gcbench.core.errors import safe_text
 from gcbench.runner.identity import identify
 from gcbench.runner.records.environment import checked_out, describe_environment, now, slurm_job
 from gcbench.runner.records.metrics import BETTER_HIGH, PLACE

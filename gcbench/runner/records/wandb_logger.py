@@ -9,8 +9,8 @@ from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
+from gcbench.core.errors import in_one_line
 from gcbench.core.fields import format_value
-from gcbench.core.reasons import in_one_line
 from gcbench.runner.differences import label_run
 from gcbench.runner.identity import SWEPT
 from gcbench.runner.records.metrics import BITS, EPOCH, EVENTS, SECONDS, prefix_event, totals

@@ -13,7 +13,6 @@ from rich.console import Console
 from rich.text import Text
 
 from gcbench.core.errors import ConfigError, name_first, near
-from gcbench.core.marks import OneOf
 from gcbench.runner.arguments import Arguments, Forms, read_arguments
 from gcbench.runner.config.budget import PAPER, budget_names
 from gcbench.runner.console import (
@@ -37,6 +36,7 @@ from gcbench.runner.report.listing import (
 from gcbench.runner.report.points import compare_points
 from gcbench.runner.report.selection import in_order, refuse_unknown, select
 from gcbench.runner.report.wandb_runs import load_wandb
+from gcbench.runner.settings.marks import OneOf
 
 if TYPE_CHECKING:
     from gcbench.runner.report.page import RacesOf, TablesOf

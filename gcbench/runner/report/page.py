@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from gcbench.core.comm.network import Link, exchange_seconds
 from gcbench.core.errors import ConfigError
 from gcbench.core.fields import format_value
 from gcbench.runner.data_facts import has_timed_samples
 from gcbench.runner.drawing import COLORS, style_of_method
 from gcbench.runner.identity import digest
+from gcbench.runner.network import Link, exchange_seconds
 from gcbench.runner.predict.devices import (
     Device,
     device_names,
@@ -229,7 +229,7 @@ def _on_links(series: Series, devices: Sequence[Device]) -> dict[str, Any]:
     """Return what a step costs on a link between hosts of one worker, and coding seconds by device.
 
     An exchange takes `messages` x latency + `link_bits` / rate seconds, by the cost model of
-    `comm/network.py`. A hierarchical method keeps its nodes, and exchanges within a node take no
+    `runner/network.py`. A hierarchical method keeps its nodes, and exchanges within a node take no
     time.
     """
     done = [run.result for run in _done(series)]

@@ -8,9 +8,9 @@ from typing import Annotated, Any, TypeVar
 from pydantic import ConfigDict, model_validator
 from typing_extensions import Self
 
-from gcbench.core.fields import Settings, hints_of, marks_in
-from gcbench.core.marks import ELSEWHERE, Needs, Neutral, Role
+from gcbench.core.fields import Needs, Neutral, Settings, hints_of, marks_in
 from gcbench.core.method_keys import MethodSettings
+from gcbench.runner.settings.marks import ELSEWHERE, Role
 from gcbench.runner.settings.optimizer import EstimatorSettings, OptimizerSettings, ScheduleSettings
 from gcbench.runner.settings.run import (
     BenchSettings,

@@ -6,8 +6,16 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from gcbench.core.fields import Count, Natural, NonNegative, Positive, Share, example
-from gcbench.core.marks import Needs, Neutral
+from gcbench.core.fields import (
+    Count,
+    Natural,
+    Needs,
+    Neutral,
+    NonNegative,
+    Positive,
+    Share,
+    example,
+)
 from gcbench.runner.settings.open import OpenSettings
 
 

@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from gcbench.core.fields import Count, Natural, Seed, Settings, Text, example
-from gcbench.core.marks import ELSEWHERE, Needs, Neutral
+from gcbench.core.fields import Count, Natural, Needs, Neutral, Seed, Settings, Text, example
+from gcbench.runner.settings.marks import ELSEWHERE
 from gcbench.runner.settings.open import OpenSettings
 
 

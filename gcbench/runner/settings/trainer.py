@@ -7,12 +7,14 @@ from typing import Annotated, Literal
 from gcbench.core.fields import (
     Count,
     Natural,
+    Needs,
+    Neutral,
     Positive,
     Settings,
     Share,
     example,
 )
-from gcbench.core.marks import BOOKKEEPING, EXECUTION, LENGTH, Needs, Neutral
+from gcbench.runner.settings.marks import BOOKKEEPING, EXECUTION, LENGTH
 
 OTHER_NAMES = {"trainer.gpus": "trainer.workers"}  # what keys may be called, too
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gcbench.core.compressor import Aggregated
-from gcbench.core.finite import not_finite
+from gcbench.core.library.agreement import not_finite
 
 # In order of cause: within one step, an earlier kind causes the later ones.
 KINDS = ("loss", "gradient", "residual", "update")

@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_map_only
 from gcbench.core.codecs.noise import site_number
 from gcbench.core.comm.ddp import hook_buckets, refuse_sparse_gradient
 from gcbench.core.compressor import Grads, offsets_of, split_rows
-from gcbench.core.methods.matrices import shapes_of_parameters
+from gcbench.core.parameters import shapes_of_parameters
 from gcbench.core.private import use_own_compiler_cache
 from gcbench.core.seeds import mix
 from gcbench.runner.data import Task

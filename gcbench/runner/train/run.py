@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from gcbench.core.codecs.kernels import Backend
 from gcbench.core.comm.collectives import Comm
-from gcbench.core.comm.control import Control
 from gcbench.core.compressor import Compressor, Grads
 from gcbench.core.library.exchange import Exchange, ExchangeResult, Kept
+from gcbench.runner.control import Control
 from gcbench.runner.data import Data
 from gcbench.runner.records.clock import Clock, Ledger
 from gcbench.runner.records.gradients import GradientFiles

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gcbench.core.comm.control import Control
+from gcbench.runner.control import Control
 from gcbench.runner.data import Data, Task
 from gcbench.runner.data.augment import tta_views
 

@@ -50,7 +50,7 @@ from gcbench.core.methods.qsgd import QSGD
 from gcbench.core.methods.quantizers import GridQuantizer, TableQuantizer
 from gcbench.core.methods.sign import ScaledSign
 from gcbench.core.methods.top_k import TopK
-from gcbench.core.wrappers.layers import build_exchange
+from gcbench.core.wrappers.build import build_exchange
 from gcbench.core.wrappers.virtual import aggregate
 from gcbench.core.wrappers.wrappers import ErrorFeedback, SigmaClipping
 

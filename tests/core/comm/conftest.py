@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import comm_cases
 import pytest
 from comm_cases import Outcome
@@ -21,8 +19,3 @@ def outcomes() -> Outcomes:
         "4x1": pool(4).run(comm_cases.over_gloo),
         "2x2": pool(2).run(comm_cases.over_gloo),
     }
-
-
-@pytest.fixture(scope="session", params=[4, 2])
-def agreements(request: pytest.FixtureRequest) -> list[dict[str, Any]]:
-    return pool(request.param).run(comm_cases.agreements)

@@ -21,7 +21,7 @@ import tcp_cases
 from gloo_pool import pool
 from sentence import compose
 
-from gcbench.core.comm.network import Collective
+from gcbench.core.comm.meter import Collective
 from gcbench.runner.config.resolve import resolve
 
 HEADERS = 3 * 48 * 8

@@ -34,7 +34,7 @@ from nightly import each
 from pipeline_cases import train_steps
 from torch import Tensor
 
-from gcbench.core.comm.groups import share_of_hosts
+from gcbench.core.comm.transport import share_of_hosts
 from gcbench.core.fields import format_value
 
 

@@ -8,7 +8,7 @@ import pytest
 from nightly import each
 
 from gcbench.core.fields import format_value
-from gcbench.core.wrappers.conflicts import CONFLICTS, Conflict, refuse_conflicts
+from gcbench.core.wrappers.build import CONFLICTS, Conflict, refuse_conflicts
 
 NEUTRAL: dict[str, Any] = {
     "adapt_every": None,

@@ -25,14 +25,13 @@ from gcbench.core.compressor import (
     add_scaled,
     flatten,
 )
-from gcbench.core.exchange.gather import sum_codes
 from gcbench.core.exchange.shards import shard_exchange
+from gcbench.core.exchange.sums import sum_codes
 from gcbench.core.methods.bucketed import Parameters
 from gcbench.core.methods.dense import Dense
 from gcbench.core.methods.qsgd import QSGD
 from gcbench.core.methods.sign import ScaledSign
-from gcbench.core.wrappers.build import build
-from gcbench.core.wrappers.layers import build_exchange
+from gcbench.core.wrappers.build import build, build_exchange
 from gcbench.runner.check.promises import VECTORS, check_contractive
 
 

@@ -20,7 +20,8 @@ from torch import Tensor, nn
 from trace_recipes import STEPS, gradients
 
 from gcbench.core.compressor import State
-from gcbench.core.conf import conf_directory, form_in, read_yaml
+from gcbench.core.conf import conf_directory, read_yaml
+from gcbench.runner.conf_files import form_in
 from gcbench.runner.launch.optimization import make_optimizer
 from gcbench.runner.settings.optimizer import OptimizerSettings
 

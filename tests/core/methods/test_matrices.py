@@ -17,11 +17,12 @@ from gcbench.core.compressor import Compressor, Grads, State
 from gcbench.core.methods.acpsgd import ACPSGD
 from gcbench.core.methods.atomo import Atomo
 from gcbench.core.methods.dion import Dion
-from gcbench.core.methods.matrices import StacksOfMatrices, shapes_of_parameters
+from gcbench.core.methods.matrices import StacksOfMatrices
 from gcbench.core.methods.powersgd import PowerSGD
 from gcbench.core.methods.qsgd import QSGD
 from gcbench.core.methods.random_sparse import RandomBlock, RandomK
 from gcbench.core.methods.unbiased_lowrank import UnbiasedLowRank
+from gcbench.core.parameters import shapes_of_parameters
 from gcbench.core.wrappers.build import build
 from gcbench.core.wrappers.virtual import compressed_share, parts_of
 from gcbench.runner.predict.payload import Payload

@@ -9,13 +9,13 @@ from method_cases import aggregate, build_method, flat, gradients
 
 from gcbench.core.codecs.noise import Noise
 from gcbench.core.comm.collectives import Comm
-from gcbench.core.comm.network import Link, Network
 from gcbench.core.compressor import State, Step
 from gcbench.core.exchange.ring import RingExchange
 from gcbench.core.exchange.shards import shard_exchange
 from gcbench.core.methods.dense import Cast, Dense
 from gcbench.core.methods.loco import NearestLevel
 from gcbench.core.methods.qsgd import QSGD
+from gcbench.runner.network import Link, Network
 
 NOTHING = Noise(torch.zeros(1, 2, dtype=torch.int32), ((0, 40),))
 

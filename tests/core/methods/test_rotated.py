@@ -12,9 +12,9 @@ from torch import Tensor
 from gcbench.core.codecs.hadamard import add_rotated_back, rotate
 from gcbench.core.compressor import Step
 from gcbench.core.methods.qsgd import QSGD
-from gcbench.core.wrappers import rotated
+from gcbench.core.wrappers import wrappers
 from gcbench.core.wrappers.build import build
-from gcbench.core.wrappers.rotated import SIZE
+from gcbench.core.wrappers.wrappers import SIZE
 
 WORKERS = 3
 
@@ -81,7 +81,7 @@ def test_the_mean_is_rotated_back_once(monkeypatch: pytest.MonkeyPatch) -> None:
         rows.append(len(y))
         add_rotated_back(y, *others)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(rotated, "add_rotated_back", count)
+    monkeypatch.setattr(wrappers, "add_rotated_back", count)
     aggregate(build(QSGD(7), rotate="hadamard"), {"w": heavy(100)})
     assert rows == [1]
 

@@ -13,7 +13,7 @@ from method_cases import CHOICES, build_unchecked, compose_method, keys_of
 from gcbench.core.compressor import Compressor
 from gcbench.core.errors import ConfigError
 from gcbench.core.fields import hints_of
-from gcbench.core.keys import FACTS
+from gcbench.core.method_files import FACTS
 from gcbench.core.method_keys import MethodSettings
 
 # The settings without which a key has no effect.

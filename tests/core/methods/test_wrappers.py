@@ -33,13 +33,13 @@ from gcbench.core.methods.qsgd import QSGD
 from gcbench.core.methods.random_sparse import RandomBlock, RandomK
 from gcbench.core.wrappers.adaptive import AdaptiveRank
 from gcbench.core.wrappers.build import build
-from gcbench.core.wrappers.rotated import Rotated
 from gcbench.core.wrappers.wrappers import (
     BucketsThroughGradient,
     CheckedGradients,
     DenseWarmup,
     ErrorFeedback,
     NormClipping,
+    Rotated,
     SigmaClipping,
 )
 

@@ -14,13 +14,13 @@ import pytest
 from browser import browser
 from results import result_of
 
-from gcbench.core.comm.network import Link
 from gcbench.core.conf import conf_directory, read_yaml
 from gcbench.papers.reach import reach_map
 from gcbench.papers.reach.reach import RATES, WORKERS, Race, link_at, race_of
 from gcbench.papers.reach.reach_map import measured_links
 from gcbench.papers.tables.build import groups_of
 from gcbench.papers.tables.tables import read_table
+from gcbench.runner.network import Link
 from gcbench.runner.predict.devices import read_device
 from gcbench.runner.records.schema import Result
 from gcbench.runner.records.store import RecordedRun, write_kept

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gcbench.core.comm.network import Message
+from gcbench.core.comm.meter import Message
 from gcbench.papers.studies.throughput_model import config_of, method_of, rows_of, through_servers
 from gcbench.papers.tables.tables import read_table
 from gcbench.runner.predict.devices import read_device, read_link

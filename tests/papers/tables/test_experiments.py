@@ -12,7 +12,7 @@ from nightly import each
 
 from gcbench.core.conf import conf_directory
 from gcbench.core.errors import ConfigError
-from gcbench.core.keys import FACTS
+from gcbench.core.method_files import FACTS
 from gcbench.papers.claims.claim import read_claims
 from gcbench.papers.tables.configs import compose, compose_row, read_key
 from gcbench.papers.tables.rates import RATE

@@ -16,11 +16,11 @@ from pandas import DataFrame
 from results import result_of
 
 import gcbench
-from gcbench.core.comm.network import Network
 from gcbench.core.errors import ConfigError
 from gcbench.papers.tables.configs import tables_by_identity
 from gcbench.papers.tables.report import answers, races, report
 from gcbench.runner.drawing import COLORS, FAMILIES
+from gcbench.runner.network import Network
 from gcbench.runner.predict.devices import read_device, read_link
 from gcbench.runner.records.schema import Result
 from gcbench.runner.records.store import RecordedRun, find_runs, write_kept

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from results import result_of, write
 
-from gcbench.core.conf import build_checked, conf_directory, read_yaml
+from gcbench.core.conf import conf_directory, read_yaml
 from gcbench.core.errors import ConfigError
 from gcbench.papers.tables import tables
 from gcbench.papers.tables.build import build, groups_of
@@ -22,6 +22,7 @@ from gcbench.papers.track import enter
 from gcbench.papers.track.track import Track
 from gcbench.papers.track.track_verdicts import judge
 from gcbench.runner.check import report
+from gcbench.runner.conf_files import build_checked
 from gcbench.runner.config import choices
 from gcbench.runner.records.result import count_bits
 from gcbench.runner.records.schema import Result

@@ -14,10 +14,10 @@ from lib.turns import BASELINE, message_seconds, time_rows
 from method_cases import build_method
 from torch import nn
 
-from gcbench.core.comm.control import LocalControl
 from gcbench.runner.bench import timing
 from gcbench.runner.bench.local import Input, _row, measure
 from gcbench.runner.bench.timing import Timing, cpu_beside_one_thread, time_beside_copy
+from gcbench.runner.control import LocalControl
 
 
 def test_a_work_four_times_as_long_as_a_copy_is_a_quarter_as_fast(

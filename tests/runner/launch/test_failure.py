@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 
-from gcbench.core.reasons import LONGEST, in_one_line
+from gcbench.core.errors import LONGEST, in_one_line
 from gcbench.runner.launch.failure import describe_exit, failure_of
 
 

@@ -13,12 +13,12 @@ import pytest
 import yaml
 from results import CONFIG, plain_result
 
-from gcbench.core.comm.network import Link, Network
 from gcbench.core.conf import conf_directory
 from gcbench.core.errors import ConfigError
 from gcbench.runner.config.compose import compose_overrides
 from gcbench.runner.config.resolve import resolve
 from gcbench.runner.launch.instantiate import make_compressor
+from gcbench.runner.network import Link, Network
 from gcbench.runner.predict.arguments import read_predict
 from gcbench.runner.predict.command import predict_steps
 from gcbench.runner.predict.devices import read_link

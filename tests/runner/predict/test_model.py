@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from gcbench.core.comm.network import Link, Message, Network
+from gcbench.core.comm.meter import Message
 from gcbench.core.errors import ConfigError
+from gcbench.runner.network import Link, Network
 from gcbench.runner.predict.devices import Device, format_rate, format_seconds, interpolate
 from gcbench.runner.predict.model import (
     FASTEST,

@@ -175,7 +175,7 @@ def test_one_node_has_nothing_between_nodes() -> None:
 
 
 def test_a_hundred_thousand_workers_in_a_second() -> None:
-    from gcbench.core.comm.network import Link
+    from gcbench.runner.network import Link
     from gcbench.runner.predict.devices import read_device
     from gcbench.runner.predict.model import Cluster, Compute, predict
     from gcbench.runner.predict.subject import make_method

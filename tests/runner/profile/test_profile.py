@@ -19,8 +19,9 @@ from profile_cases import (
 from torch import nn
 
 import gcbench
-from gcbench.core.comm.network import Message, Network
+from gcbench.core.comm.meter import Message
 from gcbench.core.errors import ConfigError
+from gcbench.runner.network import Network
 from gcbench.runner.predict.arguments import read_predict
 from gcbench.runner.predict.job import Bucket, Job, MethodOnJob, read_job
 from gcbench.runner.predict.probes import link_of, seconds_at, seconds_of

@@ -12,7 +12,7 @@ from sentence import run
 from torch import Tensor
 
 from gcbench.core.compressor import Aggregated, State
-from gcbench.core.finite import not_finite
+from gcbench.core.library.agreement import not_finite
 from gcbench.core.methods.dense import Dense
 from gcbench.core.wrappers.wrappers import ErrorFeedback
 from gcbench.runner.config.errors import RunFailed

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from gcbench.core.comm.collectives import Comm
 from gcbench.core.compressor import Aggregated, Compressor, Grads, State, Step
 from gcbench.core.errors import ConfigError
-from gcbench.core.fragments import cut_fragments
+from gcbench.core.local_rule import cut_fragments
 from gcbench.runner.config.errors import RunFailed
 from gcbench.runner.train.checkpoints import Checkpoints
 from gcbench.runner.train.estimators import batch_of

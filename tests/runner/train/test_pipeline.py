@@ -17,9 +17,9 @@ from pipeline_cases import Trained, messages_of_a_continued_run, train_steps
 from sentence import SMALL, config_of, run
 from torch import Tensor
 
-from gcbench.core.comm.control import LocalControl
 from gcbench.core.compressor import State
 from gcbench.runner.config.errors import RunFailed
+from gcbench.runner.control import LocalControl
 from gcbench.runner.identity import fingerprint, relevant_config
 from gcbench.runner.settings.config import RunConfig
 from gcbench.runner.train import pipeline

@@ -11,7 +11,7 @@ from nightly import each
 from sentence import run
 from torch import Tensor, nn
 
-from gcbench.core.comm.control import LocalControl
+from gcbench.runner.control import LocalControl
 from gcbench.runner.data import ArrayData, TokenData
 from gcbench.runner.models.airnet import AirNet
 from gcbench.runner.models.lstm import LSTM

@@ -15,8 +15,8 @@ from sentence import run
 from torch import nn
 
 from gcbench.core.comm.collectives import Comm
-from gcbench.core.comm.control import LocalControl
 from gcbench.core.library.exchange import Exchange
+from gcbench.runner.control import LocalControl
 from gcbench.runner.data import ArrayData, TokenData
 from gcbench.runner.data.augment import Augmentation
 from gcbench.runner.data.synthetic import synthetic

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+from gcbench.core.library.agreement import gather_json
 
 
 class Control(Protocol):
@@ -123,15 +124,3 @@ class ProcessGroupControl:
         self.waits = True
         yield
         self.waits = False  # not after an error: the process was waiting until then
-
-
-def gather_json(value: Any, gather: Callable[[Tensor], Sequence[Tensor]]) -> list[Any]:
-    """Return each process's `value`, which JSON can represent; `gather` collects tensors."""
-    text = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
-    sizes = [int(size) for size in gather(torch.tensor([len(text)]))]
-    padded = text.new_zeros(max(sizes))
-    padded[: len(text)] = text
-    texts = gather(padded)
-    return [
-        json.loads(row[:size].numpy().tobytes()) for row, size in zip(texts, sizes, strict=True)
-    ]

@@ -1,15 +1,16 @@
-"""An all-reduce of counts: how many workers chose each level."""
+"""All-reduces of codes on a grid that all workers share, and of counts of levels."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from gcbench.core.codec import TableCodec
+from gcbench.core.codec import GridCodec, TableCodec
 from gcbench.core.codecs.levels import level_values
-from gcbench.core.codecs.packing import pack_lanes, unpack_lanes
+from gcbench.core.codecs.packing import Units, pack_lanes, sum_of_codes, unpack_lanes
 from gcbench.core.comm.collectives import Comm
 from gcbench.core.compressor import (
     Aggregated,
@@ -21,6 +22,62 @@ from gcbench.core.compressor import (
     sizes_of,
     unflatten,
 )
+
+
+@dataclass(frozen=True)
+class SumExchange:
+    """An all-reduce of codes: all workers use the same grid, that of the largest scale.
+
+        scale = max over workers;   update = decode(sum of codes) / W
+
+    A sum of W codes of s levels needs b = ceil(log2(2 W s + 1)) bits, so floor(64 / b) lanes share
+    a 64-bit word. This never takes more than the smallest integer type that holds such sums, and
+    takes less than 8 bits per value if W s <= 63. What a worker receives grows with W only by that
+    logarithm.
+    """
+
+    codec: GridCodec
+
+    @property
+    def properties(self) -> Properties:
+        codec = self.codec.properties
+        return Properties(unbiased=codec.unbiased, scope=codec.scope, divisible=True)
+
+    def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
+        x, sizes = flatten(grads), sizes_of(grads)
+        segments, noise = tuple(sizes.values()), step.noise("codec", sizes, x.device)
+        scales = comm.max([self.codec.scales_of(x, segments)])[0]  # [1, buckets]
+        codes = self.codec.codes_of(x, segments, scales.expand(x.shape[0], -1), noise)
+        units = Units(
+            self.codec.highest / 2,
+            scales,
+            torch.full_like(scales, comm.workers),
+            self.codec.buckets(segments, x.device).spans,
+        )
+
+        def values(centered: Tensor) -> Tensor:
+            return self.codec.values_of(centered, segments, scales).div_(comm.workers)
+
+        update = sum_codes(codes, self.codec.highest, comm, units, values)
+
+        def sent() -> Grads:
+            centered = codes - self.codec.highest / 2
+            return unflatten(self.codec.values_of(centered, segments, scales), grads)
+
+        return Aggregated(unflatten(update, grads), sent, state)
+
+
+def sum_codes(
+    codes: Tensor, highest: int, comm: Comm, units: Units, values: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """Return the values `[1, n]` of the sum of all workers' codes `[w, n]`, from 0 to `highest`.
+
+    They are sent in lanes that are wide enough for their sum.
+    """
+    most = comm.workers * highest
+    return sum_of_codes(
+        codes, most.bit_length(), most, lambda words: comm.sum([words])[0], units, values
+    )
 
 
 @dataclass(frozen=True)

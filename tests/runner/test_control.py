@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+import comm_cases
+import pytest
 import torch
+from gloo_pool import pool
 
-from gcbench.core.comm.control import LocalControl
+from gcbench.runner.control import LocalControl
 
 Agreements = list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module", params=[4, 2])
+def agreements(request: pytest.FixtureRequest) -> Agreements:
+    return pool(request.param).run(comm_cases.agreements)
 
 
 def test_gather_lists_every_process_by_rank(agreements: Agreements) -> None:

@@ -8,7 +8,7 @@ import torch
 from gloo_pool import pool
 from nightly import each
 
-from gcbench.core.comm.network import Link, Network
+from gcbench.runner.network import Link, Network
 
 LINK = Link(2e7, 1e-3)
 NETWORK = Network(4, 1, LINK, LINK)

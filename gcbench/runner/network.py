@@ -1,40 +1,11 @@
-"""The cost of collectives from sizes alone: the bits that they move and the seconds they take.
-
-A payload is what one worker has for the others, as the meter counts it: what it contributes to a
-sum or a gather, and in an all-to-all the parts for other workers. The algorithms are:
-
-    all_reduce       a ring that passes on W-ths of the message, first to add them up, then to
-                     distribute the sums
-    all_gather       a ring that passes on whole messages
-    ragged_gather    every worker sends its message, whose size is its own, to every other worker
-                     (on gloo a ring passes them on: as many bits, and no slower)
-    all_to_all       every worker sends every other worker its part
-    ring_hop         every worker passes one message on to its neighbor in a ring
-
-gloo and NCCL run these; on gloo, we send gathers and all-to-alls ourselves. NCCL may use trees for
-small sums, which move as many bits.
-"""
+"""The seconds that collectives take on links, by the algorithms of `gcbench.core.comm.meter`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
 
-Collective = Literal["all_reduce", "all_gather", "ragged_gather", "all_to_all", "ring_hop"]
-Level = Literal["all", "inside", "between"]  # all workers; those of a node; one per node
-
-
-def wire_bits(collective: Collective, payload_bits: float, workers: int) -> float:
-    """Return the bits that a worker sends, or passes on for others, until all have their result.
-
-    It receives as many. Where workers differ, it is their mean.
-    """
-    if collective == "all_reduce":
-        return 2 * (workers - 1) * payload_bits / workers
-    if collective in ("all_gather", "ragged_gather"):
-        return (workers - 1) * payload_bits
-    return payload_bits if workers > 1 else 0
+from gcbench.core.comm.meter import Collective, Level, Message
 
 
 @dataclass(frozen=True)
@@ -113,15 +84,6 @@ class Network:
         by_node = [sum(bits[i : i + size]) for i in range(0, self.workers, size)]
         inside = self.inside.seconds((size - 1) * max(bits), size - 1)
         return max(inside, self.between.seconds(strangers * max(by_node), strangers))
-
-
-class Message(NamedTuple):
-    """The collectives of one kind in a step."""
-
-    level: Level
-    collective: Collective
-    number: float
-    bits: float  # payload per worker, in all of them together
 
 
 def exchange_seconds(messages: Sequence[Message], network: Network) -> float:
