@@ -18,7 +18,7 @@ from gcbench.papers import PAPERS
 from gcbench.runner.arguments import Arguments, read_arguments
 from gcbench.runner.records.metrics import BITS, EPOCH, SECONDS
 from gcbench.runner.records.wandb_service import own_settings
-from gcbench.runner.settings.marks import OneOf
+from gcbench.runner.settings.groups import OneOf
 
 SCORES = ("test/accuracy", "test/perplexity", "test/loss", "train/loss")
 PHASES = ("data", "forward", "backward", "encode", "exchange", "wait", "decode", "update")

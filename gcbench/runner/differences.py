@@ -15,7 +15,7 @@ from gcbench.runner.identity import (
     finite,
     relevant_config,
 )
-from gcbench.runner.settings.open import is_ours
+from gcbench.runner.settings.groups import is_ours
 
 CHOICE_GROUPS = ("model", "dataset", "compressor")  # groups of conf/ that describe a run
 Differences = dict[str, tuple[Any, Any]]  # dotted key to (before, now)

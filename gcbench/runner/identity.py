@@ -9,17 +9,17 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from gcbench.runner.kept_names import with_first_names
-from gcbench.runner.settings import marks
+from gcbench.runner.settings import groups
 from gcbench.runner.settings.config import keys_of, neutral_values
-from gcbench.runner.settings.open import is_ours
+from gcbench.runner.settings.groups import is_ours
 
 Config = dict[str, Any]
 Flat = dict[str, Any]  # dotted key to value
-EXECUTION = keys_of("trainer", marks.EXECUTION)
-BOOKKEEPING = keys_of("trainer", marks.BOOKKEEPING)
-LENGTH = keys_of("trainer", marks.LENGTH)
-ELSEWHERE = keys_of("", marks.ELSEWHERE)
-PLACES = keys_of("dataset", marks.ELSEWHERE)
+EXECUTION = keys_of("trainer", groups.EXECUTION)
+BOOKKEEPING = keys_of("trainer", groups.BOOKKEEPING)
+LENGTH = keys_of("trainer", groups.LENGTH)
+ELSEWHERE = keys_of("", groups.ELSEWHERE)
+PLACES = keys_of("dataset", groups.ELSEWHERE)
 NEUTRAL = neutral_values()
 ABSENT = "(absent)"
 SWEPT = "GCBENCH_SWEPT"  # the environment variable with the keys that a sweep varies

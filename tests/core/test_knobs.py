@@ -37,7 +37,7 @@ from gcbench.runner.config.checks import validate
 from gcbench.runner.config.keys import method_keys
 from gcbench.runner.settings.__main__ import json_schema
 from gcbench.runner.settings.config import MODELS, SCHEMAS
-from gcbench.runner.settings.run import BenchSettings, NetworkSettings, RunSettings
+from gcbench.runner.settings.groups import BenchSettings, NetworkSettings, RunSettings
 
 TOP = (MethodSettings, RunSettings, BenchSettings)
 KEYS = [(None, schema, name) for schema in TOP for name in schema.model_fields]

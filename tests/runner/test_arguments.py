@@ -12,7 +12,7 @@ from pydantic import Field
 
 from gcbench.core.errors import ConfigError
 from gcbench.runner.arguments import Arguments, Option, read_arguments, read_keys
-from gcbench.runner.settings.marks import OneOf
+from gcbench.runner.settings.groups import OneOf
 
 
 class Own(Arguments):

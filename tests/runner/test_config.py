@@ -32,7 +32,7 @@ from gcbench.runner.config.sentences import unknown_key
 from gcbench.runner.config.typed import readable, to_overrides
 from gcbench.runner.identity import fingerprint, identify
 from gcbench.runner.settings.config import SCHEMAS, RunConfig
-from gcbench.runner.settings.run import RunSettings
+from gcbench.runner.settings.groups import RunSettings
 
 GROUPS = tuple(
     "model dataset estimator compressor optimizer schedule trainer network logger resume "

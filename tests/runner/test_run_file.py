@@ -11,7 +11,7 @@ import yaml
 from gcbench.core.errors import ConfigError
 from gcbench.runner.config.compose import compose_overrides, resolve_overrides
 from gcbench.runner.config.resolve import resolve
-from gcbench.runner.config.run_file import add_run_file, read_run_file, write_run_file
+from gcbench.runner.config.typed import add_run_file, read_run_file, write_run_file
 
 Typed = Callable[..., tuple[int, str, str]]
 QUICK = ("trainer.workers=1", "trainer.max_steps=2", "trainer.eval_every=null", "logger=none")

@@ -26,7 +26,7 @@ from gcbench.runner.arguments import read_arguments
 from gcbench.runner.config.budget import PAPER
 from gcbench.runner.console import TextTable, with_bar
 from gcbench.runner.report.document import DIRTY, DIRTY_NOTE, STALE, STALE_NOTE
-from gcbench.runner.settings.marks import OneOf
+from gcbench.runner.settings.groups import OneOf
 
 TITLE = "Claims of the papers"
 TO_RUN = "What would decide the others, and its cost"

@@ -38,7 +38,7 @@ from gcbench.runner.report.command import (
     print_points,
 )
 from gcbench.runner.report.document import Document, brief, show_document
-from gcbench.runner.settings.marks import OneOf
+from gcbench.runner.settings.groups import OneOf
 
 log = logging.getLogger("gcbench")
 

@@ -28,7 +28,7 @@ from gcbench.runner.launch.memory import keep_freed_memory
 from gcbench.runner.launch.plan import Machine
 from gcbench.runner.records.environment import describe_environment
 from gcbench.runner.settings.config import BenchConfig, Node
-from gcbench.runner.settings.run import BenchSettings
+from gcbench.runner.settings.groups import BenchSettings
 
 log = logging.getLogger("gcbench")
 

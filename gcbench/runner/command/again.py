@@ -10,8 +10,7 @@ from gcbench.core.errors import ConfigError
 from gcbench.runner.arguments import Arguments, read_arguments
 from gcbench.runner.command.hydra_run import run, start_hydra
 from gcbench.runner.config.compose import resolve_overrides
-from gcbench.runner.config.run_file import read_run_file
-from gcbench.runner.config.typed import to_overrides
+from gcbench.runner.config.typed import read_run_file, to_overrides
 from gcbench.runner.differences import differences, format_differences
 from gcbench.runner.identity import BOOKKEEPING, EXECUTION
 from gcbench.runner.records.files import RunFiles

@@ -20,8 +20,7 @@ from gcbench.core.method_keys import MethodSettings
 from gcbench.runner.command.subcommands import SUBCOMMANDS
 from gcbench.runner.config.keys import method_keys
 from gcbench.runner.settings.config import SCHEMAS
-from gcbench.runner.settings.run import BenchSettings, RunSettings
-from gcbench.runner.settings.trainer import OTHER_NAMES
+from gcbench.runner.settings.groups import OTHER_NAMES, BenchSettings, RunSettings
 from gcbench.runner.terminal import COLUMN
 
 TOP: dict[str, type[Settings]] = {

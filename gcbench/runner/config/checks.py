@@ -17,8 +17,12 @@ from gcbench.runner.config.choices import row_names, table_directory, tables_in
 from gcbench.runner.config.composed import CHANGED_BY_BUDGETS
 from gcbench.runner.identity import Flat
 from gcbench.runner.settings.config import NEEDS, PARTS, SCHEMAS
-from gcbench.runner.settings.optimizer import OptimizerSettings, ParameterGroup
-from gcbench.runner.settings.trainer import OTHER_NAMES, TrainerSettings
+from gcbench.runner.settings.groups import (
+    OTHER_NAMES,
+    OptimizerSettings,
+    ParameterGroup,
+    TrainerSettings,
+)
 
 # Groups whose files have only the keys that their class takes.
 WITH_KEYS_BY_CHOICE = ("optimizer", "estimator", "network")

@@ -35,7 +35,7 @@ from gcbench.runner.config.resolve import resolve
 from gcbench.runner.config.sentences import sentence_of, unknown_choice
 from gcbench.runner.config.typed import readable
 from gcbench.runner.settings.config import SCHEMAS, RunConfig
-from gcbench.runner.settings.run import BenchSettings, RunSettings
+from gcbench.runner.settings.groups import BenchSettings, RunSettings
 
 
 def compose_overrides(overrides: Sequence[str], config_dir: str | None = None) -> DictConfig:

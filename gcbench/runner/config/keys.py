@@ -21,8 +21,7 @@ from gcbench.runner.conf_files import file_of
 from gcbench.runner.config.checks import refuse_twice
 from gcbench.runner.config.choices import GROUPS
 from gcbench.runner.settings.config import SCHEMAS
-from gcbench.runner.settings.run import BenchSettings, RunSettings
-from gcbench.runner.settings.trainer import OTHER_NAMES
+from gcbench.runner.settings.groups import OTHER_NAMES, BenchSettings, RunSettings
 
 MANY = 8  # choices that have a key; if more do, those are listed that lack it
 

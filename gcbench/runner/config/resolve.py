@@ -33,11 +33,11 @@ from gcbench.runner.config.choices import (
 )
 from gcbench.runner.config.composed import Composed, fill, settle_bits
 from gcbench.runner.config.keys import keys_by_choice
-from gcbench.runner.config.run_file import typed_for
 from gcbench.runner.config.sentences import unknown_key, value_for_group
+from gcbench.runner.config.typed import typed_for
 from gcbench.runner.identity import all_knobs
 from gcbench.runner.settings.config import PARTS, SCHEMAS, BenchConfig, Resolved, RunConfig
-from gcbench.runner.settings.run import RunSettings
+from gcbench.runner.settings.groups import RunSettings
 
 C = TypeVar("C", bound=Resolved)
 

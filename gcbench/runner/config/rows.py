@@ -19,7 +19,7 @@ from gcbench.runner.config.choices import GROUPS, node_of, row_names, runs_in, t
 from gcbench.runner.config.composed import Composed
 from gcbench.runner.config.keys import read_knobs
 from gcbench.runner.settings.config import SCHEMAS
-from gcbench.runner.settings.run import RunSettings
+from gcbench.runner.settings.groups import RunSettings
 
 
 def merge_row(experiment: str, overrides: Sequence[str]) -> Composed | None:

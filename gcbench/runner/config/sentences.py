@@ -16,7 +16,7 @@ from gcbench.runner.config.checks import WITH_KEYS_BY_CHOICE
 from gcbench.runner.config.choices import GROUPS, experiments
 from gcbench.runner.config.keys import Keys, keys_by_choice, leaf_of
 from gcbench.runner.settings.config import SCHEMAS
-from gcbench.runner.settings.trainer import OTHER_NAMES
+from gcbench.runner.settings.groups import OTHER_NAMES
 
 
 def unknown_key(key: str, value: str, benchmark: bool, overrides: Sequence[str] = ()) -> str:

@@ -22,7 +22,7 @@ from torch import Tensor
 from gcbench.core.fields import Count
 from gcbench.runner.data.arrays import ArrayData, Pair
 from gcbench.runner.data.protocol import hold_out
-from gcbench.runner.settings.run import Split
+from gcbench.runner.settings.groups import Split
 
 RATE = 16_000  # samples per second
 WINDOW, HOP, FFT, BANDS = 400, 160, 512, 40  # windows of 25 ms, every 10 ms

@@ -12,7 +12,7 @@ from torch import Tensor
 from gcbench.core.seeds import mix
 from gcbench.runner.data.augment import Augmentation
 from gcbench.runner.data.protocol import Kind, hold_out
-from gcbench.runner.settings.run import Split
+from gcbench.runner.settings.groups import Split
 
 Pair = tuple[Tensor, Tensor]
 FLIPS = -1  # replaces the epoch in the seed of draws that hold for all epochs

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from gcbench.runner.settings.run import CropFill, Flip
+from gcbench.runner.settings.groups import CropFill, Flip
 
 
 @dataclass(frozen=True)

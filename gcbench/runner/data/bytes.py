@@ -20,7 +20,7 @@ from torch import Tensor
 
 from gcbench.core.fields import Count, example
 from gcbench.runner.data.wikitext2 import TokenData, find_text
-from gcbench.runner.settings.run import Split
+from gcbench.runner.settings.groups import Split
 
 Size = Annotated[Count, example(1_000_000)] | None
 HELD_OUT = 0.02  # of the bytes, for each of validation and test

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from gcbench.runner.data.arrays import ArrayData
-from gcbench.runner.settings.run import Split
+from gcbench.runner.settings.groups import Split
 
 FILE = Path(__file__).with_suffix(".npz")  # uint8 images [1797, 8, 8] and labels
 

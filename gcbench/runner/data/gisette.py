@@ -11,7 +11,7 @@ import torch
 
 from gcbench.runner.data.arrays import ArrayData, Pair
 from gcbench.runner.data.vision import mnist
-from gcbench.runner.settings.run import Split
+from gcbench.runner.settings.groups import Split
 
 FOUR, NINE = 4, 9
 REAL = 2500  # number of pixels and products of two pixels; as many probes follow

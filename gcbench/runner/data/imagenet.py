@@ -25,7 +25,7 @@ from gcbench.core.seeds import mix
 from gcbench.runner.data.arrays import epoch_order, part_of
 from gcbench.runner.data.augment import crop_box
 from gcbench.runner.data.protocol import Kind, Task, hold_out
-from gcbench.runner.settings.run import Split
+from gcbench.runner.settings.groups import Split
 
 Files = Sequence[tuple[str, int]]
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

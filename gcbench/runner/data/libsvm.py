@@ -15,7 +15,7 @@ import torch
 from gcbench.core.fields import Count
 from gcbench.runner.data.arrays import ArrayData, Pair
 from gcbench.runner.data.protocol import hold_out
-from gcbench.runner.settings.run import Split
+from gcbench.runner.settings.groups import Split
 
 SITE = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets"
 

@@ -14,7 +14,7 @@ import torch
 from gcbench.core.fields import Count
 from gcbench.runner.data.arrays import ArrayData, Pair
 from gcbench.runner.data.protocol import hold_out
-from gcbench.runner.settings.run import Split
+from gcbench.runner.settings.groups import Split
 
 SITE = "https://github.com/treforevans/uci_datasets, where it is uci_datasets/protein/data.csv.gz"
 

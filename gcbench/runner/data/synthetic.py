@@ -13,7 +13,7 @@ from gcbench.core.fields import Count, NonNegative
 from gcbench.core.seeds import mix
 from gcbench.runner.data.arrays import ArrayData, Pair, epoch_order, part_of
 from gcbench.runner.data.protocol import Kind, Task, hold_out
-from gcbench.runner.settings.run import Split
+from gcbench.runner.settings.groups import Split
 
 Samples = Annotated[int, Field(ge=2)]
 

@@ -19,7 +19,7 @@ from torchvision import datasets
 
 from gcbench.runner.data.arrays import ArrayData, Pair
 from gcbench.runner.data.augment import Augmentation
-from gcbench.runner.settings.run import CropFill, CropPadding, Flip, Split
+from gcbench.runner.settings.groups import CropFill, CropPadding, Flip, Split
 
 # What unpickling an array has to call, by module and name.
 ARRAY_PARTS = {

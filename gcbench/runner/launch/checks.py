@@ -24,8 +24,7 @@ from gcbench.runner.launch.memory import check_memory
 from gcbench.runner.launch.optimization import check_optimizer
 from gcbench.runner.launch.plan import Plan
 from gcbench.runner.settings.config import RunConfig
-from gcbench.runner.settings.open import is_ours
-from gcbench.runner.settings.trainer import TrainerSettings
+from gcbench.runner.settings.groups import TrainerSettings, is_ours
 from gcbench.runner.train.pipeline import refuse_pipeline
 from gcbench.runner.train.replica import is_recurrent
 from gcbench.runner.train.run import Estimator

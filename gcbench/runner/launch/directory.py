@@ -12,7 +12,7 @@ from typing import Any
 from gcbench.core.conf import Config
 from gcbench.core.errors import ConfigError
 from gcbench.core.fields import format_value
-from gcbench.runner.config.run_file import write_run_file
+from gcbench.runner.config.typed import write_run_file
 from gcbench.runner.data import Data
 from gcbench.runner.differences import CHOICE_GROUPS, Differences, differences, format_differences
 from gcbench.runner.identity import ABSENT, BOOKKEEPING, EXECUTION, LENGTH

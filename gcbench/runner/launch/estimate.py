@@ -21,7 +21,7 @@ from gcbench.runner.launch.plan import Machine, make_plan
 from gcbench.runner.records.clock import Clock
 from gcbench.runner.records.schema import Result
 from gcbench.runner.settings.config import RunConfig
-from gcbench.runner.settings.trainer import TrainerSettings
+from gcbench.runner.settings.groups import TrainerSettings
 from gcbench.runner.train.replica import Replica
 from gcbench.runner.train.schedules import total_steps
 

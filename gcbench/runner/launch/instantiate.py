@@ -26,7 +26,7 @@ from gcbench.core.parameters import shapes_of_parameters
 from gcbench.runner.config.hydra_versions import trusting
 from gcbench.runner.data import Data, as_data
 from gcbench.runner.settings.config import PARTS, RunConfig
-from gcbench.runner.settings.open import is_ours
+from gcbench.runner.settings.groups import is_ours
 
 NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 

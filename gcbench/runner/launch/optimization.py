@@ -22,9 +22,8 @@ from gcbench.core.methods.onebit_adam import MomentumCoding
 from gcbench.core.wrappers.virtual import dense_steps_of, parts_of
 from gcbench.runner.launch.instantiate import fill_open, make, user_code_error
 from gcbench.runner.settings.config import RunConfig
-from gcbench.runner.settings.open import OpenSettings
-from gcbench.runner.settings.optimizer import OptimizerSettings, ScheduleSettings
-from gcbench.runner.train.groups import (
+from gcbench.runner.settings.groups import OpenSettings, OptimizerSettings, ScheduleSettings
+from gcbench.runner.train.optimizers import (
     SeveralClasses,
     has_class,
     options_by_group,

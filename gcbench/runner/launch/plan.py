@@ -15,7 +15,7 @@ from gcbench.core.errors import ConfigError
 from gcbench.runner.launch import slurm
 from gcbench.runner.records.environment import count_cores
 from gcbench.runner.settings.config import RunConfig
-from gcbench.runner.settings.trainer import TrainerSettings
+from gcbench.runner.settings.groups import TrainerSettings
 
 # Launchers that join processes which another program, named here, has started.
 JOINING = {

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gcbench.core.errors import ConfigError
-from gcbench.runner.settings.trainer import TrainerSettings
+from gcbench.runner.settings.groups import TrainerSettings
 
 PORTS = range(15000, 30000)  # below the system's ephemeral ports
 # gcbench and submitit ask Slurm for this signal before a time limit or a preemption.

@@ -38,7 +38,7 @@ from gcbench.runner.records.loggers import start_logger
 from gcbench.runner.records.result import Begun
 from gcbench.runner.records.summary import ProgressDisplay, print_summary
 from gcbench.runner.settings.config import RunConfig
-from gcbench.runner.settings.trainer import TrainerSettings
+from gcbench.runner.settings.groups import TrainerSettings
 from gcbench.runner.train.checkpoints import Checkpoints, save_weights
 from gcbench.runner.train.loop import train
 from gcbench.runner.train.pipeline import (

@@ -10,7 +10,7 @@ from pydantic import Field
 from gcbench.core.errors import ConfigError, near
 from gcbench.runner.arguments import Arguments, Forms, Option, read_arguments
 from gcbench.runner.console import FORMATS
-from gcbench.runner.settings.marks import OneOf
+from gcbench.runner.settings.groups import OneOf
 
 Format = Annotated[str, OneOf(FORMATS), Field(description=", ".join(FORMATS))]
 

@@ -20,7 +20,7 @@ from gcbench.core.fields import refusal
 from gcbench.runner.conf_files import CHECKED, build_checked
 from gcbench.runner.network import Link
 from gcbench.runner.predict.model import CodecSeconds, Compute
-from gcbench.runner.settings.run import Latency, NetworkSettings, Rate
+from gcbench.runner.settings.groups import Latency, NetworkSettings, Rate
 
 
 def format_seconds(value: float) -> str:

@@ -36,7 +36,7 @@ from gcbench.runner.report.listing import (
 from gcbench.runner.report.points import compare_points
 from gcbench.runner.report.selection import in_order, refuse_unknown, select
 from gcbench.runner.report.wandb_runs import load_wandb
-from gcbench.runner.settings.marks import OneOf
+from gcbench.runner.settings.groups import OneOf
 
 if TYPE_CHECKING:
     from gcbench.runner.report.page import RacesOf, TablesOf

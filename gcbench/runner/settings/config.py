@@ -10,19 +10,22 @@ from typing_extensions import Self
 
 from gcbench.core.fields import Needs, Neutral, Settings, hints_of, marks_in
 from gcbench.core.method_keys import MethodSettings
-from gcbench.runner.settings.marks import ELSEWHERE, Role
-from gcbench.runner.settings.optimizer import EstimatorSettings, OptimizerSettings, ScheduleSettings
-from gcbench.runner.settings.run import (
+from gcbench.runner.settings.groups import (
+    ELSEWHERE,
     BenchSettings,
     DatasetSettings,
     DataSettings,
+    EstimatorSettings,
     LoggerSettings,
     ModelSettings,
     NetworkSettings,
+    OptimizerSettings,
     ResumeSettings,
+    Role,
     RunSettings,
+    ScheduleSettings,
+    TrainerSettings,
 )
-from gcbench.runner.settings.trainer import TrainerSettings
 
 # The models of groups with fixed keys. Those of a method are typed without their group.
 SCHEMAS: dict[str, type[Settings]] = {

@@ -11,7 +11,7 @@ from torch import Tensor
 from gcbench.core.compressor import Compressor, Grads, MethodError
 from gcbench.core.library.exchange import ExchangeResult
 from gcbench.runner.settings.config import RunConfig
-from gcbench.runner.settings.trainer import TrainerSettings
+from gcbench.runner.settings.groups import TrainerSettings
 from gcbench.runner.train.estimators import SGD
 from gcbench.runner.train.local_steps import BetweenLocalSteps, LocalSteps
 from gcbench.runner.train.replica import Replica

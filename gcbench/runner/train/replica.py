@@ -20,7 +20,7 @@ from gcbench.core.private import use_own_compiler_cache
 from gcbench.core.seeds import mix
 from gcbench.runner.data import Task
 from gcbench.runner.records.clock import Clock
-from gcbench.runner.settings.trainer import TrainerSettings
+from gcbench.runner.settings.groups import TrainerSettings
 from gcbench.runner.train.precision import autocast_bf16
 from gcbench.runner.train.scores import loss_of
 

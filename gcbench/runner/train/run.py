@@ -18,7 +18,7 @@ from gcbench.runner.data import Data
 from gcbench.runner.records.clock import Clock, Ledger
 from gcbench.runner.records.gradients import GradientFiles
 from gcbench.runner.settings.config import RunConfig
-from gcbench.runner.settings.trainer import TrainerSettings
+from gcbench.runner.settings.groups import TrainerSettings
 from gcbench.runner.train.finite import FirstBad
 from gcbench.runner.train.replica import Replica
 from gcbench.runner.train.schedules import Schedule

@@ -11,8 +11,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from gcbench.runner.data import Data
-from gcbench.runner.settings.optimizer import ScheduleSettings
-from gcbench.runner.settings.trainer import TrainerSettings
+from gcbench.runner.settings.groups import ScheduleSettings, TrainerSettings
 
 
 def total_steps(max_steps: int | None, epochs: float, steps_per_epoch: int) -> int:

@@ -13,7 +13,7 @@ from gcbench.core.compressor import Compressor
 from gcbench.runner.data import Data
 from gcbench.runner.settings.config import RunConfig
 from gcbench.runner.train.estimators import EveryStep, batch_of
-from gcbench.runner.train.groups import options_by_group
+from gcbench.runner.train.optimizers import options_by_group
 from gcbench.runner.train.replica import is_recurrent
 from gcbench.runner.train.run import Progress, Run
 

@@ -15,9 +15,8 @@ from gcbench.core.wrappers.virtual import parts_of
 from gcbench.core.wrappers.wrappers import NormClipping
 from gcbench.runner.data import Data
 from gcbench.runner.settings.config import RunConfig
-from gcbench.runner.train.groups import options_by_group
 from gcbench.runner.train.local_steps import InnerSteps
-from gcbench.runner.train.optimizers import FrozenAdam
+from gcbench.runner.train.optimizers import FrozenAdam, options_by_group
 from gcbench.runner.train.replica import Replica
 from gcbench.runner.train.run import InnerModel, MakeOptimizer, Optimizers, Progress, Run
 from gcbench.runner.train.schedules import CONSTANT

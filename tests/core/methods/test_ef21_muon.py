@@ -17,7 +17,7 @@ from gcbench.core.methods.qsgd import QSGD
 from gcbench.core.wrappers.build import build
 from gcbench.runner.config.compose import resolve_overrides
 from gcbench.runner.launch.optimization import make_optimizer
-from gcbench.runner.settings.optimizer import OptimizerSettings
+from gcbench.runner.settings.groups import OptimizerSettings
 
 MU, SHARE = 0.9, 0.15
 

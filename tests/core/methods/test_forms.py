@@ -23,7 +23,7 @@ from gcbench.core.compressor import State
 from gcbench.core.conf import conf_directory, read_yaml
 from gcbench.runner.conf_files import form_in
 from gcbench.runner.launch.optimization import make_optimizer
-from gcbench.runner.settings.optimizer import OptimizerSettings
+from gcbench.runner.settings.groups import OptimizerSettings
 
 ROOT = Path(__file__).parents[3]
 # The tests that hold the other methods to their papers: by their equations in float64, or by the

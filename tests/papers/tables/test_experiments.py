@@ -21,7 +21,7 @@ from gcbench.papers.track.track_verdicts import ENTRY
 from gcbench.runner.config.choices import experiments, node_of, runs_in
 from gcbench.runner.config.keys import method_keys
 from gcbench.runner.identity import ABSENT
-from gcbench.runner.settings.run import RunSettings
+from gcbench.runner.settings.groups import RunSettings
 
 CONF = conf_directory()
 NAMES = experiments()

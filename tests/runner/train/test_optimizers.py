@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from gcbench.core.conf import Config
 from gcbench.runner.launch.optimization import make_optimizer, make_schedule, try_step
-from gcbench.runner.settings.optimizer import OptimizerSettings, ScheduleSettings
-from gcbench.runner.train.groups import parameter_groups
+from gcbench.runner.settings.groups import OptimizerSettings, ScheduleSettings
+from gcbench.runner.train.optimizers import parameter_groups
 
 ADAM = {"kind": "adam", "lr": 0.01, "betas": [0.8, 0.9], "eps": 1e-6, "weight_decay": 0.5}
 

@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 from gcbench.runner.models.gpt import GPT
 from gcbench.runner.models.lstm import LSTM
 from gcbench.runner.records.clock import Clock
-from gcbench.runner.settings.trainer import TrainerSettings
+from gcbench.runner.settings.groups import TrainerSettings
 from gcbench.runner.train import precision
 from gcbench.runner.train.precision import ProductsInFp32, autocast_bf16
 from gcbench.runner.train.replica import Replica

@@ -16,8 +16,8 @@ from gcbench.runner.data import ArrayData, TokenData
 from gcbench.runner.models.airnet import AirNet
 from gcbench.runner.models.lstm import LSTM
 from gcbench.runner.records.clock import Clock
-from gcbench.runner.settings.trainer import TrainerSettings
-from gcbench.runner.train.groups import parameter_groups
+from gcbench.runner.settings.groups import TrainerSettings
+from gcbench.runner.train.optimizers import parameter_groups
 from gcbench.runner.train.replica import Replica
 from gcbench.runner.train.scores import evaluate
 

@@ -26,8 +26,7 @@ from gcbench.runner.models.lstm import LSTM
 from gcbench.runner.records.clock import Clock
 from gcbench.runner.records.gradients import GradientFiles, read_gradients
 from gcbench.runner.settings.config import RunConfig
-from gcbench.runner.settings.optimizer import OptimizerSettings, ScheduleSettings
-from gcbench.runner.settings.trainer import TrainerSettings
+from gcbench.runner.settings.groups import OptimizerSettings, ScheduleSettings, TrainerSettings
 from gcbench.runner.train.estimators import SGD
 from gcbench.runner.train.loop import train_step
 from gcbench.runner.train.pipeline import AfterBackward

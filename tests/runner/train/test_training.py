@@ -14,8 +14,7 @@ from torch import nn
 
 from gcbench.runner.config.errors import RunFailed
 from gcbench.runner.records.clock import Clock
-from gcbench.runner.settings.optimizer import ScheduleSettings
-from gcbench.runner.settings.trainer import TrainerSettings
+from gcbench.runner.settings.groups import ScheduleSettings, TrainerSettings
 from gcbench.runner.train.replica import Replica
 from gcbench.runner.train.schedules import FactorSchedule, total_steps
 
