@@ -29,8 +29,8 @@ NO_PART |= {"links.yaml", "table"}  # of a table, what its rows run is hashed
 COMPOSING = (
     "runner/config",
     "runner/settings",
-    *(f"runner/{name}.py" for name in ("identity", "differences", "kept_names")),
-    *(f"core/{name}.py" for name in ("conf", "errors", "fields", "keys", "marks")),
+    *(f"runner/{name}.py" for name in ("conf_files", "identity", "differences", "kept_names")),
+    *(f"core/{name}.py" for name in ("conf", "errors", "fields")),
     *(f"core/{name}.py" for name in ("method_files", "method_keys")),
 )
 # Lines and ends of lines that are comments, but for `# @package`, which Hydra reads.
