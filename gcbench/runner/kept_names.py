@@ -11,6 +11,15 @@ from typing import Any
 # Name or beginning of a `_target_` today, and what it was at first.
 CLASSES = {
     "gcbench.build": "gcbench.compressors.build",
+    "gcbench.core.methods.dion.Dion2": "gcbench.compressors.dion2.Dion2",
+    "gcbench.core.methods.entropy_coded.Exponents": "gcbench.compressors.exponents.Exponents",
+    "gcbench.core.methods.orq.BinGradB": "gcbench.compressors.bingrad.BinGradB",
+    "gcbench.core.methods.orq.BinGradPB": "gcbench.compressors.bingrad.BinGradPB",
+    "gcbench.core.methods.orq.EvenLevels": "gcbench.compressors.even_levels.EvenLevels",
+    "gcbench.core.methods.orq.Linear": "gcbench.compressors.linear.Linear",
+    "gcbench.core.methods.random_sparse.GlobalRandK": (
+        "gcbench.compressors.global_randk.GlobalRandK"
+    ),
     "gcbench.core.methods.": "gcbench.compressors.",
     "gcbench.runner.data.": "gcbench.data.",
     "gcbench.runner.models.": "gcbench.models.",
@@ -25,9 +34,12 @@ def with_first_names(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def with_todays_names(config: dict[str, Any]) -> dict[str, Any]:
-    """Return a configuration that was kept with the names of today."""
+    """Return a configuration that was kept with the names of today.
+
+    By way of the first names, as a class may have moved more than once.
+    """
     keys = {group: _turned(names) for group, names in KEYS.items()}
-    return _renamed(config, _turned(CLASSES), keys)
+    return _renamed(with_first_names(config), _turned(CLASSES), keys)
 
 
 def _turned(table: dict[str, str]) -> dict[str, str]:

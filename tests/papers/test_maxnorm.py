@@ -16,10 +16,8 @@ from gcbench.core.codec import Codec
 from gcbench.core.codecs.scales import Norm
 from gcbench.core.comm.collectives import Comm
 from gcbench.core.compressor import Compressor
-from gcbench.core.methods.bingrad import BinGradPB
-from gcbench.core.methods.even_levels import EvenLevels
 from gcbench.core.methods.maxnorm import MaxNorm, MultiScale
-from gcbench.core.methods.orq import ORQ
+from gcbench.core.methods.orq import ORQ, BinGradPB, EvenLevels
 from gcbench.core.methods.qsgd import QSGD
 from gcbench.core.wrappers.build import build
 

@@ -12,10 +12,7 @@ from torch import Tensor
 
 from gcbench.core.codecs.levels import orq_levels
 from gcbench.core.comm.collectives import Comm
-from gcbench.core.methods.bingrad import BinGradB, BinGradPB
-from gcbench.core.methods.even_levels import EvenLevels
-from gcbench.core.methods.linear import Linear
-from gcbench.core.methods.orq import ORQ
+from gcbench.core.methods.orq import ORQ, BinGradB, BinGradPB, EvenLevels, Linear
 from gcbench.core.wrappers.virtual import analytic_ratio
 from gcbench.runner.network import Link, Network
 

@@ -20,6 +20,7 @@ from gcbench.runner.identity import (
     identify,
     leaves,
 )
+from gcbench.runner.kept_names import with_first_names, with_todays_names
 from gcbench.runner.settings.config import GONE
 
 
@@ -144,3 +145,11 @@ def test_a_key_of_the_trainer_that_changes_numbers_changes_it(
     assert identify(other) != identify(config)
     may_continue = key in ("workers", "epochs", "max_steps")
     assert (fingerprint(other) == fingerprint(config)) == may_continue
+
+
+def test_a_class_that_moved_twice_has_one_identity() -> None:
+    """Results of three days name the files in which it stood then."""
+    rooms = ("compressors.linear", "core.methods.linear", "core.methods.orq")
+    nodes = [{"method": {"_target_": f"gcbench.{room}.Linear"}} for room in rooms]
+    assert len({str(with_first_names(node)) for node in nodes}) == 1
+    assert [with_todays_names(node) for node in nodes] == [nodes[-1]] * 3

@@ -34,11 +34,8 @@ from gcbench.core.codecs.tracing import COMPILER_OPTIONS
 from gcbench.core.comm.collectives import Comm
 from gcbench.core.compressor import Aggregated, Compressor, Grads, Properties, State, Step
 from gcbench.core.errors import ConfigError
-from gcbench.core.methods.bingrad import BinGradB, BinGradPB
 from gcbench.core.methods.dense import Dense
-from gcbench.core.methods.even_levels import EvenLevels
-from gcbench.core.methods.linear import Linear
-from gcbench.core.methods.orq import ORQ
+from gcbench.core.methods.orq import ORQ, BinGradB, BinGradPB, EvenLevels, Linear
 from gcbench.core.methods.qsgd import QSGD
 from gcbench.core.wrappers.build import build_exchange
 from gcbench.runner.check.layouts import equal

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
@@ -13,11 +12,6 @@ from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.hooks import RemovableHandle
-
-BucketHook = Callable[[Sequence[nn.Parameter], Sequence[Tensor]], None]
-"""Called in the backward pass with the parameters of a bucket and their gradients, in the same
-order on all processes.
-"""
 
 
 class Arrived(NamedTuple):
@@ -30,7 +24,7 @@ class Arrived(NamedTuple):
 
 
 class Receiver(Protocol):
-    """An object that exchanges the gradients of a user's DDP."""
+    """What takes the gradients that DDP would exchange."""
 
     by_bucket: bool  # takes each bucket when it is complete, and else all of them after the last
 
@@ -53,36 +47,8 @@ class Receiver(Protocol):
         """
 
 
-def hook_buckets(
-    module: Callable[..., Any], mib: float, on_bucket: BucketHook
-) -> DistributedDataParallel:
-    """Return `module` in a DDP whose buckets hold `mib` MiB of parameters or a little more.
-
-    DDP itself exchanges only the order in which rank 0 saw the gradients, once, after the first
-    step, which has a single bucket: later buckets follow that order. `p.grad` holds the worker's
-    own gradient.
-    """
-    with warnings.catch_warnings():
-        # Newer versions of PyTorch have another name for `broadcast_buffers`.
-        warnings.simplefilter("ignore", FutureWarning)
-        ddp = DistributedDataParallel(
-            module, broadcast_buffers=False, bucket_cap_mb=mib, gradient_as_bucket_view=True
-        )
-
-    def hook(_state: None, bucket: Any) -> torch.futures.Future[Tensor]:
-        gradients = _gradients_of(bucket)
-        on_bucket(list(gradients), list(gradients.values()))
-        ready: torch.futures.Future[Tensor] = torch.futures.Future()
-        ready.set_result(bucket.buffer())
-        return ready
-
-    hook.__annotations__.clear()  # DDP looks for types there, and would find strings
-    ddp.register_comm_hook(None, hook)
-    return ddp
-
-
 class DdpHook:
-    """The hook of a user's DDP, which passes its gradients on to a receiver.
+    """The hook of a DDP, which passes its gradients on to a receiver.
 
     DDP takes one hook, once: while `receiver` is None, it averages as if there were no hook.
     """

@@ -11,11 +11,8 @@ from torch import Tensor
 
 from gcbench.core.codecs.packing import shannon_bits
 from gcbench.core.compressor import vnmse
-from gcbench.core.methods.bingrad import BinGradB, BinGradPB
 from gcbench.core.methods.bucketed import Bucketed
-from gcbench.core.methods.even_levels import EvenLevels
-from gcbench.core.methods.linear import Linear
-from gcbench.core.methods.orq import ORQ, Halvings
+from gcbench.core.methods.orq import ORQ, BinGradB, BinGradPB, EvenLevels, Halvings, Linear
 from gcbench.papers.studies.gradients import OnRealGradients, code
 from gcbench.papers.studies.study import Row
 from gcbench.runner.records.gradients import Recorded

@@ -16,7 +16,7 @@ from gcbench.core.comm.collectives import Comm
 from gcbench.core.compressor import Compressor, State, Step, flatten, offsets_of, vnmse
 from gcbench.core.errors import ConfigError
 from gcbench.core.methods.bucketed import Bucketed
-from gcbench.core.methods.exponents import Exponents
+from gcbench.core.methods.entropy_coded import Exponents
 from gcbench.core.wrappers.virtual import aggregate
 from gcbench.papers.studies.study import Row, Study, compressor
 from gcbench.runner.config.compose import compose_overrides

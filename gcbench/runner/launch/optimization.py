@@ -16,8 +16,7 @@ from gcbench.core.compressor import Compressor
 from gcbench.core.conf import Config
 from gcbench.core.errors import ConfigError
 from gcbench.core.fields import format_value
-from gcbench.core.methods.dion import Dion
-from gcbench.core.methods.dion2 import Dion2
+from gcbench.core.methods.dion import Dion, Dion2
 from gcbench.core.methods.onebit_adam import MomentumCoding
 from gcbench.core.wrappers.virtual import dense_steps_of, parts_of
 from gcbench.runner.launch.instantiate import fill_open, make, user_code_error

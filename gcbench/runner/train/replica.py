@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
@@ -13,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_map_only
 
 from gcbench.core.codecs.noise import site_number
-from gcbench.core.comm.ddp import hook_buckets, refuse_sparse_gradient
+from gcbench.core.comm.ddp import Arrived, DdpHook, refuse_sparse_gradient
 from gcbench.core.compressor import Grads, offsets_of, split_rows
 from gcbench.core.parameters import shapes_of_parameters
 from gcbench.core.private import use_own_compiler_cache
@@ -23,6 +24,19 @@ from gcbench.runner.records.clock import Clock
 from gcbench.runner.settings.groups import TrainerSettings
 from gcbench.runner.train.precision import autocast_bf16
 from gcbench.runner.train.scores import loss_of
+
+
+class _Collector:
+    """Passes each of DDP's buckets on when it is complete, and leaves its gradients as they are."""
+
+    by_bucket = True
+
+    def __init__(self, take: Callable[[Arrived], None]) -> None:
+        self.take = take
+
+    def begin_forward(self, ddp: DistributedDataParallel) -> None: ...
+
+    def finish(self, taken: Any, earlier: Any, used: Any) -> None: ...
 
 
 class Replica:
@@ -114,18 +128,32 @@ class Replica:
         self._other = last
 
     def hook_buckets(self, mib: float, on_bucket: Callable[[Grads], None]) -> None:
-        """Make backward passes call `on_bucket` with a bucket's rows once these are complete."""
+        """Make backward passes call `on_bucket` with a bucket's rows once these are complete.
+
+        Buckets hold `mib` MiB of parameters or a little more. DDP itself exchanges only the order
+        in which rank 0 saw the gradients, once, after the first step, which has a single bucket:
+        later buckets follow that order. `p.grad` holds the worker's own gradient.
+        """
         names = {p: name for name, p in self.parameters.items()}
 
-        def collect(parameters: Sequence[nn.Parameter], gradients: Sequence[Tensor]) -> None:
-            bucket = {names[p]: gradient for p, gradient in zip(parameters, gradients, strict=True)}
+        def collect(arrived: Arrived) -> None:
+            bucket = {names[p]: gradient for p, gradient in arrived.gradients.items()}
             for name, gradient in bucket.items():
                 self.grads[name][0].copy_(gradient)
             on_bucket({name: rows for name, rows in self.grads.items() if name in bucket})
 
         for name, p in self.parameters.items():  # DDP fails on a sparse one before it is collected
             p.register_hook(partial(refuse_sparse_gradient, name))
-        self._hooked = hook_buckets(self._plain_forward, mib, collect)
+        with warnings.catch_warnings():
+            # Newer versions of PyTorch have another name for `broadcast_buffers`.
+            warnings.simplefilter("ignore", FutureWarning)
+            self._hooked = DistributedDataParallel(
+                self._plain_forward,
+                broadcast_buffers=False,
+                bucket_cap_mb=mib,
+                gradient_as_bucket_view=True,
+            )
+        DdpHook.of(self._hooked).receiver = _Collector(collect)
         self.use_hook(True)
 
     def use_hook(self, used: bool) -> None:

@@ -16,13 +16,10 @@ from gcbench.core.codecs.buckets import Buckets
 from gcbench.core.codecs.kernels import BLOCK_VALUES, block_slices
 from gcbench.core.codecs.scales import NORMS
 from gcbench.core.compressor import Step
-from gcbench.core.methods.bingrad import BinGradB, BinGradPB
 from gcbench.core.methods.bucketed import Bucketed
-from gcbench.core.methods.even_levels import EvenLevels
-from gcbench.core.methods.linear import Linear
 from gcbench.core.methods.loco import NearestLevel
 from gcbench.core.methods.onebit import OneBit
-from gcbench.core.methods.orq import ORQ
+from gcbench.core.methods.orq import ORQ, BinGradB, BinGradPB, EvenLevels, Linear
 from gcbench.core.methods.qsgd import QSGD
 from gcbench.core.methods.sign import ScaledSign
 

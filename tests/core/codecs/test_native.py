@@ -35,19 +35,16 @@ from gcbench.core.codecs.packing import (
 from gcbench.core.comm.collectives import Comm
 from gcbench.core.compressor import Compressor, Given, State, Step, offsets_of, sizes_of
 from gcbench.core.exchange.gather import GatherExchange
-from gcbench.core.methods.bingrad import BinGradB, BinGradPB
 from gcbench.core.methods.bucketed import Bucketed
 from gcbench.core.methods.eden import Eden, NormalLevels
-from gcbench.core.methods.even_levels import EvenLevels
-from gcbench.core.methods.global_randk import GlobalRandK
-from gcbench.core.methods.linear import Linear
 from gcbench.core.methods.loco import LoCo, NearestLevel
 from gcbench.core.methods.maxnorm import MaxNorm, MultiScale
 from gcbench.core.methods.natural import Natural
 from gcbench.core.methods.onebit import OneBit
-from gcbench.core.methods.orq import ORQ
+from gcbench.core.methods.orq import ORQ, BinGradB, BinGradPB, EvenLevels, Linear
 from gcbench.core.methods.qsgd import QSGD
 from gcbench.core.methods.quantizers import GridQuantizer, TableQuantizer
+from gcbench.core.methods.random_sparse import GlobalRandK
 from gcbench.core.methods.sign import ScaledSign
 from gcbench.core.methods.top_k import TopK
 from gcbench.core.wrappers.build import build_exchange

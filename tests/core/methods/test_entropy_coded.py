@@ -19,7 +19,7 @@ from gcbench.core.comm.collectives import Comm
 from gcbench.core.compressor import merge
 from gcbench.core.exchange.gather import GatherExchange
 from gcbench.core.methods.entropy_coded import CODES, apply_code
-from gcbench.core.methods.even_levels import EvenLevels
+from gcbench.core.methods.orq import EvenLevels
 from gcbench.core.methods.qsgd import QSGD
 from gcbench.core.wrappers.build import build
 

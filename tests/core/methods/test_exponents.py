@@ -11,7 +11,7 @@ from method_cases import aggregate, build_method, gradients
 from gcbench.core.codecs.kernels import Backend, keep_backend, use_backend
 from gcbench.core.codecs.noise import Noise
 from gcbench.core.comm.collectives import Comm
-from gcbench.core.methods.exponents import Exponents
+from gcbench.core.methods.entropy_coded import Exponents
 
 NOTHING = Noise(torch.zeros(1, 2, dtype=torch.int32), ((0, 1),))
 

@@ -8,8 +8,8 @@ from method_cases import aggregate, build_method, flat, gradients
 
 from gcbench.core.comm.collectives import Comm
 from gcbench.core.compressor import Compressor
-from gcbench.core.methods.global_randk import GlobalRandK
 from gcbench.core.methods.maxnorm import MaxNorm, MultiScale
+from gcbench.core.methods.random_sparse import GlobalRandK
 
 QUANTIZERS: dict[str, Compressor] = {"single scale": MaxNorm(127), "two scales": MultiScale([4, 8])}
 each_quantizer = pytest.mark.parametrize("quantizer", QUANTIZERS.values(), ids=QUANTIZERS)

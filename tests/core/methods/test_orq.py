@@ -15,11 +15,8 @@ from torch.nn.functional import cross_entropy
 from gcbench.core.codec import Codec
 from gcbench.core.comm.collectives import Comm
 from gcbench.core.compressor import Properties
-from gcbench.core.methods.bingrad import BinGradB, BinGradPB
 from gcbench.core.methods.bucketed import Bucketed
-from gcbench.core.methods.even_levels import EvenLevels
-from gcbench.core.methods.linear import Linear
-from gcbench.core.methods.orq import ORQ
+from gcbench.core.methods.orq import ORQ, BinGradB, BinGradPB, EvenLevels, Linear
 from gcbench.core.methods.qsgd import QSGD
 from gcbench.core.wrappers.build import build
 from gcbench.runner.models.cifar_resnet import resnet110

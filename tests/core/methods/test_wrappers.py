@@ -20,7 +20,6 @@ import gcbench.core.wrappers
 from gcbench.core.comm.collectives import Comm
 from gcbench.core.compressor import Aggregated, Compressor, Grads, State, flatten
 from gcbench.core.exchange.gather import GatherExchange
-from gcbench.core.methods.bingrad import BinGradB
 from gcbench.core.methods.by_kind import ByKind
 from gcbench.core.methods.dense import Cast, Dense
 from gcbench.core.methods.ef21 import EF21, WorkerMomentum
@@ -28,6 +27,7 @@ from gcbench.core.methods.loco import LoCo
 from gcbench.core.methods.matrices import SmallTensorsWhole, StacksOfMatrices
 from gcbench.core.methods.maxnorm import MaxNorm
 from gcbench.core.methods.onebit_adam import MomentumCoding
+from gcbench.core.methods.orq import BinGradB
 from gcbench.core.methods.powersgd import PowerSGD
 from gcbench.core.methods.qsgd import QSGD
 from gcbench.core.methods.random_sparse import RandomBlock, RandomK
