@@ -1,4 +1,4 @@
-"""Random K and Random Block: an all-reduce of values at positions that all workers share."""
+"""Random K, Random Block and GlobalRandK: values at positions that all workers share."""
 
 from __future__ import annotations
 
