@@ -27,7 +27,7 @@ def main() -> None:
     before = "torch" in sys.modules
     status: object = 0
     try:
-        from gcbench.core.deadline import PARENT, end_process, end_with
+        from gcbench.runner.ending import PARENT, end_process, end_with
 
         if parent := os.environ.pop(PARENT, None):
             end_with(int(parent))

@@ -1,10 +1,15 @@
-"""The errors that say in one sentence what was meant, and names that are like a typed one."""
+"""Errors that say in one sentence what was meant, names like a typed one, and safe reasons.
+
+A reason can be printed, stored and sent, whatever an exception says.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+
+LONGEST = 2000  # characters of a reason
 
 
 class ConfigError(ValueError):
@@ -49,9 +54,6 @@ def name_first(names: Sequence[str], count: int) -> str:
     if len(names) <= count + 1:
         return ", ".join(names)
     return f"{', '.join(names[:count])} and {len(names) - count} more"
-
-
-LONGEST = 2000  # characters of a reason
 
 
 def reason_of(error: BaseException) -> str:

@@ -32,6 +32,14 @@ if TYPE_CHECKING:
     from gcbench.core.compressor import Compressor
 
 BUILD = "gcbench.build"
+FACTS = {"form", "recommended"}  # what a method's file says of it, and nothing computes with
+NO_KNOBS = {"compressor", "_target_", *FACTS}
+NEEDS = {
+    name: mark
+    for name, hint in hints_of(MethodSettings).items()
+    for mark in marks_in(hint)
+    if isinstance(mark, Needs)
+}
 
 
 class LevelKeys:
@@ -231,16 +239,6 @@ def levels_of_bits(bits: Any) -> int:
     if isinstance(bits, int) and 1 <= bits <= 8:
         return int(2 ** (bits - 1) - 1)
     return 7  # arbitrary, as these `bits` are refused later
-
-
-FACTS = {"form", "recommended"}  # what a method's file says of it, and nothing computes with
-NO_KNOBS = {"compressor", "_target_", *FACTS}
-NEEDS = {
-    name: mark
-    for name, hint in hints_of(MethodSettings).items()
-    for mark in marks_in(hint)
-    if isinstance(mark, Needs)
-}
 
 
 def sort_keys(keys: Collection[str]) -> list[str]:

@@ -14,7 +14,7 @@ from math import inf
 from pathlib import Path
 from typing import IO
 
-from gcbench.core.deadline import PARENT
+from gcbench.runner.ending import PARENT
 from gcbench.runner.launch.local import collect_signals
 from gcbench.runner.records.schema import Result
 from gcbench.runner.report.measures import main_score

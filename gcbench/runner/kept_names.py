@@ -11,6 +11,9 @@ from typing import Any
 # Name or beginning of a `_target_` today, and what it was at first.
 CLASSES = {
     "gcbench.build": "gcbench.compressors.build",
+    "gcbench.core.methods.acpsgd.UnbiasedLowRank": (
+        "gcbench.compressors.unbiased_lowrank.UnbiasedLowRank"
+    ),
     "gcbench.core.methods.dion.Dion2": "gcbench.compressors.dion2.Dion2",
     "gcbench.core.methods.entropy_coded.Exponents": "gcbench.compressors.exponents.Exponents",
     "gcbench.core.methods.orq.BinGradB": "gcbench.compressors.bingrad.BinGradB",

@@ -22,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gcbench
 from gcbench.core.codecs.kernels import backend_in_use, keep_backend
-from gcbench.core.seeds import mix
+from gcbench.core.codecs.noise import mix
 from gcbench.runner.launch.instantiate import make_data, make_model
 from gcbench.runner.settings.config import RunConfig
 from gcbench.runner.train.loop import train_step

@@ -26,9 +26,9 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.nn.functional import cross_entropy
 
 import gcbench
+from gcbench.core.codecs.noise import mix
 from gcbench.core.comm.collectives import Comm
 from gcbench.core.methods.qsgd import QSGD
-from gcbench.core.seeds import mix
 from gcbench.core.wrappers.build import build
 from gcbench.core.wrappers.virtual import aggregate
 

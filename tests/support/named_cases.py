@@ -15,11 +15,11 @@ from torch.distributed.tensor import Shard
 from torch.nn.functional import cross_entropy
 
 import gcbench
+from gcbench.core.codecs.noise import mix
 from gcbench.core.comm.collectives import Comm
 from gcbench.core.compressor import State
 from gcbench.core.method_files import read_method
 from gcbench.core.parameters import shapes_of_parameters
-from gcbench.core.seeds import mix
 from gcbench.core.wrappers.virtual import aggregate
 from gcbench.runner.launch.instantiate import make_compressor
 

@@ -15,10 +15,10 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.functional import cross_entropy
 
 import gcbench
+from gcbench.core.codecs.noise import mix
 from gcbench.core.comm.fsdp import param_group_of
 from gcbench.core.compressor import Step
 from gcbench.core.methods.qsgd import QSGD
-from gcbench.core.seeds import mix
 
 
 def train_beside_plain(

@@ -1,7 +1,8 @@
 """Randomness as a function of (seed, site, step, worker, element), not a stream.
 
 The same arguments give the same numbers whatever was drawn before: a resumed run continues bit for
-bit, and a virtual worker rounds as the real one does. Keys are `core.seeds.mix` of the others.
+bit, and a virtual worker rounds as the real one does. Keys are `mix` of the others, by SplitMix64
+(Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014).
 `random_words` is a two-round hash (hash-prospector's 16 21f0aaad 15 735a2d97 15) of the element's
 index with two independent 32-bit keys, one before and one inside the rounds: `hash(index ^ key)`
 alone would give every worker a permutation of the same sequence. For one key, the draws are as
@@ -13,9 +14,9 @@ from __future__ import annotations
 
 import threading
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -25,7 +26,33 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gcbench.core.codecs.kernels import block_slices, kernel
-from gcbench.core.seeds import FACTORS, STEP, absorb, mix, signed
+
+_MASK = 2**64 - 1
+_STEP = 0x9E3779B97F4A7C15
+_FACTORS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+
+
+def mix(*values: int) -> int:
+    """Return a 64-bit seed for a tuple such as (seed, epoch).
+
+    Unlike with sums of the values, the seeds of similar tuples are unrelated.
+    """
+    return absorb(len(values), values)
+
+
+def absorb(state: int, values: Iterable[int]) -> int:
+    """Return the state after more values; that of `mix` begins as their number."""
+    for value in values:
+        state = ((state ^ (value & _MASK)) + _STEP) & _MASK
+        for shift, factor in zip((30, 27), _FACTORS, strict=True):
+            state = ((state ^ (state >> shift)) * factor) & _MASK
+        state ^= state >> 31
+    return state
+
+
+def signed(value: int) -> int:
+    """Return the signed 64-bit number with the same bits."""
+    return value - (1 << 64) if value >> 63 else value
 
 
 def site_number(site: str) -> int:
@@ -95,7 +122,7 @@ def _stream(
 
 @kernel
 def _mix(state: Tensor, workers: Tensor | None, number: Tensor) -> Tensor:
-    """Return `gcbench.core.seeds.mix`, whose 64-bit numbers are int64 ones that wrap around."""
+    """Return `mix`, whose 64-bit numbers are int64 ones that wrap around."""
     state = _splitmix64(state ^ number)
     if workers is not None:
         state = _splitmix64(state ^ workers)
@@ -103,8 +130,8 @@ def _mix(state: Tensor, workers: Tensor | None, number: Tensor) -> Tensor:
 
 
 def _splitmix64(state: Tensor) -> Tensor:
-    state = state + signed(STEP)
-    for shift, factor in zip((30, 27), FACTORS, strict=True):
+    state = state + signed(_STEP)
+    for shift, factor in zip((30, 27), _FACTORS, strict=True):
         state = (state ^ _shift(state, shift)) * signed(factor)
     return state ^ _shift(state, 31)
 
@@ -183,6 +210,24 @@ class Noise:
             shifts = _shift_rows(self.shifts, first.device)
             first = first + shifts.view(-1, *[1] * elements.dim())
         return Draws(first, self.keys)
+
+
+class LateNoise(Noise):
+    """Draws whose keys and runs are found where they are asked for: some codes draw nothing."""
+
+    _find_keys: Callable[[], Tensor]
+    _find_runs: Callable[[], Runs]
+
+    def __init__(self, find_keys: Callable[[], Tensor], find_runs: Callable[[], Runs]) -> None:
+        self.__dict__.update(_find_keys=find_keys, _find_runs=find_runs)
+
+    @cached_property
+    def keys(self) -> Tensor:
+        return self._find_keys()
+
+    @cached_property
+    def runs(self) -> Runs:
+        return self._find_runs()
 
 
 def join_runs(runs: Iterable[tuple[int, int]]) -> Runs:

@@ -12,6 +12,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+# Several chunks in flight hide the handshake with which gloo begins each of them; smaller chunks
+# take longer.
+CHUNK_BYTES = 1024 * 1024
+# A tag of our own, as a user's messages between the same processes have the default, 0.
+TAG = 0x6763
+
 Reduction = Literal["sum", "max", "min", "and"]
 # PyTorch 2.14 warns of the name that earlier versions have.
 all_gather_flat = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -194,11 +200,8 @@ def transport_of(group: dist.ProcessGroup, device: torch.device) -> Transport:
     return NcclTransport(group) if nccl else GlooTransport(group)
 
 
-# Several chunks in flight hide the handshake with which gloo begins each of them; smaller chunks
-# take longer.
-CHUNK_BYTES = 1024 * 1024
-# A tag of our own, as a user's messages between the same processes have the default, 0.
-TAG = 0x6763
+# Messages between processes of a gloo group, in chunks: 1-d uint8 tensors in host memory, whose
+# sizes all processes know.
 
 
 def _gather(group: dist.ProcessGroup, messages: Sequence[Sequence[Tensor]]) -> None:

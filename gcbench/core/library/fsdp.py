@@ -17,6 +17,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, Shard
 
+from gcbench.core.codecs.noise import mix
 from gcbench.core.comm.fsdp import FlatGradient, Part
 from gcbench.core.compressor import Compressor, State
 from gcbench.core.errors import ConfigError
@@ -28,7 +29,6 @@ from gcbench.core.library.states import by_name, read_kept
 from gcbench.core.library.turns import OtherParameters, Turns, reshard
 from gcbench.core.methods.ef21 import EF21
 from gcbench.core.parameters import Shape, name_without_wrappers, refuse_complex, refuse_sparse
-from gcbench.core.seeds import mix
 from gcbench.core.wrappers.virtual import parts_of
 
 

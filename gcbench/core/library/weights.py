@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
 from gcbench.core.codec import Codec
+from gcbench.core.codecs.noise import mix
 from gcbench.core.comm.fsdp import FlatWeights, Part
 from gcbench.core.compressor import Compressor, Grads, State, Step, offsets_of
 from gcbench.core.errors import ConfigError
@@ -27,7 +28,6 @@ from gcbench.core.library.fsdp import (
     refuse_cuts,
 )
 from gcbench.core.library.states import not_a_state
-from gcbench.core.seeds import mix
 
 
 def compress_weights(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gcbench.core.codecs.indices import largest, largest_of_each
-from gcbench.core.codecs.noise import site_number
+from gcbench.core.codecs.noise import mix, site_number
 from gcbench.core.comm.collectives import Comm
 from gcbench.core.compressor import (
     Aggregated,
@@ -27,7 +27,6 @@ from gcbench.core.compressor import (
 )
 from gcbench.core.fields import Checked, Count, example
 from gcbench.core.methods.matrices import is_stack, sides_of
-from gcbench.core.seeds import mix
 
 
 @dataclass(frozen=True)

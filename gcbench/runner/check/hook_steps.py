@@ -21,10 +21,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from gcbench.core.deadline import end_with
 from gcbench.runner.check.report import place_of
 from gcbench.runner.check.steps import SHAPES, gradients
 from gcbench.runner.check.tcp import tcp_bytes
+from gcbench.runner.ending import end_with
 from gcbench.runner.launch.failure import describe_exit
 
 SIZES = (2, 3, 5)

@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from gcbench.core.seeds import mix
+from gcbench.core.codecs.noise import mix
 from gcbench.runner.data.augment import Augmentation
 from gcbench.runner.data.protocol import Kind, hold_out
 from gcbench.runner.settings.groups import Split

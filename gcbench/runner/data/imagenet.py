@@ -20,8 +20,8 @@ from torchvision.datasets import ImageFolder
 from torchvision.datasets.folder import default_loader
 from torchvision.transforms.functional import center_crop, pil_to_tensor, resize, resized_crop
 
+from gcbench.core.codecs.noise import mix
 from gcbench.core.fields import Count
-from gcbench.core.seeds import mix
 from gcbench.runner.data.arrays import epoch_order, part_of
 from gcbench.runner.data.augment import crop_box
 from gcbench.runner.data.protocol import Kind, Task, hold_out

@@ -9,8 +9,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from gcbench.core.codecs.noise import mix
 from gcbench.core.fields import Count, NonNegative
-from gcbench.core.seeds import mix
 from gcbench.runner.data.arrays import ArrayData, Pair, epoch_order, part_of
 from gcbench.runner.data.protocol import Kind, Task, hold_out
 from gcbench.runner.settings.groups import Split

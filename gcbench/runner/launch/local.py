@@ -23,9 +23,9 @@ from typing import Any, NamedTuple
 
 from rich.status import Status
 
-from gcbench.core.deadline import end_process, end_with
 from gcbench.core.meeting import MEETING_FILE
 from gcbench.runner.console import spinner
+from gcbench.runner.ending import end_process, end_with
 from gcbench.runner.launch import slurm
 from gcbench.runner.launch.failure import Failure, describe_exit, failure_of, leave_note, read_notes
 from gcbench.runner.launch.lock import Lock, temporary_folder

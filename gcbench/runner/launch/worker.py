@@ -15,10 +15,10 @@ from torch.optim import Optimizer
 
 from gcbench.core.codecs.kernels import backend_in_use, use_backend
 from gcbench.core.codecs.native import load_native
+from gcbench.core.codecs.noise import mix
 from gcbench.core.errors import ConfigError
 from gcbench.core.library.exchange import Exchange
 from gcbench.core.meeting import restarts
-from gcbench.core.seeds import mix
 from gcbench.runner.console import console
 from gcbench.runner.data import Data
 from gcbench.runner.launch.failure import Place, watch

@@ -13,12 +13,11 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_map_only
 
-from gcbench.core.codecs.noise import site_number
+from gcbench.core.codecs.noise import mix, site_number
 from gcbench.core.comm.ddp import Arrived, DdpHook, refuse_sparse_gradient
 from gcbench.core.compressor import Grads, offsets_of, split_rows
 from gcbench.core.parameters import shapes_of_parameters
 from gcbench.core.private import use_own_compiler_cache
-from gcbench.core.seeds import mix
 from gcbench.runner.data import Task
 from gcbench.runner.records.clock import Clock
 from gcbench.runner.settings.groups import TrainerSettings

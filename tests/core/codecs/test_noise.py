@@ -14,9 +14,16 @@ from processes import Copy, code
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from gcbench.core.codecs.noise import Noise, count_keys, keys, site_number, unit_interval
+from gcbench.core.codecs.noise import (
+    Noise,
+    count_keys,
+    keys,
+    mix,
+    signed,
+    site_number,
+    unit_interval,
+)
 from gcbench.core.compressor import Step
-from gcbench.core.seeds import mix, signed
 
 CPU = torch.device("cpu")
 FROZEN_KEYS = [[689005461, 273483159], [-2102533201, -261374260]]

@@ -14,14 +14,13 @@ from torch import Tensor, nn
 
 from gcbench.core.comm.collectives import Comm
 from gcbench.core.compressor import Compressor, Grads, State
-from gcbench.core.methods.acpsgd import ACPSGD
+from gcbench.core.methods.acpsgd import ACPSGD, UnbiasedLowRank
 from gcbench.core.methods.atomo import Atomo
 from gcbench.core.methods.dion import Dion
 from gcbench.core.methods.matrices import StacksOfMatrices
 from gcbench.core.methods.powersgd import PowerSGD
 from gcbench.core.methods.qsgd import QSGD
 from gcbench.core.methods.random_sparse import RandomBlock, RandomK
-from gcbench.core.methods.unbiased_lowrank import UnbiasedLowRank
 from gcbench.core.parameters import shapes_of_parameters
 from gcbench.core.wrappers.build import build
 from gcbench.core.wrappers.virtual import compressed_share, parts_of

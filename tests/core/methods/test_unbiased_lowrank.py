@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gcbench.core.comm.collectives import Comm
 from gcbench.core.compressor import State
-from gcbench.core.methods.unbiased_lowrank import UnbiasedLowRank
+from gcbench.core.methods.acpsgd import UnbiasedLowRank
 
 
 def randn(*shape: int, seed: int = 0) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from gcbench.core.seeds import mix
+from gcbench.core.codecs.noise import mix
 from gcbench.runner.data import ArrayData, Data
 from gcbench.runner.data.augment import Augmentation, _reflect
 
