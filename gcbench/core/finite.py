@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
+from gcbench.core.codecs import launches
+
 
 def not_finite(tensors: Iterable[Tensor]) -> Tensor:
     """Return for each worker, `[w]`, whether its row of any tensor `[w, ...]` is not finite."""
@@ -23,6 +25,11 @@ def not_finite(tensors: Iterable[Tensor]) -> Tensor:
         extremes = list(torch._foreach_norm(rows, torch.inf))  # reads all of them in one kernel
     each = torch.stack(extremes).view(len(by_worker), -1)
     return (each * 0).any(1)  # NaN, which counts as true, where a value is not finite
+
+
+def replace_each(tensors: Sequence[Tensor], others: Sequence[Tensor]) -> Tensor:
+    """Replace values `[1, n]` on a GPU; return, `[1]`, whether one was, or is now, not finite."""
+    return launches.replace_each(tensors, others).any(0, keepdim=True)
 
 
 def _wholes(tensors: Sequence[Tensor]) -> list[Tensor]:

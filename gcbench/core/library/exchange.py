@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from gcbench.core.codecs.launches import is_fused
 from gcbench.core.codecs.noise import count
 from gcbench.core.comm import collectives
 from gcbench.core.comm.collectives import Comm
@@ -28,13 +29,14 @@ from gcbench.core.compressor import (
     Grads,
     State,
     Step,
+    flatten_each,
     merge,
     offsets_of,
     refuse_other_update,
     sizes_of,
 )
 from gcbench.core.deviation import Deviation
-from gcbench.core.finite import not_finite
+from gcbench.core.finite import not_finite, replace_each
 from gcbench.core.library.agreement import agree, blank, choose, refuse_difference
 from gcbench.core.library.means import Mean
 from gcbench.core.library.overlap import split_nodes
@@ -327,6 +329,9 @@ class Exchange:
             step = self._step(kept, rows)
             out = self.compressor.aggregate(rows, kept.of(rows), self.comm, step)
             self._look_at(kept, out, rows)
+            if not part.copied and is_fused(part.buffers[0]):
+                updates = {name: out.update[name] for name in rows}
+                return out.state, replace_each(flatten_each(rows), flatten_each(updates))
             bad = not_finite([*part.buffers, *out.update.values()])
             # PyTorch copies all tensors at once only if none has another type or layout.
             for names in ([k for k in rows if k not in part.copied], part.copied):
