@@ -1,0 +1,32 @@
+"""Hand-written Triton has the bits of eager code, in Triton's interpreter; no test needs a GPU."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from lib.gpu_compiler import missing
+from needed import lacks
+from nightly import slow_but
+
+ROOT = Path(__file__).parents[3]
+CODECS = ["qsgd", "qsgd of any bits", "signs", "bingrad", "levels", "nearest", "normal"]
+needs_triton = pytest.mark.skipif(missing() is not None, reason=lacks("triton", str(missing())))
+
+
+@needs_triton
+@pytest.mark.parametrize("name", slow_but(["qsgd", "hook", "eden"], [*CODECS, "hook", "eden"]))
+def test_triton_has_the_bits_of_eager_code(name: str) -> None:
+    command = [sys.executable, str(ROOT / "tests/support/interpreted_codecs.py"), name]
+    scripts = {**os.environ, "PYTHONPATH": str(ROOT / "scripts")}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=800, env=scripts)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_a_cpu_does_not_import_triton() -> None:
+    text = "import sys, gcbench.core.methods.qsgd, gcbench.core.library.exchange as _; "
+    text += "sys.exit('triton' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", text]).returncode == 0
