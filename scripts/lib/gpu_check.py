@@ -34,20 +34,11 @@ MOST_BYTES = 2.5  # as a multiple of the fewest
 
 # Methods that need more: the launches and multiples of bytes that they have now, and why.
 NEED_MORE = {
-    "the update is checked, chosen by a flag, and copied to where DDP reads it": {
-        "none": (20, 2.5),
-    },
-    "values are cast back to float32": {"bf16": (20, 3.7), "fp16": (20, 3.7)},
     "values are copied to whole buckets, and parameters are fitted in a pass of their own": {
-        "bingrad_b": (60, 5.0),
         "bingrad_pb": (60, 11.8),
-        "ecqsgd": (60, 6.0),
         "linear": (60, 8.3),
         "loco": (60, 7.3),
-        "onebit": (60, 5.0),
         "orq": (60, 12.3),
-        "qsgd_by_kind": (60, 3.5),
-        "qsgd_levels": (60, 4.2),
         "terngrad": (60, 6.4),
     },
     "blocks are coded by several kernels, and each worker's in turn": {
@@ -82,7 +73,6 @@ NEED_MORE = {
         "random_block": (60, 5.3),
         "random_k": (65, 26.5),
         "sparseloco": (145, 25.2),
-        "top_k": (60, 18.4),
     },
     "a singular value decomposition for each matrix": {"atomo": (5600, 9.3)},
 }

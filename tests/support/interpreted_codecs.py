@@ -35,6 +35,7 @@ from gcbench.core.methods.onebit import OneBit
 from gcbench.core.methods.orq import ORQ
 from gcbench.core.methods.qsgd import QSGD
 from gcbench.core.methods.sign import ScaledSign
+from gcbench.core.methods.top_k import TopK
 
 CODECS: dict[str, list[Bucketed]] = {
     "qsgd": [QSGD(7)],
@@ -130,6 +131,27 @@ def compare_rotated() -> None:
             assert same_bits(eager, interpreted), codec
 
 
+def compare_largest() -> None:
+    """Compare Top K's messages, what they leave, and their mean, where many values are equal."""
+    grads, x = dict(zip(NAMES, drawn(0), strict=True)), torch.cat(drawn(0), dim=1)
+    x[0, 90], x[1, 150], x[1, 151] = torch.inf, -torch.inf, torch.nan
+    noise = Step(3, 1, range(2), STARTS).noise(
+        "codec", dict(zip(NAMES, SEGMENTS, strict=True)), CPU
+    )
+    for codec in (TopK(0.3), TopK(0.01), TopK(1.0), TopK(0.3, "auto")):
+        message = codec.encode(x, SEGMENTS, noise)
+        many = [torch.stack([part, part.flip(0), part]) for part in message]
+        found = []
+        for is_on in (False, True):
+            before = {name: torch.ones_like(part) for name, part in grads.items()}
+            with triton(is_on):
+                sent, left = codec.encode_corrected(Given(grads, before, 0.5), noise)
+                parts = [*codec.encode(x, SEGMENTS, noise), *sent, *left.values()]
+                found.append([*parts, codec.decode_mean(many, SEGMENTS)])
+        for eager, interpreted in zip(*found, strict=True):
+            assert same_bits(eager, interpreted), codec
+
+
 def compare_hook() -> None:
     """Compare what a hook checks and writes where a value is not finite, and where all are."""
     old, new = drawn(0, rows=1), drawn(1, rows=1)
@@ -148,7 +170,11 @@ def compare_hook() -> None:
         assert all(map(same_bits, state, old if bad else new))
 
 
-OTHERS: dict[str, Callable[[], None]] = {"hook": compare_hook, "eden": compare_rotated}
+OTHERS: dict[str, Callable[[], None]] = {
+    "hook": compare_hook,
+    "eden": compare_rotated,
+    "top_k": compare_largest,
+}
 
 
 if __name__ == "__main__":

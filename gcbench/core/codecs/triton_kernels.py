@@ -438,3 +438,142 @@ def restore_each(x, y, pieces, bad, tensors, BLOCK: tl.constexpr):
         i = tl.arange(0, BLOCK)
         old = tl.load(_at(y, tensor, tensors) + start + i, i < length)
         tl.store(_at(x, tensor, tensors) + start + i, old, i < length)
+
+
+@triton.jit
+def count_digits(
+    x, before, left, keys, found, pieces, thresholds, histogram, tensors, stride,
+    ALPHA: tl.constexpr, SHIFT: tl.constexpr, DONE: tl.constexpr, BINS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Count the first digits of magnitudes, or those at SHIFT of keys with known bits from DONE on.
+
+    With `before`, the values are x + ALPHA before, and are written to `left`.
+    """
+    tensor, start, length, bucket, place = _piece(pieces)
+    slot = tl.program_id(1) * tensors + tensor
+    i = tl.arange(0, BLOCK)
+    inside = i < length
+    if keys is None:
+        v = tl.load(_at(x, tensor, tensors) + start + i, inside, other=0.0)
+        if before is not None:
+            old = tl.load(_at(before, tensor, tensors) + start + i, inside, other=0.0)
+            v = v + old if ALPHA == 1 else tl.fma(old, tl.full([BLOCK], ALPHA, tl.float32), v)
+            tl.store(_at(left, tensor, tensors) + start + i, v, inside)
+        digits = _magnitude(v) >> SHIFT
+    else:
+        inside = inside & (start + i < tl.load(found + 2 * slot))
+        keys += tl.program_id(1) * stride + place + i
+        key = tl.load(keys, inside, other=0)
+        inside = inside & (key >> DONE == tl.load(thresholds + slot) >> DONE)
+        digits = ((key >> SHIFT) & (BINS - 1)).to(tl.int32)
+    if tl.max(inside.to(tl.int32)) > 0:
+        counts = tl.histogram(digits, BINS, mask=inside)
+        tl.atomic_add(histogram + slot * BINS + tl.arange(0, BINS), counts, counts > 0)
+
+
+@triton.jit
+def find_digit(
+    histogram, thresholds, missing, found, counts,
+    SHIFT: tl.constexpr, DONE: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Find a digit of each tensor's least key that is sent, and empty the histogram."""
+    tensor, tensors = tl.program_id(0), tl.num_programs(0)
+    slot = tl.program_id(1) * tensors + tensor
+    i = tl.arange(0, BLOCK)
+    each = tl.load(histogram + slot * BLOCK + i)
+    tl.store(histogram + slot * BLOCK + i, tl.zeros_like(each))
+    if DONE == 0:  # the first one
+        wanted, known = tl.load(counts + tensor), 0 * tl.load(counts + tensor)
+        tl.store(found + 2 * slot, 0)
+        tl.store(found + 2 * slot + 1, 0)
+    else:
+        wanted, known = tl.load(missing + slot), tl.load(thresholds + slot) >> DONE << DONE
+    reach = tl.cumsum(each, 0, reverse=True)
+    digit = tl.sum((reach >= wanted).to(tl.int32)) - 1
+    tl.store(missing + slot, wanted - tl.sum(tl.where(i == digit, reach - each, 0)))
+    tl.store(thresholds + slot, known | (digit.to(tl.int64) << SHIFT))
+
+
+@triton.jit
+def collect_keys(
+    x, keys, found, chosen, pieces, thresholds, firsts, tensors, stride, stride_of_chosen,
+    LOW: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Write the keys of values that reach the thresholds; or the places of such keys, to `chosen`.
+
+    A key has a value's magnitude above LOW bits, which fall from the tensor's first place on.
+    """
+    tensor, start, length, bucket, place = _piece(pieces)
+    row = tl.program_id(1)
+    slot = row * tensors + tensor
+    i = tl.arange(0, BLOCK)
+    inside = i < length
+    LAST: tl.constexpr = (1 << LOW) - 1
+    keys += row * stride + place - start
+    if chosen is None:
+        v = tl.load(_at(x, tensor, tensors) + start + i, inside, other=0.0)
+        key = (_magnitude(v).to(tl.int64) << LOW) | (LAST - (start + i))
+        counter = found + 2 * slot
+    else:
+        inside = inside & (start + i < tl.load(found + 2 * slot))
+        key = tl.load(keys + start + i, inside, other=0)
+        counter = found + 2 * slot + 1
+    inside = inside & (key >= tl.load(thresholds + slot))
+    count = tl.sum(inside.to(tl.int32))
+    if count > 0:
+        at = tl.atomic_add(counter, count) + tl.cumsum(inside.to(tl.int32), 0) - 1
+        if chosen is None:
+            tl.store(keys + at, key, inside)
+        else:
+            chosen += row * stride_of_chosen + tl.load(firsts + tensor) + at
+            tl.store(chosen, place - start + LAST - (key & LAST), inside)
+
+
+@triton.jit
+def take_out(x, chosen, values, stride, count, BLOCK: tl.constexpr):
+    """Move values at chosen places of rows out of them, which leaves 0."""
+    row = tl.program_id(1).to(tl.int64)
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    at = x + row * stride + tl.load(chosen + row * count + i, i < count, other=0)
+    tl.store(values + row * count + i, tl.load(at, i < count), i < count)
+    tl.store(at, tl.zeros([BLOCK], tl.float32), i < count)
+
+
+@triton.jit
+def average_sparse(
+    positions, values, firsts, pieces, out, workers, total, stride,
+    STEPS: tl.constexpr, WORKERS: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Write the mean of all workers' values at ascending positions in tensors, in their order."""
+    tensor, start, length, bucket, place = _piece(pieces)
+    row, rows = tl.program_id(1).to(tl.int64), tl.num_programs(1)
+    i = tl.arange(0, BLOCK)
+    out += row * stride + place
+    tl.store(out + i, tl.zeros([BLOCK], tl.float32), i < length)
+    first, end = tl.load(firsts + tensor), tl.load(firsts + tensor + 1)
+    worker = tl.arange(0, WORKERS)
+    of_workers = positions + (worker * rows + row) * total
+    low = tl.zeros([WORKERS], tl.int64) + first
+    high = tl.zeros([WORKERS], tl.int64) + end
+    for _ in range(STEPS):  # of a search for the first position of this piece
+        middle, open = (low + high) // 2, (low < high) & (worker < workers)
+        below = tl.load(of_workers + middle, open, other=0) < start
+        low = tl.where(open & below, middle + 1, low)
+        high = tl.where(open & (below == 0), middle, high)
+    for k in range(workers):
+        tl.debug_barrier()  # the values of another worker lie elsewhere in the program
+        at = tl.sum(tl.where(worker == k, low, 0)) + tl.arange(0, CHUNK)
+        message = (k * rows + row) * total
+        more = 1
+        while more > 0:
+            position = tl.load(positions + message + at, at < end, other=0)
+            inside = (at < end) & (position < start + length)
+            to = out + (position - start)
+            sum = tl.load(to, inside, other=0.0) + tl.load(values + message + at, inside, other=0.0)
+            tl.store(to, sum, inside)
+            more = tl.min(inside.to(tl.int32))
+            at += CHUNK
+    tl.debug_barrier()
+    sum = tl.load(out + i, i < length, other=0.0)
+    tl.store(out + i, tl.div_rn(sum, tl.zeros_like(sum) + workers), i < length)

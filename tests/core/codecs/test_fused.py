@@ -13,12 +13,13 @@ from needed import lacks
 from nightly import slow_but
 
 ROOT = Path(__file__).parents[3]
+OTHERS = ["hook", "eden", "top_k"]
 CODECS = ["qsgd", "qsgd of any bits", "signs", "bingrad", "levels", "nearest", "normal"]
 needs_triton = pytest.mark.skipif(missing() is not None, reason=lacks("triton", str(missing())))
 
 
 @needs_triton
-@pytest.mark.parametrize("name", slow_but(["qsgd", "hook", "eden"], [*CODECS, "hook", "eden"]))
+@pytest.mark.parametrize("name", slow_but(["qsgd", *OTHERS], [*CODECS, *OTHERS]))
 def test_triton_has_the_bits_of_eager_code(name: str) -> None:
     command = [sys.executable, str(ROOT / "tests/support/interpreted_codecs.py"), name]
     scripts = {**os.environ, "PYTHONPATH": str(ROOT / "scripts")}
