@@ -23,6 +23,9 @@ from lib.gpu_steps import (
 # reduces their few results.
 REDUCTIONS = {"max_norm", "mean_magnitude", "root_mean_square", "_means_of_sides"}
 
+# Products of matrices, whose sums depend on the device in any case.
+PRODUCTS = {"multiply", "multiply_out"}
+
 # A thread codes up to 96 values at once. Up to this limit, spills stay below the 8 bytes per value
 # that a second loop would move.
 MOST_SPILLED_BYTES = 512
@@ -57,10 +60,8 @@ NEED_MORE = {
         "signum": (60, 11.6),
     },
     "a product of matrices for each shape, and steps that make factors orthonormal": {
-        "acpsgd": (100, 3.8),
-        "dion": (200, 8.0),
+        "dion": (200, 5.6),
         "dion2": (730, 10.1),
-        "powersgd": (120, 5.8),
         "unbiased_lowrank": (140, 4.4),
     },
     "positions have 64 bits, and each worker's values are added in turn": {
@@ -212,6 +213,8 @@ def kernel_problems(call: Call, compiled: CompiledCall) -> Iterator[str]:
     spilled = max(kernel.spilled_bytes for kernel in compiled.triton_kernels)
     if spilled > MOST_SPILLED_BYTES:
         yield f"{call.name} spills {spilled} bytes of registers a thread"
+    if call.name in PRODUCTS:
+        return
     for instruction in sorted({i for kernel in compiled.triton_kernels for i in kernel.inexact}):
         yield f"{call.name} uses {instruction}, which rounds differently from separate operations"
 

@@ -23,6 +23,17 @@ from torch import Tensor
 
 from gcbench.core.codecs import fused, launches
 from gcbench.core.codecs.launches import launch_if
+from gcbench.core.codecs.low_rank import Shape
+from gcbench.core.codecs.power_iteration import (
+    add_times,
+    orthogonalize,
+    product,
+    product_and_rest,
+    restart,
+    times,
+    transposed_times,
+    unstack,
+)
 from gcbench.core.compressor import Given, Step
 from gcbench.core.finite import replace_each
 from gcbench.core.methods.bingrad import BinGradB, BinGradPB
@@ -65,7 +76,7 @@ def drawn(seed: int, rows: int = 2) -> list[Tensor]:
 
 
 def triton(is_on: bool) -> mock._patch[Callable[..., bool]] | nullcontext[None]:
-    return mock.patch.object(launches, "_runs_on", lambda _: True) if is_on else nullcontext()
+    return mock.patch.object(launches, "runs_on", lambda _: True) if is_on else nullcontext()
 
 
 def compare_codec(codec: Bucketed) -> None:
@@ -152,6 +163,35 @@ def compare_largest() -> None:
             assert same_bits(eager, interpreted), codec
 
 
+def compare_products() -> None:
+    """Compare the products of a step of PowerSGD, up to rounding, also of dependent columns."""
+    sides = [(70, 33, 2), (33, 300, 8), (1, 5, 1), (5, 1, 1), (40, 40, 3), (40, 40, 3)]
+    shapes = tuple([Shape(*of_one) for of_one in sides])
+    generator = torch.Generator().manual_seed(0)
+
+    def normal(*size: int) -> Tensor:
+        return torch.randn(*size, generator=generator)
+
+    gs, es = ([normal(2, s.n, s.m) for s in shapes] for _ in range(2))
+    qs = [normal(1, s.r, s.m) for s in shapes]
+    qs[1][0, 1], qs[1][0, 2, 4], qs[4][0, 1] = 0, torch.nan, qs[4][0, 0]
+    fresh = normal(1, sum(s.r * s.m for s in shapes))
+    found = []
+    for is_on in (False, True):
+        with triton(is_on):
+            q = restart(qs, fresh, shapes)
+            ms, worker_p = add_times(gs, es, 0.5, q, shapes)
+            p = orthogonalize(worker_p[:1], shapes)
+            worker_q = transposed_times(ms, p, shapes)
+            parts = [q, worker_p, p, worker_q, times(ms, q, shapes), *unstack(ms)]
+            parts += unstack(product(p, worker_q, shapes))
+            parts += unstack(product_and_rest(p, worker_q[:1], p, worker_q, ms, shapes))
+            found.append([*parts, *unstack(ms)])
+    assert same_bits(found[0][0], found[1][0])
+    for eager, interpreted in zip(*found, strict=True):
+        torch.testing.assert_close(interpreted, eager, rtol=1e-4, atol=1e-4)
+
+
 def compare_hook() -> None:
     """Compare what a hook checks and writes where a value is not finite, and where all are."""
     old, new = drawn(0, rows=1), drawn(1, rows=1)
@@ -174,6 +214,7 @@ OTHERS: dict[str, Callable[[], None]] = {
     "hook": compare_hook,
     "eden": compare_rotated,
     "top_k": compare_largest,
+    "powersgd": compare_products,
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,7 +37,8 @@ class Launch(NamedTuple):
     @property
     def options(self) -> dict[str, Any]:
         """Return how Triton compiles it: no product is added without rounding it first."""
-        warps = min(max(self.constants["BLOCK"] // _WARP_VALUES, 1), 32)
+        sides = [n for name, n in self.constants.items() if name in ("BLOCK", "ROWS", "COLUMNS")]
+        warps = min(max(prod(sides) // _WARP_VALUES, 1), 32)
         return {"num_warps": warps, "enable_fp_fusion": False}
 
 
@@ -57,10 +59,11 @@ def observe_launches(observer: Observer) -> Iterator[None]:
 
 def is_fused(x: Tensor) -> bool:
     """Return whether hand-written Triton takes x: float32 on a GPU, where codecs are compiled."""
-    return x.dtype == torch.float32 and _runs_on(x.device)
+    return x.dtype == torch.float32 and runs_on(x.device)
 
 
-def _runs_on(device: torch.device) -> bool:
+def runs_on(device: torch.device) -> bool:
+    """Return whether hand-written Triton runs on this device."""
     compiled = _observer is not None or kernels.backend_in_use() == "compiled"
     return compiled and device.type == "cuda"
 

@@ -577,3 +577,162 @@ def average_sparse(
     tl.debug_barrier()
     sum = tl.load(out + i, i < length, other=0.0)
     tl.store(out + i, tl.div_rn(sum, tl.zeros_like(sum) + workers), i < length)
+
+
+@triton.jit
+def _shape(shapes, matrix):
+    """Return n, m and r of a matrix, and where its P and its Q begin."""
+    row = shapes + 5 * matrix
+    return tl.load(row), tl.load(row + 1), tl.load(row + 2), tl.load(row + 3), tl.load(row + 4)
+
+
+@triton.jit
+def _tile(tiles):
+    row = tiles + 3 * tl.program_id(0)
+    return tl.load(row), tl.load(row + 1), tl.load(row + 2)
+
+
+@triton.jit
+def _factor(x, i, length, RANK: tl.constexpr, rank):
+    """Return values of a factor's columns, `[values, RANK]`; what it has not is 0."""
+    r = tl.arange(0, RANK)
+    inside = (i[:, None] < length) & (r[None, :] < rank)
+    return tl.load(x + r[None, :] * length + i[:, None], inside, other=0.0)
+
+
+@triton.jit
+def multiply(
+    g, e, m, factor, out, shapes, tiles, matrices, size,
+    ALPHA: tl.constexpr, BACK: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, RANK: tl.constexpr,
+):  # fmt: skip
+    """Write rows of P = M Q or, with BACK, of Q = M^T P. With `e`, M = G + ALPHA E is written, too.
+
+    A tile begins at a row of M or, with BACK, at a column, and has all values of these.
+    """
+    matrix, row, column = _tile(tiles)
+    n, width, rank, at_p, at_q = _shape(shapes, matrix)
+    g = _at(g, matrix, matrices)
+    if e is not None:
+        e, m = _at(e, matrix, matrices), _at(m, matrix, matrices)
+    i, j, r = row + tl.arange(0, ROWS), column + tl.arange(0, COLUMNS), tl.arange(0, RANK)
+    sums = tl.zeros([COLUMNS if BACK else ROWS, RANK], tl.float32)
+    done, end = 0 * n, n if BACK else width
+    while done < end:
+        place = i[:, None] * width + j[None, :]
+        inside = (i[:, None] < n) & (j[None, :] < width)
+        x = tl.load(g + place, inside, other=0.0)
+        if e is not None:
+            old = tl.load(e + place, inside, other=0.0)
+            x = x + old if ALPHA == 1 else tl.fma(old, tl.full(x.shape, ALPHA, tl.float32), x)
+            tl.store(m + place, x, inside)
+        if BACK:
+            other = _factor(factor + at_p, i, n, RANK, rank)
+            sums += tl.dot(tl.trans(x), other, input_precision="ieee")
+            done += ROWS
+            i += ROWS
+        else:
+            other = _factor(factor + at_q, j, width, RANK, rank)
+            sums += tl.dot(x, other, input_precision="ieee")
+            done += COLUMNS
+            j += COLUMNS
+    out += tl.program_id(1) * size + (at_q if BACK else at_p)
+    k, length = (column + tl.arange(0, COLUMNS), width) if BACK else (i, n)
+    inside = (k[:, None] < length) & (r[None, :] < rank)
+    tl.store(out + r[None, :] * length + k[:, None], sums, inside)
+
+
+@triton.jit
+def multiply_out(
+    p, q, u, shapes, tiles, matrices, step_p, step_q,
+    SUBTRACTS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, RANK: tl.constexpr,
+):  # fmt: skip
+    """Write a tile of P Q^T to matrices, or subtract it."""
+    matrix, row, column = _tile(tiles)
+    n, width, rank, at_p, at_q = _shape(shapes, matrix)
+    i, j = row + tl.arange(0, ROWS), column + tl.arange(0, COLUMNS)
+    left = _factor(p + tl.program_id(1) * step_p + at_p, i, n, RANK, rank)
+    right = _factor(q + tl.program_id(1) * step_q + at_q, j, width, RANK, rank)
+    x = tl.dot(left, tl.trans(right), input_precision="ieee")
+    at = _at(u, matrix, matrices) + i[:, None] * width + j[None, :]
+    inside = (i[:, None] < n) & (j[None, :] < width)
+    if SUBTRACTS:
+        x = tl.load(at, inside, other=0.0) - x
+    tl.store(at, x, inside)
+
+
+@triton.jit
+def _dot(a, b, n, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK).to(tl.int64)
+    sums = tl.zeros([BLOCK], tl.float64)
+    while tl.min(i) < n:
+        x = tl.load(a + i, i < n, other=0.0).to(tl.float64)
+        sums += x * tl.load(b + i, i < n, other=0.0).to(tl.float64)
+        i += BLOCK
+    return tl.sum(sums)
+
+
+@triton.jit
+def _add_to(x, by, other, scale, n, BLOCK: tl.constexpr):
+    """Replace x by (x + by other) / scale."""
+    i = tl.arange(0, BLOCK).to(tl.int64)
+    while tl.min(i) < n:
+        new = tl.load(x + i, i < n).to(tl.float64)
+        if other is not None:
+            new += by * tl.load(other + i, i < n).to(tl.float64)
+        tl.store(x + i, (new / scale).to(tl.float32), i < n)
+        i += BLOCK
+    tl.debug_barrier()
+
+
+@triton.jit
+def _normalize(x, n, BLOCK: tl.constexpr):
+    """Scale a column to norm 1, unless it is zero, and return the norm that it had."""
+    norm = tl.sqrt(_dot(x, x, n, BLOCK))
+    _add_to(x, 0.0, None, tl.where(norm > 0, norm, 1.0), n, BLOCK)
+    return norm
+
+
+@triton.jit
+def orthonormalize(p, shapes, BLOCK: tl.constexpr):
+    """Make the columns of a P orthonormal by Gram-Schmidt, as low_rank.cpp `orthogonalize` does."""
+    n, width, rank, at_p, at_q = _shape(shapes, tl.program_id(0))
+    p += at_p
+    column = 0 * rank
+    while column < rank:
+        x = p + column * n
+        norm = _normalize(x, n, BLOCK)
+        for _ in range(2):
+            k = 0 * rank
+            while k < column:
+                _add_to(x, -_dot(p + k * n, x, n, BLOCK), p + k * n, 1.0, n, BLOCK)
+                k += 1
+            if column > 0:
+                norm = _normalize(x, n, BLOCK)
+        if (column > 0) & (norm <= 0.5):  # it is dependent; NaN stays
+            _add_to(x, -1.0, x, 1.0, n, BLOCK)
+        column += 1
+
+
+@triton.jit
+def restart_columns(qs, fresh, out, shapes, BLOCK: tl.constexpr):
+    """Write columns of Q over their largest magnitude, or fresh ones for 0 and what is infinite."""
+    matrix, column = tl.program_id(0), tl.program_id(1)
+    n, width, rank, at_p, at_q = _shape(shapes, matrix)
+    if column < rank:
+        q = tl.load(qs + matrix).to(tl.pointer_type(tl.float32)) + column * width
+        i = tl.arange(0, BLOCK).to(tl.int64)
+        most = tl.zeros([BLOCK], tl.int32)
+        while tl.min(i) < width:
+            most = tl.maximum(most, _magnitude(tl.load(q + i, i < width, other=0.0)))
+            i += BLOCK
+        largest = tl.max(most)
+        scale = largest.to(tl.float32, bitcast=True)
+        kept = (largest > 0) & (largest < 0x7F800000)
+        i = tl.arange(0, BLOCK).to(tl.int64)
+        while tl.min(i) < width:
+            at = at_q + column * width + i
+            old, new = tl.load(q + i, i < width), tl.load(fresh + at, i < width)
+            old = tl.div_rn(old, tl.zeros_like(old) + scale)
+            tl.store(out + at, tl.where(kept, old, new), i < width)
+            i += BLOCK

@@ -13,7 +13,7 @@ from needed import lacks
 from nightly import slow_but
 
 ROOT = Path(__file__).parents[3]
-OTHERS = ["hook", "eden", "top_k"]
+OTHERS = ["hook", "eden", "top_k", "powersgd"]
 CODECS = ["qsgd", "qsgd of any bits", "signs", "bingrad", "levels", "nearest", "normal"]
 needs_triton = pytest.mark.skipif(missing() is not None, reason=lacks("triton", str(missing())))
 
