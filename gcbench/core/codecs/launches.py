@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import cache, lru_cache
 from math import prod
 from typing import Any, NamedTuple
 
@@ -17,6 +17,7 @@ from gcbench.core.codecs import kernels
 
 PIECE = 4096  # values of a tensor that a program takes, but for buckets that it fits
 _WARP_VALUES = 512  # values that 32 threads take
+_INT, _BOOL = (torch.empty(0, dtype=dtype) for dtype in (torch.int64, torch.bool))
 
 
 class Launch(NamedTuple):
@@ -64,8 +65,33 @@ def is_fused(x: Tensor) -> bool:
 
 def runs_on(device: torch.device) -> bool:
     """Return whether hand-written Triton runs on this device."""
-    compiled = _observer is not None or kernels.backend_in_use() == "compiled"
-    return compiled and device.type == "cuda"
+    if device.type != "cuda" or _observer is not None:
+        return device.type == "cuda"
+    if kernels.backend_in_use() != "compiled":
+        return False
+    try:
+        _compile_one()
+    except Exception as error:  # from two compilers, each with errors of its own
+        kernels.fall_back(error)
+        return False
+    return True
+
+
+@cache
+def _compile_one() -> None:
+    """Compile a kernel, as others are compiled where it is too late for eager code."""
+    compile_launch(Launch("blank_each", (1, 1), (_INT, _INT, _BOOL, 1), {"BLOCK": PIECE}, (), ()))
+
+
+def compile_launch(call: Launch) -> None:
+    """Compile a kernel for a launch with tensors like these, which may be fake."""
+    from triton.runtime.jit import MockTensor
+
+    from gcbench.core.codecs import triton_kernels
+
+    args = [MockTensor(x.dtype) if isinstance(x, Tensor) else x for x in call.args]
+    function = getattr(triton_kernels, call.name)
+    function.warmup(*args, grid=call.grid, **call.constants, **call.options)
 
 
 def launch(
