@@ -26,7 +26,9 @@ def use_own_compiler_cache() -> None:
     if os.environ.get(COMPILER_CACHE, shared) == shared:
         os.environ.pop(COMPILER_CACHE, None)
         os.environ[COMPILER_CACHE] = str(compiler_cache())
+    os.environ.setdefault("TRITON_CACHE_DIR", str(compiler_cache() / "triton"))
     private_folder(compiler_cache(), COMPILER_CACHE)
+    private_folder(Path(os.environ["TRITON_CACHE_DIR"]), "TRITON_CACHE_DIR")
     private_folder(Path(shared), "TMPDIR")
 
 

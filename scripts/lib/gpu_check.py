@@ -14,7 +14,7 @@ from lib.gpu_steps import (
     CANNOT_DO_WITHOUT,
     NCCL_TYPES,
     RANKS,
-    KernelCall,
+    Call,
     ObservedStep,
     observe_step,
 )
@@ -23,34 +23,25 @@ from lib.gpu_steps import (
 # reduces their few results.
 REDUCTIONS = {"max_norm", "mean_magnitude", "root_mean_square", "_means_of_sides"}
 
+# Products of matrices, whose sums depend on the device in any case.
+PRODUCTS = {"multiply", "multiply_out"}
+
 # A thread codes up to 96 values at once. Up to this limit, spills stay below the 8 bytes per value
 # that a second loop would move.
 MOST_SPILLED_BYTES = 512
 
 # Of the whole hook on a model of many tensors: a launch costs the host 10 to 40 us.
-MOST_LAUNCHES = 60
+MOST_LAUNCHES = 40
 FEW_VALUES = 64  # of kernels that may be several loops, such as those of what workers tell
-MOST_BYTES = 2.0  # as a multiple of the fewest
+MOST_BYTES = 2.5  # as a multiple of the fewest
 
 # Methods that need more: the launches and multiples of bytes that they have now, and why.
 NEED_MORE = {
-    "the update is checked, chosen by a flag, and copied to where DDP reads it": {
-        "none": (20, 2.5),
-    },
-    "values are cast back to float32": {"bf16": (20, 3.7), "fp16": (20, 3.7)},
     "values are copied to whole buckets, and parameters are fitted in a pass of their own": {
-        "bingrad_b": (60, 5.0),
         "bingrad_pb": (60, 11.8),
-        "ecqsgd": (60, 6.0),
         "linear": (60, 8.3),
         "loco": (60, 7.3),
-        "onebit": (60, 5.0),
         "orq": (60, 12.3),
-        "qsgd": (60, 3.5),
-        "qsgd_by_kind": (60, 3.5),
-        "qsgd_levels": (60, 4.2),
-        "scaled_sign": (60, 5.0),
-        "sign_norm": (60, 7.1),
         "terngrad": (60, 6.4),
     },
     "blocks are coded by several kernels, and each worker's in turn": {
@@ -60,7 +51,6 @@ NEED_MORE = {
         "mxfp8": (125, 20.5),
         "nvfp4": (390, 39.6),
     },
-    "each worker's message is rotated back, block length by block length": {"eden": (1515, 122.3)},
     "the entropy code is made on the host": {"exponents": (60, 3.6)},
     "it has eager passes": {
         "maxnorm": (60, 7.4),
@@ -70,10 +60,8 @@ NEED_MORE = {
         "signum": (60, 11.6),
     },
     "a product of matrices for each shape, and steps that make factors orthonormal": {
-        "acpsgd": (100, 3.8),
-        "dion": (200, 8.0),
+        "dion": (200, 5.6),
         "dion2": (730, 10.1),
-        "powersgd": (120, 5.8),
         "unbiased_lowrank": (140, 4.4),
     },
     "positions have 64 bits, and each worker's values are added in turn": {
@@ -86,7 +74,6 @@ NEED_MORE = {
         "random_block": (60, 5.3),
         "random_k": (65, 26.5),
         "sparseloco": (145, 25.2),
-        "top_k": (60, 18.4),
     },
     "a singular value decomposition for each matrix": {"atomo": (5600, 9.3)},
 }
@@ -187,9 +174,9 @@ def _refuse_unknown(kernels: Collection[str], steps: Mapping[str, ObservedStep])
         )
 
 
-def largest_calls(calls: list[KernelCall], kernels: Collection[str] = ()) -> list[KernelCall]:
+def largest_calls(calls: list[Call], kernels: Collection[str] = ()) -> list[Call]:
     """Return the largest call of each kernel; smaller calls are for a tensor's last values."""
-    largest: dict[str, KernelCall] = {}
+    largest: dict[str, Call] = {}
     for call in calls:
         chosen = not kernels or call.name in kernels
         if chosen and (call.name not in largest or call.values > largest[call.name].values):
@@ -218,7 +205,7 @@ def size_problems(
         yield f"{step.bytes_of_fewest:.1f} times the fewest bytes, and {times:g} are enough"
 
 
-def kernel_problems(call: KernelCall, compiled: CompiledCall) -> Iterator[str]:
+def kernel_problems(call: Call, compiled: CompiledCall) -> Iterator[str]:
     """Yield what keeps a kernel from the speed of memory, or from the bits of eager kernels."""
     loops = len(compiled.triton_kernels)
     if loops > 1 + (call.name in REDUCTIONS) and call.values > FEW_VALUES:
@@ -226,6 +213,8 @@ def kernel_problems(call: KernelCall, compiled: CompiledCall) -> Iterator[str]:
     spilled = max(kernel.spilled_bytes for kernel in compiled.triton_kernels)
     if spilled > MOST_SPILLED_BYTES:
         yield f"{call.name} spills {spilled} bytes of registers a thread"
+    if call.name in PRODUCTS:
+        return
     for instruction in sorted({i for kernel in compiled.triton_kernels for i in kernel.inexact}):
         yield f"{call.name} uses {instruction}, which rounds differently from separate operations"
 
@@ -237,7 +226,7 @@ def _method_cells(name: str, step: ObservedStep) -> list[str]:
     return [name, f"{step.launches}{more}", bytes_moved, f"{places} places" if places else "no"]
 
 
-def _kernel_cells(call: KernelCall, compiled: CompiledCall) -> list[str]:
+def _kernel_cells(call: Call, compiled: CompiledCall) -> list[str]:
     kernels = compiled.triton_kernels
     return [
         call.name,

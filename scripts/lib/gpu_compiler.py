@@ -16,8 +16,9 @@ from unittest import mock
 import torch
 from torch import fx
 
+from gcbench.core.codecs.launches import Launch
 from gcbench.core.codecs.tracing import compile_graph, trace_call
-from lib.gpu_steps import KernelCall, bytes_of, fake_tensors
+from lib.gpu_steps import Call, bytes_of, fake_tensors
 
 # Products added without rounding them first, approximate functions, and subnormals taken as zero.
 # Floor (cvt.rmi) is exempt, although it takes them as zero, too: this changes its result only for
@@ -76,8 +77,10 @@ def missing() -> str | None:
     return None
 
 
-def compile_call(call: KernelCall) -> CompiledCall:
+def compile_call(call: Call) -> CompiledCall:
     """Return a kernel's call, compiled. Raises what Inductor, Triton or ptxas raise."""
+    if isinstance(call, Launch):
+        return _compile_launch(call)
     with fake_tensors(), _pretend_h100() as autotuners:
         graph, _ = trace_call(call.function, (call.args, call.kwargs))
         compile_graph(
@@ -88,6 +91,44 @@ def compile_call(call: KernelCall) -> CompiledCall:
             force_disable_caches=True,
         )
     return CompiledCall([_smallest(autotuner) for autotuner in autotuners], _moved_bytes(graph))
+
+
+def _compile_launch(launch: Launch) -> CompiledCall:
+    import triton
+    from triton.compiler import ASTSource
+
+    from gcbench.core.codecs import triton_kernels
+
+    function = getattr(triton_kernels, launch.name)
+    given = dict(zip(function.arg_names, launch.args, strict=False)) | launch.constants
+    types = {
+        name: "constexpr"
+        if name in launch.constants
+        else triton.runtime.jit.mangle_type(x, specialize=False)
+        for name, x in given.items()
+    }
+    constants = {name: x for name, x in given.items() if types[name] == "constexpr"}
+    source = ASTSource(function, types, constants)
+    with _triton_driver():
+        kernel = triton.compile(
+            source, target=FakeDriver().get_current_target(), options=launch.options
+        )
+    moved = sum(map(bytes_of, [*launch.reads, *launch.writes]))
+    return CompiledCall([_resources(kernel)], moved)
+
+
+@contextmanager
+def _triton_driver() -> Iterator[None]:
+    """Let Triton compile for an H100."""
+    import triton
+
+    driver = triton.runtime.driver
+    before = getattr(driver, "_active", None)
+    driver.set_active(FakeDriver())
+    try:
+        yield
+    finally:
+        driver._active = before
 
 
 class FakeDriver:
@@ -117,7 +158,6 @@ class FakeDriver:
 @contextmanager
 def _pretend_h100() -> Iterator[list[Any]]:
     """Make Inductor compile for an H100; yields the autotuners of the kernels it has compiled."""
-    import triton
     from torch._dynamo.device_interface import CudaInterface
     from torch._inductor import async_compile
     from torch._inductor.codecache import _load_triton_kernel_from_source
@@ -156,9 +196,7 @@ def _pretend_h100() -> Iterator[list[Any]]:
             static = isinstance(owner, type) and name != "triton"
             replaced = staticmethod(answer) if static else answer
             stack.enter_context(mock.patch.object(owner, name, replaced))
-        driver = triton.runtime.driver
-        stack.callback(setattr, driver, "_active", getattr(driver, "_active", None))
-        driver.set_active(FakeDriver())
+        stack.enter_context(_triton_driver())
         yield autotuners
 
 

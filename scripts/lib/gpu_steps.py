@@ -33,6 +33,7 @@ from torch.utils._pytree import tree_leaves
 
 import gcbench
 from gcbench.core.codecs.kernels import run_kernels_by
+from gcbench.core.codecs.launches import Launch, observe_launches
 from gcbench.core.comm.collectives import Comm
 from gcbench.core.comm.ddp import Arrived
 from gcbench.core.comm.transport import NcclTransport
@@ -89,11 +90,14 @@ class KernelCall(NamedTuple):
         return max(leaf.numel() for leaf in leaves if isinstance(leaf, Tensor))
 
 
+Call = KernelCall | Launch
+
+
 @dataclass
 class ObservedStep:
     """The kernels, host waits and messages of one step of a method."""
 
-    kernel_calls: list[KernelCall] = field(default_factory=list)
+    kernel_calls: list[Call] = field(default_factory=list)
     # Operations of PyTorch outside kernels that launch at least one kernel or copy, by name.
     operations: Counter[str] = field(default_factory=Counter)
     # Places in gcbench (`file function`) where the host waits for values, with the operation.
@@ -137,7 +141,11 @@ def observe_step(compressor: Compressor, shapes: Mapping[str, tuple[int, ...]]) 
         for _ in range(4):
             watch = _Watch()
             try:
-                with watch, run_kernels_by(watch.run_kernel):
+                with (
+                    watch,
+                    run_kernels_by(watch.run_kernel),
+                    observe_launches(watch.note_launch),
+                ):
                     hook.finish([hook.take(arrived)], None, None)
             except _CUT_SHORT:
                 if not watch.step.host_reads:
@@ -256,6 +264,10 @@ class _Watch(TorchDispatchMode):
             self._in_kernel = None
         self.step.moved_bytes += sum(map(bytes_of, _tensors(result)))
         return result
+
+    def note_launch(self, launch: Launch) -> None:
+        self.step.kernel_calls.append(launch)
+        self.step.moved_bytes += sum(map(bytes_of, [*launch.reads, *launch.writes]))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func.overloadpacket.__name__

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from argparse import Namespace
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -19,6 +20,7 @@ from typing import Any
 import pytest
 import torch
 from lib.lines import Lines
+from lib.precompile import calls_of
 from needed import lacks, patience
 from processes import Copy, code
 from results import result_of, write
@@ -93,6 +95,34 @@ def test_lines_are_kept_at_once_and_what_failed_or_was_cut_off_is_tried_again(
     ]
     typed("--dry-run", "--out", "second", "--resume", "first", "--minutes", "1")
     assert names_in(tmp_path / "second") == names  # nothing is left
+
+
+def test_the_clock_starts_after_kernels_were_compiled(
+    script: ModuleType, typed: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    compiled: list[Any] = []
+
+    def compile_all(todo: list[Any]) -> Iterator[str]:
+        compiled.extend(todo)
+        time.sleep(0.5)
+        yield "qsgd: no ptxas"
+
+    monkeypatch.setattr(script, "choose_codec_backend", lambda *_: "compiled")
+    monkeypatch.setattr(script, "compile_all", compile_all)
+    monkeypatch.setattr(script, "measure_all", lambda _, place: print(place.left()))
+    typed("--dry-run", "--out", "one", "--minutes", "1")
+    said, left = capsys.readouterr().out.splitlines()
+    assert said.endswith("not compiled: qsgd: no ptxas") and 59.5 < float(left) <= 60
+    assert compiled[:2] == [
+        ("qsgd", script.QSGD, 10_000, 16),
+        ("powersgd", {"rank": 2}, 10_000, 16),
+    ]
+
+
+def test_kernels_of_a_measurement_are_known_before_it() -> None:
+    names = Counter(call.name for call in calls_of("qsgd", {}, 20_000, 16))
+    # One adds a message, and two average those of one worker and of all.
+    assert names == {"_mix": 1, "code_buckets": 1, "join_digits": 1, "decode_buckets": 3}
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, lru_cache
 from itertools import accumulate
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -18,46 +17,8 @@ from gcbench.core.codecs.kernels import block_slices, kernel
 FIT_VALUES = 1 << 20
 
 LARGE = 1 << 18  # how many values cost a GPU more to copy than a call
-_IN_BLOCK = 64
 
 Index = NDArray[np.int64]
-
-
-class Found(NamedTuple):
-    """The bucket of each value; on a GPU also its tensor, its place among all and in the copy."""
-
-    buckets: Tensor
-    tensors: Tensor | None = None
-    places: Tensor | None = None
-    in_copy: Tensor | None = None
-
-
-class Where(NamedTuple):
-    """How kernels find the bucket of every value: by its number, or as below on a GPU.
-
-    There, the tensor of a value is the first one in its block, or as many further on as it is
-    beyond the ends of. A search would be a loop of its own.
-    """
-
-    buckets: Tensor | None = None
-    first: Tensor | None = None  # the tensor that each block of _IN_BLOCK values begins in
-    ends: Tensor | None = None  # of tensors, and then that of the last one
-    shifts: Tensor | None = None  # from places among all values to those in the copy
-    most: int = 0  # how many ends there are in a block
-    size: int | None = None
-
-    def find(self, n: int, of: int) -> Found:
-        """Return where n values are; those beyond `of` are where the last one is."""
-        if self.buckets is not None:
-            return Found(self.buckets)
-        assert self.first is not None and self.ends is not None and self.shifts is not None
-        i = torch.arange(n, device=self.ends.device).clamp_max(of - 1)
-        first = self.first[i // _IN_BLOCK]
-        tensor = first
-        for k in range(self.most):
-            tensor = tensor + (i >= self.ends[first + k])
-        in_copy = i + self.shifts[tensor]
-        return Found(in_copy // self.size if self.size else tensor, tensor, i, in_copy)
 
 
 class Buckets:
@@ -113,67 +74,48 @@ class Buckets:
         return self._lengths.cumsum()
 
     def take(self, tensors: Sequence[Tensor]) -> Tensor:
-        """Return all values of `tensors`, `[w, segment]` each, as kernels take them."""
-        parts = list(tensors)
-        if self.in_parts or not self.size:
-            whole = whole_of(tensors)
-            if whole is not None:
-                return whole
-        else:
-            zeros = tensors[0].new_zeros(len(tensors[0]), self.size)
-            gaps = [zeros[:, : -n % self.size] for n in self.segments]
-            parts = [part for pair in zip(tensors, gaps, strict=True) for part in pair]
-        return torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
+        """Return all values of `tensors`, `[w, segment]` each, in one."""
+        whole = whole_of(tensors)
+        return torch.cat(list(tensors), dim=1) if whole is None else whole
 
-    def cut(self, x: Tensor) -> list[Tensor]:
-        """Return the tensors in whole buckets that a GPU takes."""
+    def whole(self, tensors: Sequence[Tensor]) -> Tensor:
+        """Return all values as `[w, buckets, size]`, with zeros behind the last ones of tensors."""
         assert self.size
-        starts = np.cumsum([0, *self._counts]) * self.size
+        zeros = tensors[0].new_zeros(len(tensors[0]), self.size)
+        gaps = [zeros[:, : -n % self.size] for n in self.segments]
+        parts = [part for pair in zip(tensors, gaps, strict=True) for part in pair]
+        return torch.cat(parts, dim=1).unflatten(1, (-1, self.size))
+
+    def cut(self, whole: Tensor) -> list[Tensor]:
+        """Return the tensors in whole buckets."""
+        assert self.size
+        starts, x = np.cumsum([0, *self._counts]) * self.size, whole.flatten(1)
         return [x[:, start : start + n] for start, n in zip(starts, self.segments, strict=False)]
 
-    def parts(self, workers: int) -> Iterator[tuple[slice, Where]]:
-        """Yield the parts of all values that kernels take at once, and where they belong."""
+    def parts(self, workers: int) -> Iterator[tuple[slice, Tensor]]:
+        """Yield the parts of all values that kernels take at once, and the buckets of values."""
         n = sum(self.segments)
         if not self.in_parts:
-            yield slice(0, n), self._where
+            numbers = torch.arange(self.count, device=self.device)
+            yield slice(0, n), numbers.repeat_interleave(self.sizes, output_size=n)
             return
         for part in block_slices(n, workers, self.device):
             first, last = np.searchsorted(self._ends, [part.start, part.stop - 1], "right")
             ends = self._ends[first : last + 1].clip(max=part.stop)
             lengths = torch.from_numpy(np.diff(ends, prepend=part.start))
-            yield part, Where(torch.arange(first, last + 1).repeat_interleave(lengths))
+            yield part, torch.arange(first, last + 1).repeat_interleave(lengths)
 
-    @cached_property
-    def _where(self) -> Where:
-        ends = np.cumsum(self.segments)
-        blocks = np.arange(0, ends[-1], _IN_BLOCK)
-        first, last = (
-            np.searchsorted(ends, places, "right")
-            for places in (blocks, (blocks + _IN_BLOCK - 1).clip(max=ends[-1] - 1))
-        )
-        most = int((last - first).max())
-        shifts = np.cumsum([0, *self._counts])[:-1] * (self.size or 0) - ends + self.segments
-        return Where(
-            None,
-            self._to_device(first),
-            self._to_device(np.pad(ends, (0, most), mode="edge")),
-            self._to_device(shifts if self.size else 0 * shifts),
-            most,
-            self.size,
-        )
-
-    def reduce(self, x: Tensor, function: Callable[..., Tensor]) -> Tensor:
-        """Return one or more values per bucket, `[w, buckets, ...]`, of what `take` returns.
+    def reduce(self, tensors: Sequence[Tensor], function: Callable[..., Tensor]) -> Tensor:
+        """Return one or more values per bucket, `[w, buckets, ...]`, of tensors `[w, segment]`.
 
         `function` reduces the last dimension of `[w, b, size]`. A GPU takes many buckets at once,
         which may have zeros behind their d values, `[b]`.
         """
         if self.in_parts:
-            return torch.cat([*map(function, self._views(x))], dim=1)
+            return torch.cat([*map(function, self._views(self.take(tensors)))], dim=1)
         if self.size:
-            return function(x.unflatten(1, (-1, self.size)), self.sizes)
-        by_size, order = self._by_size
-        tensors = x.split(self.segments, dim=1)
+            return function(self.whole(tensors), self.sizes)
+        (by_size, order), x = self._by_size, self.take(tensors)
         parts = [function(one.unsqueeze(1)) for one in tensors if one.shape[1] >= LARGE]
         parts += [
             function(pad_rows(x, first, length, size), length) for size, (first, length) in by_size

@@ -123,7 +123,12 @@ def _layout_of(segments: tuple[int, ...], size: int, device: torch.device) -> di
 
 def _last_block(n: int, size: int) -> int:
     """Return the length of a block for n < size values; 0 for none."""
-    return max(1 << (n - 1).bit_length(), min(size, _LEAST)) if n else 0
+    return max(1 << (n - 1).bit_length(), least_block(size)) if n else 0
+
+
+def least_block(size: int) -> int:
+    """Return the least length of a block where most have this size."""
+    return min(size, _LEAST)
 
 
 def _rotate_native(

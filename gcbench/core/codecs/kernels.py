@@ -2,7 +2,8 @@
 
 Compiled (by Inductor, meant for GPUs), a kernel is one loop that reads and writes memory once.
 Eager, it is called on blocks that fit in a core's cache. Both give the same bits, except in kernels
-that sum floats. On CPUs our own C++ (`native.py`) replaces kernels.
+that sum floats. Our own code replaces many kernels: C++ on CPUs (`native.py`), and Triton on GPUs
+(`launches.py`).
 """
 
 from __future__ import annotations
@@ -115,14 +116,14 @@ def kernel(function: Callable[P, R]) -> Callable[P, R]:
             try:
                 calls[key] = compile_call(function, (args, kwargs))
             except Exception as error:  # from three compilers, each with errors of its own
-                _fall_back(error)
+                fall_back(error)
                 return function(*args, **kwargs)
         return calls[key](leaves)
 
     return run
 
 
-def _fall_back(error: Exception) -> None:
+def fall_back(error: Exception) -> None:
     """Run all kernels eager from now on, or raise the error if they may not."""
     global _backend
     if not _may_fall_back:

@@ -40,7 +40,7 @@ Value = Literal["grid", "signed", "level", "times_level"]
 
 RESIDUAL_BLOCK = 512  # how many values of a residual in bytes share a scale
 
-_FITTED = {"sides": 2, "halves": 3, "unbiased": 2, "biased": 2, "length": 2}
+FITTED = {"sides": 2, "halves": 3, "unbiased": 2, "biased": 2, "length": 2}
 
 
 Parameters = Sequence[Tensor]
@@ -106,7 +106,7 @@ class OnePass:
         self._levels, self._segments = levels, buckets.segments
         self._values, self._buckets = sum(buckets.segments), buckets.count
         self._bytes = packed_digits(self._values, base)
-        self._fitted = base if kinds.code == "table" else _FITTED.get(kinds.fit, 1)
+        self._fitted = base if kinds.code == "table" else FITTED.get(kinds.fit, 1)
         self._job = _Job(
             *(get_args(of).index(kind) for of, kind in zip((Fit, Code, Value), kinds, strict=True)),
             *(base, highest, *word_of(base), self._fitted, 2 if kinds.fit == "halves" else 1),

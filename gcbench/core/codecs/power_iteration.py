@@ -21,7 +21,8 @@ from math import prod
 import torch
 from torch import Tensor
 
-from gcbench.core.codecs import low_rank
+from gcbench.core.codecs import low_rank, products
+from gcbench.core.codecs.launches import runs_on
 from gcbench.core.codecs.low_rank import Shape, Shapes, batches_of, columns_of, reduce_parts
 from gcbench.core.codecs.native import address, addresses, is_native, load_native
 
@@ -91,6 +92,9 @@ def restart(qs: Sequence[Tensor], fresh: Tensor, shapes: Shapes) -> Tensor:
         of_fresh, of_out = (address(x, torch.float32, size) for x in (fresh, out))
         library.restart(*_c_shapes(shapes), places, of_fresh, of_out)
         return out
+    if _is_fused(shapes, out.device):
+        products.restart(qs, fresh, out, shapes)
+        return out
     q = torch.cat([q.flatten() for q in qs])
     columns = columns_of(shapes, q.device)
     largest = reduce_parts(q.abs(), "max", columns.lengths)[columns.of_values]
@@ -110,8 +114,8 @@ def add_times(
 
     Each worker's matrix is contiguous in G and E, but need not be next to another worker's.
     """
-    library = _native(shapes, gs, es)
-    if library is None:
+    library, is_fused = _native(shapes, gs, es), _is_fused(shapes, q.device)
+    if library is None and not is_fused:
         stacks = add(gs, es, alpha, shapes)
         return stacks, times(stacks, q, shapes)
     workers = len(gs[0])
@@ -119,6 +123,9 @@ def add_times(
     stacks = [gs[0].new_empty(count, workers, s.n, s.m) for s, count in sizes]
     ms = unstack(stacks)
     p = _empty_factors(stacks, _size_p(shapes))
+    if library is None:
+        products.times(gs, q, p, shapes, residual=es, alpha=alpha, sums=ms)
+        return stacks, p
     of_q = address(q, torch.float32, _size_q(shapes))
     inputs = (*_places(gs, shapes), *_places(es, shapes), alpha, of_q)
     outputs = (_of_all(ms, shapes, workers), *_of_factors(p, workers, _size_p(shapes)))
@@ -129,6 +136,9 @@ def add_times(
 def times(stacks: Stacks, q: Tensor, shapes: Shapes) -> Tensor:
     """Return P = M Q."""
     p = _empty_factors(stacks, _size_p(shapes))
+    if _is_fused(shapes, p.device):
+        products.times(unstack(stacks), q, p, shapes)
+        return p
     for ms, (factor,), outs in zip(
         stacks, _stacked_qs(q, shapes), _stacked_ps(p, shapes), strict=True
     ):
@@ -142,6 +152,9 @@ def orthogonalize(p: Tensor, shapes: Shapes) -> Tensor:
     library, out = _native(shapes, [p]), p.clone()
     if library is not None:
         library.orthogonalize(*_c_shapes(shapes), address(out, torch.float32, _size_p(shapes)))
+        return out
+    if _is_fused(shapes, p.device):
+        products.orthonormalize(out, shapes)
         return out
     padded = torch.cat([p[0], p.new_zeros(1)])
     for batch in batches_of(shapes, p.device):
@@ -160,6 +173,9 @@ def transposed_times(stacks: Stacks, p: Tensor, shapes: Shapes) -> Tensor:
             *(*_of_factors(q, len(q), _size_q(shapes)), torch.get_num_threads()),
         )
         return q
+    if _is_fused(shapes, q.device):
+        products.times(unstack(stacks), p, q, shapes, transposed=True)
+        return q
     for ms, (factor,), outs in zip(
         stacks, _stacked_ps(p, shapes), _stacked_qs(q, shapes), strict=True
     ):
@@ -170,6 +186,11 @@ def transposed_times(stacks: Stacks, p: Tensor, shapes: Shapes) -> Tensor:
 
 def product(p: Tensor, q: Tensor, shapes: Shapes) -> list[Tensor]:
     """Return stacks of P Q^T, of which either may be each worker's own."""
+    if _is_fused(shapes, p.device):
+        workers, sizes = max(len(p), len(q)), _stack_sizes(shapes, p.device)
+        stacks = [p.new_empty(count, workers, s.n, s.m) for s, count in sizes]
+        products.outer(p, q, unstack(stacks), shapes)
+        return stacks
     stacks = []
     for lefts, rights in zip(_stacked_ps(p, shapes), _stacked_qs(q, shapes), strict=True):
         rows = [torch.bmm(left.mT, right) for left, right in _pair(lefts, rights)]
@@ -185,6 +206,9 @@ def product_and_rest(
     P' and Q' are the worker's rows of `worker_p` and `worker_q`, or their only row.
     """
     library = _native(shapes, stacks)
+    if _is_fused(shapes, p.device):
+        products.outer(worker_p, worker_q, unstack(stacks), shapes, subtracts=True)
+        return product(p, q, shapes)
     if library is None:
         own = zip(_stacked_ps(worker_p, shapes), _stacked_qs(worker_q, shapes), strict=True)
         for ms, (lefts, rights) in zip(stacks, own, strict=True):
@@ -219,7 +243,7 @@ def _empty_factors(stacks: Stacks, size: int) -> Tensor:
 
 
 def _stack_sizes(shapes: Shapes, device: torch.device) -> tuple[tuple[Shape, int], ...]:
-    return _runs(shapes, device.type in STACKED_ON)
+    return _runs(shapes, device.type in STACKED_ON and not _is_fused(shapes, device))
 
 
 @lru_cache(maxsize=64)  # one entry per bucket of DDP
@@ -252,6 +276,11 @@ def _native(shapes: Shapes, *matrices: Matrices) -> CDLL | None:
     if any(s.r > _FEW for s in shapes):
         return None
     return load_native() if is_native(matrices[0][0]) else None
+
+
+def _is_fused(shapes: Shapes, device: torch.device) -> bool:
+    """Return whether hand-written Triton takes these matrices, for which it needs no stacks."""
+    return runs_on(device) and all(s.r <= _FEW for s in shapes)
 
 
 def _size_p(shapes: Shapes) -> int:

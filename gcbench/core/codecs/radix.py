@@ -73,7 +73,12 @@ def pack_digits(codes: Tensor, base: int) -> Tensor:
         n = codes.shape[1]
         return pack_native(codes, n, packed_digits(n, base), base, word_of(base))
     padded = F.pad(codes, (0, -codes.shape[1] % unit_of(base)))
-    return bytes_of_digits(_join(padded, base), codes.shape[1], base)
+    return pack_padded(padded, codes.shape[1], base)
+
+
+def pack_padded(codes: Tensor, n: int, base: int) -> Tensor:
+    """Return what `pack_digits` does of n codes, with zeros behind them up to whole units."""
+    return bytes_of_digits(_join(codes, base), n, base)
 
 
 def unpack_digits(packed: Tensor, n: int, base: int) -> Tensor:

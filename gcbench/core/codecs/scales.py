@@ -176,14 +176,14 @@ def clip(tensors: Sequence[Tensor], deviations: float) -> list[Tensor]:
         return [x.clamp(-limit, limit) for x, limit in each]
     rows = buckets_of(tuple(x.shape[1] for x in tensors), BLOCK, tensors[0].device)
     first = rows.of_tensors(torch.cat([x[:, :1] for x in tensors], dim=1))
-    x = rows.take(tensors)
-    sums = rows.reduce(x, lambda v, d: _sums_of_shifted(v, d, first))
+    x = rows.whole(tensors)
+    sums = _sums_of_shifted(x, rows.sizes, first)
     # `unsafe` skips a check of the lengths, for which the host would wait.
     total = torch.segment_reduce(
         sums.transpose(0, 1).contiguous(), "sum", lengths=rows.counts, unsafe=True
     )
     limits = rows.of_tensors(_limits_of(total, rows.lengths, deviations))
-    return rows.cut(_clip(x.unflatten(1, (-1, BLOCK)), limits).flatten(1))
+    return rows.cut(_clip(x, limits))
 
 
 @kernel

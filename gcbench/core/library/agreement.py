@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from gcbench.core.codecs import launches
 from gcbench.core.codecs.kernels import kernel
 from gcbench.core.compressor import Grads, State
 from gcbench.core.errors import ConfigError
@@ -75,6 +76,10 @@ def choose(bad: Tensor, old: State, new: State) -> State:
         return new
     if bad.device.type == "cpu" or not alike:
         return old if bad else new
+    if all(_in_one_order(a, b) for (*_, a), (*_, b) in pairs):
+        news, olds = ([_in_memory(x) for *_, x in _tensors(state)] for state in (new, old))
+        launches.launch_if(bad, "restore_each", news, olds)
+        return new
     by_dtype: dict[torch.dtype, list[tuple[Tensor, Tensor]]] = {}
     for (*_, a), (*_, b) in pairs:
         by_dtype.setdefault(b.dtype, []).append((a, b))
@@ -83,6 +88,19 @@ def choose(bad: Tensor, old: State, new: State) -> State:
     for layer, part, name, x in _tensors(new):
         layers[layer][part][name] = next(chosen[x.dtype])
     return State.of_layers(layers)
+
+
+def _in_one_order(old: Tensor, new: Tensor) -> bool:
+    """Return whether hand-written Triton takes both, and their values have no gaps in memory."""
+    whole = new.is_contiguous() or (new.dim() > 1 and new.mT.is_contiguous())
+    return (
+        launches.is_fused(new) and launches.is_fused(old) and whole and old.stride() == new.stride()
+    )
+
+
+def _in_memory(x: Tensor) -> Tensor:
+    """Return all values as a view `[1, n]` in the order in which they lie."""
+    return (x if x.is_contiguous() else x.mT).view(1, -1)
 
 
 def _choose_each(bad: Tensor, pairs: Sequence[tuple[Tensor, Tensor]]) -> list[Tensor]:
@@ -108,8 +126,10 @@ def blank(tensors: Sequence[Tensor], bad: Tensor) -> None:
     if bad.device.type == "cpu":
         for x in tensors if bad else ():
             x.fill_(torch.nan)
-        return
-    torch._foreach_mul_(list(tensors), torch.where(bad, torch.nan, 1.0)[0])
+    elif all(map(launches.is_fused, tensors)):
+        launches.launch_if(bad, "blank_each", [x.view(1, -1) for x in tensors])
+    else:
+        torch._foreach_mul_(list(tensors), torch.where(bad, torch.nan, 1.0)[0])
 
 
 def refuse_difference(verdict: int, worker: int) -> None:
@@ -197,6 +217,11 @@ def not_finite(tensors: Iterable[Tensor]) -> Tensor:
         extremes = list(torch._foreach_norm(rows, torch.inf))  # reads all of them in one kernel
     each = torch.stack(extremes).view(len(by_worker), -1)
     return (each * 0).any(1)  # NaN, which counts as true, where a value is not finite
+
+
+def replace_each(tensors: Sequence[Tensor], others: Sequence[Tensor]) -> Tensor:
+    """Replace values `[1, n]` on a GPU; return, `[1]`, whether one was, or is now, not finite."""
+    return launches.replace_each(tensors, others).any(0, keepdim=True)
 
 
 def _wholes(tensors: Sequence[Tensor]) -> list[Tensor]:

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from gcbench.core.codecs.launches import is_fused
 from gcbench.core.codecs.noise import count
 from gcbench.core.comm import collectives
 from gcbench.core.comm.collectives import Comm
@@ -27,13 +28,21 @@ from gcbench.core.compressor import (
     Grads,
     State,
     Step,
+    flatten_each,
     merge,
     offsets_of,
     refuse_other_update,
     sizes_of,
 )
 from gcbench.core.deviation import Deviation
-from gcbench.core.library.agreement import agree, blank, choose, not_finite, refuse_difference
+from gcbench.core.library.agreement import (
+    agree,
+    blank,
+    choose,
+    not_finite,
+    refuse_difference,
+    replace_each,
+)
 from gcbench.core.library.overlap import split_nodes
 from gcbench.core.methods.dense import Dense
 from gcbench.core.parameters import Shape
@@ -326,6 +335,9 @@ class Exchange:
             step = self._step(kept, rows)
             out = self.compressor.aggregate(rows, kept.of(rows), self.comm, step)
             self._look_at(kept, out, rows)
+            if not part.copied and is_fused(part.buffers[0]):
+                updates = {name: out.update[name] for name in rows}
+                return out.state, replace_each(flatten_each(rows), flatten_each(updates))
             bad = not_finite([*part.buffers, *out.update.values()])
             # PyTorch copies all tensors at once only if none has another type or layout.
             for names in ([k for k in rows if k not in part.copied], part.copied):

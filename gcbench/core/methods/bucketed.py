@@ -12,28 +12,19 @@ import torch
 from torch import Tensor
 
 from gcbench.core.codec import Codec, Message
-from gcbench.core.codecs.buckets import Buckets, Where, buckets_of
+from gcbench.core.codecs.buckets import Buckets, buckets_of
+from gcbench.core.codecs.fused import Fused
 from gcbench.core.codecs.kernels import kernel
+from gcbench.core.codecs.launches import is_fused
 from gcbench.core.codecs.native import ADD, SUBTRACT, WRITE, is_native
 from gcbench.core.codecs.noise import Draws, Noise
 from gcbench.core.codecs.one_pass import Kinds, OnePass, Parameters, Residual
-from gcbench.core.codecs.radix import (
-    bytes_of_digits,
-    join_digits,
-    pack_digits,
-    part_digits,
-    unit_of,
-    unpack_digits,
-)
+from gcbench.core.codecs.radix import pack_digits, unpack_digits
 from gcbench.core.compressor import Given, Grads, Sizes, Step, flatten_each, sizes_of
 from gcbench.core.fields import Checked, Count, Needs, example
 
 CPU = torch.device("cpu")
-# With at most this many parameters, a GPU thread computes all codes that share a word.
-_FEW = 4
-# How many messages are decoded in one pass over the mean: of few parameters, and of tables, which
-# a compiler would unroll for minutes.
-_TOGETHER, _TABLES_TOGETHER = 16, 4
+_TOGETHER = 4  # how many messages are decoded in one pass over the mean
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,10 +94,12 @@ class Bucketed(Checked, Codec, ABC):
         native = self._native(tensors[0], buckets)
         if native and native.fits:
             return native.fit(tensors)
-        return buckets.reduce(buckets.take(tensors), self.fit)
+        return buckets.reduce(tensors, self.fit)
 
-    def _native(self, x: Tensor, buckets: Buckets) -> OnePass | None:
-        return _one_pass(self, buckets) if self.kinds and is_native(x) else None
+    def _native(self, x: Tensor, buckets: Buckets) -> OnePass | Fused | None:
+        if self.kinds and is_native(x):
+            return _one_pass(self, buckets)
+        return fused_of(self, buckets) if self.kinds and is_fused(x) else None
 
     def codes_by(
         self, x: Tensor, segments: tuple[int, ...], fitted: Tensor, noise: Noise
@@ -126,7 +119,9 @@ class Bucketed(Checked, Codec, ABC):
         buckets = self.buckets(segments, tensors[0].device)
         if native := self._native(tensors[0], buckets):
             return self._encode_native(native, buckets, tensors, noise)
-        return self._encode_eager(buckets.take(tensors), buckets, noise)
+        fitted = buckets.reduce(tensors, self.fit)
+        codes = self._codes(buckets.take(tensors), fitted, buckets, noise)
+        return [pack_digits(codes, self.base), self.sends(fitted)]
 
     def encode_corrected(self, given: Given, noise: Noise) -> tuple[Message, Grads]:
         tensors = given.tensors
@@ -140,9 +135,9 @@ class Bucketed(Checked, Codec, ABC):
         return message, given.named(left) if left else {}
 
     def native_for(self, x: Tensor, sizes: Sizes) -> bool:
-        """Return whether native code fits and codes tensors of these sizes."""
+        """Return whether native code of CPUs fits and codes tensors of these sizes."""
         native = self._native(x, self.buckets(tuple(sizes.values()), x.device))
-        return bool(native and native.fits)
+        return isinstance(native, OnePass) and native.fits
 
     def encode_in_bytes(self, grads: Grads, residual: Residual, step: Step) -> Message:
         """Return the message for gradients and a residual in bytes, by native code."""
@@ -154,7 +149,7 @@ class Bucketed(Checked, Codec, ABC):
 
     def _encode_native(
         self,
-        native: OnePass,
+        native: OnePass | Fused,
         buckets: Buckets,
         tensors: Sequence[Tensor],
         noise: Noise,
@@ -167,26 +162,11 @@ class Bucketed(Checked, Codec, ABC):
         )
         return [digits, self.sends(fitted)]
 
-    def _encode_eager(self, x: Tensor, buckets: Buckets, noise: Noise) -> Message:
-        fitted = buckets.reduce(x, self.fit)
-        if buckets.in_parts or fitted.shape[2] > _FEW:
-            digits = pack_digits(self._codes(x, fitted, buckets, noise), self.base)
-        else:
-            ((_, where),) = buckets.parts(len(x))
-            draws = noise.by_segment(buckets.segments) if self.random else None
-            n = sum(buckets.segments)
-            words = kernels_of(self).encode(x, fitted, where, draws, n)
-            digits = bytes_of_digits(words, n, self.base)
-        return [digits, self.sends(fitted)]
-
     def _codes(self, x: Tensor, fitted: Tensor, buckets: Buckets, noise: Noise) -> Tensor:
-        codes = torch.empty(len(x), sum(buckets.segments), dtype=torch.uint8, device=x.device)
-        for part, where in buckets.parts(len(x)):
-            some = x[:, part] if buckets.in_parts else x
-            draws = noise.of(part) if buckets.in_parts else noise.by_segment(buckets.segments)
-            kernels_of(self).codes(
-                some, fitted, where, draws if self.random else None, codes[:, part]
-            )
+        codes = torch.empty(x.shape, dtype=torch.uint8, device=x.device)
+        for part, numbers in buckets.parts(len(x)):
+            draws = noise.of(part) if self.random else None
+            kernels_of(self).codes(x[:, part], fitted, numbers, draws, codes[:, part])
         return codes
 
     def decode_add(self, message: Message, segments: tuple[int, ...], out: Tensor) -> None:
@@ -208,22 +188,20 @@ class Bucketed(Checked, Codec, ABC):
     ) -> None:
         """Call a kernel with the codes of each part of a message, their parameters, and `out`."""
         digits, sent = message
-        codes = unpack_digits(digits, out.shape[1], self.base) if buckets.in_parts else digits
-        for part, where in buckets.parts(len(out)):
-            some = codes[:, part] if buckets.in_parts else codes
-            kernel(some, sent, where, buckets.in_parts, out[:, part])
+        codes = unpack_digits(digits, out.shape[1], self.base)
+        for part, numbers in buckets.parts(len(out)):
+            kernel(codes[:, part], sent, numbers, out[:, part])
 
     def decode_mean(self, messages: Message, segments: tuple[int, ...]) -> Tensor:
-        digits, sent = messages
+        digits = messages[0]
         workers, count = digits.shape[:2]
         buckets = self.buckets(segments, digits.device)
         out = torch.empty(count, sum(segments), dtype=torch.float32, device=digits.device)
         if native := self._native(out, buckets):
             native.decode(messages, out, WRITE)
             return out
-        together = _TOGETHER if sent.shape[-1] <= _FEW else _TABLES_TOGETHER
-        for first in range(0, workers, together):
-            some = slice(first, first + together)
+        for first in range(0, workers, _TOGETHER):
+            some = slice(first, first + _TOGETHER)
             end = first > 0, workers if some.stop >= workers else 1
             kernel = partial(kernels_of(self).mean, *end)
             each = [part[some].flatten(0, 1) for part in messages]
@@ -234,9 +212,6 @@ class Bucketed(Checked, Codec, ABC):
 class Method(Protocol):
     """The part of a method that kernels read; it can be a key of a dict."""
 
-    @property
-    def base(self) -> int: ...
-
     def code(self, v: Tensor, parameters: Parameters, words: Tensor | None) -> Tensor: ...
 
     def value(self, codes: Tensor, parameters: Parameters) -> Tensor: ...
@@ -244,7 +219,6 @@ class Method(Protocol):
 
 class Kernels(NamedTuple):
     codes: Callable[..., None]
-    encode: Callable[..., list[Tensor]]
     add: Callable[..., None]
     subtract: Callable[..., None]
     mean: Callable[..., None]
@@ -252,61 +226,32 @@ class Kernels(NamedTuple):
 
 @lru_cache(maxsize=64)
 def kernels_of(method: Method) -> Kernels:
-    base = method.base
+    """Return kernels of values in buckets of given numbers, `[n]`."""
 
-    def code(
-        x: Tensor, fitted: Tensor, where: Where, draws: Draws | None, n: int, of: int
-    ) -> Tensor:
-        found = where.find(n, of)
-        if found.in_copy is not None:
-            x = x[:, found.in_copy]
-        words = None
-        if draws and found.tensors is not None and found.places is not None:
-            elements = draws.first[:, found.tensors] + found.places
-            words = Draws(elements.to(torch.int32), draws.keys).words()
-        elif draws:
-            words = draws.words(n)
-        return method.code(x, _of_values(fitted, found.buckets), words)
-
-    def value(codes: Tensor, sent: Tensor, where: Where, unpacked: bool, n: int) -> Tensor:
-        digits = codes if unpacked else part_digits(codes, n, base)
-        return method.value(digits.to(torch.int32), _of_values(sent, where.find(n, n).buckets))
+    def value(codes: Tensor, sent: Tensor, numbers: Tensor) -> Tensor:
+        return method.value(codes.to(torch.int32), _of_values(sent, numbers))
 
     @kernel
-    def codes(x: Tensor, fitted: Tensor, where: Where, draws: Draws | None, out: Tensor) -> None:
-        out.copy_(code(x, fitted, where, draws, out.shape[1], out.shape[1]))
+    def codes(x: Tensor, fitted: Tensor, numbers: Tensor, draws: Draws | None, out: Tensor) -> None:
+        words = draws.words(x.shape[1]) if draws else None
+        out.copy_(method.code(x, _of_values(fitted, numbers), words))
 
     @kernel
-    def encode(
-        x: Tensor, fitted: Tensor, where: Where, draws: Draws | None, n: int
-    ) -> list[Tensor]:
-        # Without a call that pads, whose result a compiler would store.
-        whole = n + -n % unit_of(base)
-        digits = code(x, fitted, where, draws, whole, n)
-        return join_digits(torch.where(torch.arange(whole, device=x.device) < n, digits, 0), base)
+    def add(codes: Tensor, sent: Tensor, numbers: Tensor, out: Tensor) -> None:
+        out.add_(value(codes, sent, numbers))
 
     @kernel
-    def add(codes: Tensor, sent: Tensor, where: Where, unpacked: bool, out: Tensor) -> None:
-        out.add_(value(codes, sent, where, unpacked, out.shape[1]))
-
-    @kernel
-    def subtract(codes: Tensor, sent: Tensor, where: Where, unpacked: bool, out: Tensor) -> None:
+    def subtract(codes: Tensor, sent: Tensor, numbers: Tensor, out: Tensor) -> None:
         # Adding 0.0 turns -0 into 0, as where decoded values are added to zeros.
-        out.sub_(value(codes, sent, where, unpacked, out.shape[1]) + 0.0)
+        out.sub_(value(codes, sent, numbers) + 0.0)
 
     @kernel
     def mean(
-        onto: bool,
-        divisor: int,
-        codes: Tensor,
-        sent: Tensor,
-        where: Where,
-        unpacked: bool,
-        out: Tensor,
+        onto: bool, divisor: int, codes: Tensor, sent: Tensor, numbers: Tensor, out: Tensor
     ) -> None:
-        rows, n = out.shape
+        rows = len(out)
         first, *others = [
-            value(*of_worker, where, unpacked, n)
+            value(*of_worker, numbers)
             for of_worker in zip(codes.split(rows), sent.split(rows), strict=True)
         ]
         # Adding 0.0 turns -0 into 0, as in a sum that starts at zero.
@@ -315,7 +260,7 @@ def kernels_of(method: Method) -> Kernels:
             total = total + x
         out.copy_(total / divisor)
 
-    return Kernels(codes, encode, add, subtract, mean)
+    return Kernels(codes, add, subtract, mean)
 
 
 def _of_values(of_buckets: Tensor, numbers: Tensor) -> Parameters:
@@ -325,7 +270,14 @@ def _of_values(of_buckets: Tensor, numbers: Tensor) -> Parameters:
 
 @lru_cache(maxsize=64)
 def _one_pass(method: Bucketed, buckets: Buckets) -> OnePass:
+    return OnePass(*_job_of(method), buckets)
+
+
+@lru_cache(maxsize=64)
+def fused_of(method: Bucketed, buckets: Buckets, rotates: bool = False) -> Fused:
+    return Fused(*_job_of(method), buckets, rotates)
+
+
+def _job_of(method: Bucketed) -> tuple[Kinds, int, int, Tensor | None]:
     assert method.kinds
-    return OnePass(
-        method.kinds, method.base, getattr(method, "highest", 0), method.levels_of_all, buckets
-    )
+    return method.kinds, method.base, getattr(method, "highest", 0), method.levels_of_all

@@ -11,7 +11,10 @@ import torch
 from torch import Tensor
 
 from gcbench.core.codec import Codec, Message
+from gcbench.core.codecs.buckets import buckets_of
+from gcbench.core.codecs.fused import Fused
 from gcbench.core.codecs.hadamard import add_rotated_back, padded, rotate
+from gcbench.core.codecs.launches import is_fused
 from gcbench.core.codecs.lloyd_max import level_table, rounded_levels
 from gcbench.core.codecs.native import ADD, SUBTRACT, WRITE
 from gcbench.core.codecs.noise import Noise
@@ -19,7 +22,7 @@ from gcbench.core.codecs.one_pass import Kinds, Parameters
 from gcbench.core.codecs.scales import fixed_sum, inside, root_mean_square, sum_of_squares
 from gcbench.core.compressor import Properties
 from gcbench.core.fields import Bits, Checked, example
-from gcbench.core.methods.bucketed import Bucketed
+from gcbench.core.methods.bucketed import Bucketed, fused_of
 
 Scale = Literal["unbiased", "biased", "rms"]
 
@@ -164,8 +167,15 @@ class Eden(Checked, Codec):
     def encode_each(
         self, tensors: Sequence[Tensor], segments: tuple[int, ...], noise: Noise
     ) -> Message:
+        if is_fused(tensors[0]):
+            digits, fitted = self._fused(segments, tensors[0].device).encode(tensors, noise)
+            return [digits, self._rotated.sends(fitted)]
         y = rotate(tensors, noise, self.bucket_size)
         return self._rotated.encode(y, padded(segments, self.bucket_size), noise)
+
+    def _fused(self, segments: tuple[int, ...], device: torch.device) -> Fused:
+        buckets = buckets_of(segments, self.bucket_size, device)
+        return fused_of(self._rotated, buckets, rotates=True)
 
     def drawing(self, noise: Noise) -> Eden:
         return replace(self, noise=noise)
@@ -176,6 +186,9 @@ class Eden(Checked, Codec):
     def decode_mean(self, messages: Message, segments: tuple[int, ...]) -> Tensor:
         workers, rows = messages[0].shape[:2]
         total = messages[0].new_empty(rows, sum(segments), dtype=torch.float32)
+        if is_fused(total):
+            self._fused(segments, total.device).decode(messages, total, WRITE, self.noise)
+            return total
         for worker in range(workers):
             of_worker = [m[worker : worker + 1] for m in messages]
             self._put(of_worker, segments, worker * rows, total, ADD if worker else WRITE)
@@ -189,6 +202,9 @@ class Eden(Checked, Codec):
     ) -> None:
         """Put the values of messages `[1, r, ...]`, whose noise begins with row `first`."""
         assert self.noise is not None, "decode with codec.drawing(noise)"
+        if is_fused(out):
+            self._fused(segments, out.device).decode(message, out, into, self.noise)
+            return
         y = self._rotated.decode_mean(message, padded(segments, self.bucket_size))
         noise = self.noise.rows(slice(first, first + len(y)))
         add_rotated_back(y, noise, self.bucket_size, out.split(segments, dim=1), into)

@@ -18,8 +18,10 @@ from gcbench.core.codecs.indices import (
     pack_indices,
     unpack_indices,
 )
+from gcbench.core.codecs.launches import is_fused
 from gcbench.core.codecs.native import is_native
 from gcbench.core.codecs.noise import Noise
+from gcbench.core.codecs.selection import average_sparse, find_largest, take_out
 from gcbench.core.compressor import Given, Grads, Properties
 from gcbench.core.fields import Checked, Fraction, example
 
@@ -57,31 +59,48 @@ class TopK(Checked, SparseCodec):
         return count_share(self.fraction, n)
 
     def encode(self, x: Tensor, segments: tuple[int, ...], noise: Noise) -> Message:
-        return self._message(x, largest_of_each(x, segments, self._counts(segments)), segments)
+        counts = self._counts(segments)
+        if is_fused(x):
+            in_row = find_largest(x, counts, x.split(segments, dim=1))
+        else:
+            in_row = largest_of_each(x, segments, counts)
+        return self._message(x.gather(1, in_row), in_row, segments)
 
     def encode_corrected(self, given: Given, noise: Noise) -> tuple[Message, Grads]:
         tensors, segments = given.tensors, given.segments
-        if given.keep or not is_native(tensors[0]):
+        is_on_gpu, counts = is_fused(tensors[0]), self._counts(segments)
+        if given.keep or not (is_on_gpu or is_native(tensors[0])):
             return super().encode_corrected(given, noise)
         x = given.flat_room()
-        in_row = largest_of_sums(tensors, given.before, given.alpha, x, self._counts(segments))
-        message = self._message(x, in_row, segments)
-        return message, given.left_in(x.scatter_(1, in_row, 0))
+        if is_on_gpu:
+            in_row = find_largest(x, counts, tensors, given.before, given.alpha)
+            values = take_out(x, in_row)
+        else:
+            in_row = largest_of_sums(tensors, given.before, given.alpha, x, counts)
+            values = x.gather(1, in_row)
+            x.scatter_(1, in_row, 0)
+        return self._message(values, in_row, segments), given.left_in(x)
 
-    def _counts(self, segments: tuple[int, ...]) -> list[int]:
+    def decode_mean(self, messages: Message, segments: tuple[int, ...]) -> Tensor:
+        positions, values = messages
+        if positions.dtype == torch.int32 and is_fused(values):
+            return average_sparse(positions, values, segments, self._counts(segments))
+        return super().decode_mean(messages, segments)
+
+    def _counts(self, segments: tuple[int, ...]) -> tuple[int, ...]:
         if self.index == "int32" and max(segments) > 1 << 31:
             raise ValueError(
                 f"index=int32: a tensor of {max(segments):,} values has positions that 32 bits do "
                 "not hold; type index=auto"
             )
-        return [*map(self.count, segments)]
+        return tuple(map(self.count, segments))
 
-    def _message(self, x: Tensor, in_row: Tensor, segments: tuple[int, ...]) -> Message:
-        groups, starts = self._layout(segments, x.device)
+    def _message(self, values: Tensor, in_row: Tensor, segments: tuple[int, ...]) -> Message:
+        groups, starts = self._layout(segments, values.device)
         chosen = in_row - starts
         auto = self.index == "auto"
         positions = pack_indices(chosen, groups) if auto else chosen.to(torch.int32)
-        return [positions, x.gather(1, in_row)]
+        return [positions, values]
 
     def values_at(self, message: Message, segments: tuple[int, ...]) -> tuple[Tensor, Tensor]:
         positions, values = message

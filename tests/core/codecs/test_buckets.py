@@ -35,7 +35,6 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Return how values are read."""
     chosen: str = request.param
     monkeypatch.setattr(module, "_takes_parts", lambda _: chosen == "in parts")
-    monkeypatch.setattr(module, "_IN_BLOCK", 16)
     monkeypatch.setattr(module, "LARGE", 40)
     monkeypatch.setattr(
         module, "block_slices", lambda n, size, device, _=0: block_slices(n, size, device, 50)
@@ -59,28 +58,25 @@ def test_every_value_is_found_in_its_bucket(
     segments: list[int], size: int | None, workers: int, way: str
 ) -> None:
     tensors, buckets = tensors_of(segments, workers), Buckets(tuple(segments), size, CPU)
-    x, numbers, n = buckets.take(tensors), [], 0
-    for part, where in buckets.parts(workers):
-        count = part.stop - part.start
-        found = where.find(count + 3 * (way == "at once"), count)
-        numbers.append(found.buckets[:count])
-        values = x[:, part] if found.in_copy is None else x[:, found.in_copy[:count]]
-        assert part.start == n
-        assert torch.equal(values, torch.cat(tensors, dim=1)[:, part])
+    numbers, n = [], 0
+    for part, of_part in buckets.parts(workers):
+        assert part.start == n and len(of_part) == part.stop - n
+        numbers.append(of_part)
         n = part.stop
     assert n == sum(segments)
+    assert torch.equal(buckets.take(tensors), torch.cat(tensors, dim=1))
     expected = [k for k, part in enumerate(in_buckets(tensors, size)) for _ in part[0]]
     assert torch.cat(numbers).tolist() == expected
     assert buckets.spread(torch.arange(buckets.count).unsqueeze(0))[0].tolist() == expected
-    if size and way == "at once":
-        assert all(map(torch.equal, buckets.cut(x), tensors))
+    if size:
+        assert all(map(torch.equal, buckets.cut(buckets.whole(tensors)), tensors))
 
 
 @settings(deadline=None)
 @given(segments=SEGMENTS, size=SIZES, norm=st.sampled_from(["linf", "l2"]))
 def test_buckets_restart_at_every_tensor(segments: list[int], size: int | None, norm: str) -> None:
     tensors, buckets = tensors_of(segments, 3), Buckets(tuple(segments), size, CPU)
-    scales = buckets.reduce(buckets.take(tensors), lambda v, d=None: NORMS[norm](v))
+    scales = buckets.reduce(tensors, lambda v, d=None: NORMS[norm](v))
     expected = [NORMS[norm](part) for part in in_buckets(tensors, size)]
     assert buckets.count == len(expected)
     torch.testing.assert_close(scales, torch.stack(expected, dim=1))
@@ -102,13 +98,12 @@ def test_many_buckets_are_fitted_in_few_calls_as_each_alone(
 ) -> None:
     tensors, buckets = tensors_of(segments, workers), Buckets(tuple(segments), size, CPU)
     tensors[0][0, 0], tensors[-1][-1, -1] = torch.inf, torch.nan
-    taken = buckets.take(tensors)
-    sizes = []
-    buckets.reduce(taken, lambda v, d=None: sizes.append(v.shape[2]) or v[..., 0])  # type: ignore
+    sizes: list[int] = []
+    buckets.reduce(tensors, lambda v, d=None: sizes.append(v.shape[2]) or v[..., 0])  # type: ignore
     few = [n for n in sizes if n < 40]
     assert way == "in parts" or len(sizes) == 1 or (not size and len(few) == len({*few}))
     for method in FITS:
-        fitted = buckets.reduce(taken, method.fit)
+        fitted = buckets.reduce(tensors, method.fit)
         each = [method.fit(part) for part in in_buckets(tensors, size)]
         torch.testing.assert_close(fitted, torch.stack(each, dim=1), rtol=0, atol=0, equal_nan=True)
 
@@ -137,7 +132,7 @@ def test_messages_and_values_are_the_same_in_either_way() -> None:
                 codes = codec.codes_by(
                     left,
                     tuple(segments),
-                    buckets.reduce(buckets.take(left.split(segments, 1)), codec.fit),
+                    buckets.reduce(left.split(segments, 1), codec.fit),
                     noise,
                 )
                 mean = codec.decode_mean(many, tuple(segments))
