@@ -18,9 +18,6 @@ os.environ["TRITON_INTERPRET"] = "1"
 
 import numpy as np
 import torch
-from gcbench.core.methods.bingrad import BinGradB, BinGradPB
-from gcbench.core.methods.even_levels import EvenLevels
-from gcbench.core.methods.linear import Linear
 from interpreted import same_bits
 from torch import Tensor
 
@@ -43,7 +40,7 @@ from gcbench.core.methods.bucketed import Bucketed
 from gcbench.core.methods.eden import Eden, NormalLevels
 from gcbench.core.methods.loco import NearestLevel
 from gcbench.core.methods.onebit import OneBit
-from gcbench.core.methods.orq import ORQ
+from gcbench.core.methods.orq import ORQ, BinGradB, BinGradPB, EvenLevels, Linear
 from gcbench.core.methods.qsgd import QSGD
 from gcbench.core.methods.sign import ScaledSign
 from gcbench.core.methods.top_k import TopK

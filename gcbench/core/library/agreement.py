@@ -93,9 +93,8 @@ def choose(bad: Tensor, old: State, new: State) -> State:
 def _in_one_order(old: Tensor, new: Tensor) -> bool:
     """Return whether hand-written Triton takes both, and their values have no gaps in memory."""
     whole = new.is_contiguous() or (new.dim() > 1 and new.mT.is_contiguous())
-    return (
-        launches.is_fused(new) and launches.is_fused(old) and whole and old.stride() == new.stride()
-    )
+    fused = launches.is_fused(new) and launches.is_fused(old)
+    return fused and whole and old.stride() == new.stride()
 
 
 def _in_memory(x: Tensor) -> Tensor:
