@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import threading
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -210,24 +210,6 @@ class Noise:
             shifts = _shift_rows(self.shifts, first.device)
             first = first + shifts.view(-1, *[1] * elements.dim())
         return Draws(first, self.keys)
-
-
-class LateNoise(Noise):
-    """Draws whose keys and runs are found where they are asked for: some codes draw nothing."""
-
-    _find_keys: Callable[[], Tensor]
-    _find_runs: Callable[[], Runs]
-
-    def __init__(self, find_keys: Callable[[], Tensor], find_runs: Callable[[], Runs]) -> None:
-        self.__dict__.update(_find_keys=find_keys, _find_runs=find_runs)
-
-    @cached_property
-    def keys(self) -> Tensor:
-        return self._find_keys()
-
-    @cached_property
-    def runs(self) -> Runs:
-        return self._find_runs()
 
 
 def join_runs(runs: Iterable[tuple[int, int]]) -> Runs:
