@@ -69,8 +69,8 @@ def keys(seed: int, site: str, number: int, workers: range | None, device: torch
         return count_keys(seed, site, number, workers, device)
     base = (seed, site_number(site), number)
     mixed = [mix(*base)] if workers is None else [mix(*base, 1 + worker) for worker in workers]
-    words = torch.tensor(list(map(signed, mixed)), dtype=torch.int64)
-    return words.view(torch.int32).view(-1, 2).to(device)
+    words = np.array(mixed, dtype=np.uint64).view(np.int32).reshape(-1, 2)
+    return torch.from_numpy(words).to(device)
 
 
 def count_keys(
