@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from gcbench.core.codecs.buckets import whole_of
-from gcbench.core.codecs.noise import LateNoise, Noise, join_runs, keys
+from gcbench.core.codecs.noise import Noise, join_runs, keys
 from gcbench.core.comm.collectives import Comm
 
 Grads = dict[str, Tensor]
@@ -335,11 +335,8 @@ class Step:
 
         `shared` draws are the same on all workers.
         """
-        workers = None if shared else self.workers
-        return LateNoise(
-            lambda: keys(self.seed, site, self.number, workers, device),
-            lambda: join_runs((self.offsets[name], n) for name, n in sizes.items()),
-        )
+        of_rows = keys(self.seed, site, self.number, None if shared else self.workers, device)
+        return Noise(of_rows, join_runs((self.offsets[name], n) for name, n in sizes.items()))
 
     def worker_noise(self, site: str, n: int, device: torch.device) -> Noise:
         """Return random draws for n values that belong to a worker, such as those of its shard."""

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import threading
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -69,8 +69,8 @@ def keys(seed: int, site: str, number: int, workers: range | None, device: torch
         return count_keys(seed, site, number, workers, device)
     base = (seed, site_number(site), number)
     mixed = [mix(*base)] if workers is None else [mix(*base, 1 + worker) for worker in workers]
-    words = torch.tensor(list(map(signed, mixed)), dtype=torch.int64)
-    return words.view(torch.int32).view(-1, 2).to(device)
+    words = np.array(mixed, dtype=np.uint64).view(np.int32).reshape(-1, 2)
+    return torch.from_numpy(words).to(device)
 
 
 def count_keys(
@@ -210,24 +210,6 @@ class Noise:
             shifts = _shift_rows(self.shifts, first.device)
             first = first + shifts.view(-1, *[1] * elements.dim())
         return Draws(first, self.keys)
-
-
-class LateNoise(Noise):
-    """Draws whose keys and runs are found where they are asked for: some codes draw nothing."""
-
-    _find_keys: Callable[[], Tensor]
-    _find_runs: Callable[[], Runs]
-
-    def __init__(self, find_keys: Callable[[], Tensor], find_runs: Callable[[], Runs]) -> None:
-        self.__dict__.update(_find_keys=find_keys, _find_runs=find_runs)
-
-    @cached_property
-    def keys(self) -> Tensor:
-        return self._find_keys()
-
-    @cached_property
-    def runs(self) -> Runs:
-        return self._find_runs()
 
 
 def join_runs(runs: Iterable[tuple[int, int]]) -> Runs:

@@ -83,9 +83,8 @@ class GatherExchange:
         segments = tuple(sizes.values())
 
         def decoder(workers: range) -> Codec:
-            return decoder_of(
-                self.codec, lambda: replace(step, workers=workers).noise("codec", sizes, device)
-            )
+            step_of = replace(step, workers=workers)
+            return decoder_of(self.codec, lambda: step_of.noise("codec", sizes, device))
 
         lengths = self._ragged.lengths_of(message) if self._ragged else None
         everyone = comm.gather(message, lengths)
