@@ -20,6 +20,7 @@ from gcbench.core.codecs.one_pass import FITTED, Kinds, Residual
 from gcbench.core.codecs.radix import pack_padded, packed_digits, unit_of, word_of
 
 LARGEST = 1 << 15  # values of a bucket that one program fits
+SORTED = 1 << 13  # values that one program sorts
 _SORTING = {"clamp", "quantiles", "least_error"}
 _IN_TWO_STEPS = {"halves", "unbiased", "biased"}  # which need a bucket's first sums for others
 _INTO = {ADD: "add", WRITE: "write", SUBTRACT: "subtract"}
@@ -38,9 +39,10 @@ class Fused:
         rotates: bool = False,
     ) -> None:
         segments, largest = buckets.segments, buckets.size or max(buckets.segments)
-        self._is_large = min(largest, max(segments)) > LARGEST
-        impossible = {"given", *_SORTING, *(_IN_TWO_STEPS if self._is_large else ())}
-        self.fits = kinds.fit not in impossible
+        sorts = kinds.fit in _SORTING
+        self._is_large = min(largest, max(segments)) > (SORTED if sorts else LARGEST)
+        too_large = _SORTING | _IN_TWO_STEPS if self._is_large else set()
+        self.fits = kinds.fit not in {"given", *too_large}
         self._kinds, self._buckets = kinds, buckets
         self._fitted = base if kinds.code == "table" else FITTED.get(kinds.fit, 1)
         most, least = PIECE if self._is_large else LARGEST, least_block(largest) if rotates else 0
@@ -49,6 +51,7 @@ class Fused:
         self._levels = levels if levels is None else levels.to(buckets.device)
         step = 2 if kinds.fit == "halves" else 1
         self._coded = {"CODE": kinds.code, "FITTED": self._fitted, "STEP": step}
+        self._coded["LEVELS"] = 1 << (base - 1).bit_length()
         self._valued = {"VALUE": kinds.value, "BASE": base, "HIGHEST": highest}
         self._packed = packed_digits(self._values, base)
         self._base = base
