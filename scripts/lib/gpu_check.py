@@ -39,7 +39,7 @@ MOST_BYTES = 2.5  # as a multiple of the fewest
 NEED_MORE = {
     "values are clipped, or a residual is coded in bytes, in passes of their own": {
         "loco": (40, 3.7),
-        "terngrad": (40, 4.1),
+        "terngrad": (40, 3.4),
     },
     "blocks are coded by several kernels, and each worker's in turn": {
         "fp8": (101, 20.1),

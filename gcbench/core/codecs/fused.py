@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from gcbench.core.codecs.buckets import Buckets
+from gcbench.core.codecs.buckets import Buckets, buckets_of
 from gcbench.core.codecs.hadamard import least_block, padded
 from gcbench.core.codecs.launches import PIECE, launch, pieces_of, pointers
 from gcbench.core.codecs.native import ADD, SUBTRACT, WRITE
@@ -165,6 +165,7 @@ class Fused:
             reads=[sums, pieces.ends, self._buckets.sizes],
             writes=[fitted],
             FIT=self._kinds.fit,
+            CLIP=0,
             FITTED=self._fitted,
             BLOCK=512,
         )
@@ -182,3 +183,42 @@ class Fused:
 
     def _room(self, tensors: Sequence[Tensor]) -> Tensor:
         return tensors[0].new_empty(len(tensors[0]), self._buckets.count, self._fitted)
+
+
+def clip_fused(tensors: Sequence[Tensor], deviations: float) -> list[Tensor]:
+    """Return tensors `[w, n]` clipped to so many standard deviations of each."""
+    sizes, rows, first = tuple([x.shape[1] for x in tensors]), len(tensors[0]), tensors[0]
+    pieces, places = pieces_of(sizes, first.device), pointers(tensors)
+    sums = first.new_empty(rows, pieces.number, 4, dtype=torch.float64)
+    limits, out = first.new_empty(rows, len(sizes)), first.new_empty(rows, sum(sizes))
+    lengths = buckets_of(sizes, None, first.device).sizes
+    launch(
+        "add_up",
+        (pieces.number, rows),
+        *(places, None, pieces.table, sums, len(sizes), pieces.number),
+        reads=[*tensors, pieces.table],
+        writes=[sums],
+        ALPHA=1,
+        FIT="deviation",
+        BLOCK=pieces.block,
+    )
+    launch(
+        "fit_sums",
+        (len(sizes), rows),
+        *(sums, pieces.ends, lengths, limits, pieces.number, len(sizes)),
+        reads=[sums, pieces.ends],
+        writes=[limits],
+        FIT="deviation",
+        CLIP=deviations,
+        FITTED=1,
+        BLOCK=512,
+    )
+    launch(
+        "clip_each",
+        (pieces.number, rows),
+        *(places, limits, pieces.table, out, len(sizes), out.stride(0)),
+        reads=[*tensors, limits, pieces.table],
+        writes=[out],
+        BLOCK=pieces.block,
+    )
+    return list(out.split(sizes, dim=1))

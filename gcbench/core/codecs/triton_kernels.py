@@ -384,7 +384,12 @@ def add_up(
     if before is not None:
         old = tl.load(_at(before, tensor, tensors) + start + i, inside, other=0.0)
         v = v + old if ALPHA == 1 else tl.fma(old, tl.full([BLOCK], ALPHA, tl.float32), v)
-    first, second, count, most = _statistics(v, inside, length, FIT)
+    if FIT == "deviation":  # of differences from the first value: scales.py `shifted`
+        v = v.to(tl.float64) - tl.load(_at(x, tensor, tensors)).to(tl.float64)
+        v = tl.where(inside, v, 0.0)
+        first, second, count, most = tl.sum(v), tl.sum(v * v), tensor, tensor
+    else:
+        first, second, count, most = _statistics(v, inside, length, FIT)
     sums += 4 * (tl.program_id(1) * count_of_pieces + tl.program_id(0))
     tl.store(sums, first)
     tl.store(sums + 1, second)
@@ -395,7 +400,7 @@ def add_up(
 @triton.jit
 def fit_sums(
     sums, ends, lengths, fitted, count_of_pieces, buckets,
-    FIT: tl.constexpr, FITTED: tl.constexpr, BLOCK: tl.constexpr,
+    FIT: tl.constexpr, CLIP: tl.constexpr, FITTED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Write the parameters of large buckets; `ends` says behind which piece each begins or ends."""
     bucket, row = tl.program_id(0), tl.program_id(1)
@@ -412,11 +417,30 @@ def fit_sums(
         i += BLOCK
     numbers = tl.sum(count).to(tl.int32), tl.max(most).to(tl.int32)
     length = tl.load(lengths + bucket)
-    p, q, r = _parameters(tl.sum(first), tl.sum(second), numbers[0], numbers[1], length, FIT)
+    if FIT == "deviation":  # its parameter is a limit: scales.py `_limits`
+        mean = tl.sum(first) / length.to(tl.float64)
+        variance = tl.sum(second) / length.to(tl.float64) - mean * mean
+        sigma = tl.sqrt(tl.where(variance < 0, 0.0, variance))
+        p = tl.where(sigma == 0, float("inf"), CLIP * sigma).to(tl.float32)
+    else:
+        p, q, r = _parameters(tl.sum(first), tl.sum(second), numbers[0], numbers[1], length, FIT)
     fitted += (row * buckets + bucket) * FITTED
     tl.store(fitted, p)
     if FITTED > 1:
         tl.store(fitted + 1, q)
+
+
+@triton.jit
+def clip_each(x, limits, pieces, out, tensors, stride, BLOCK: tl.constexpr):
+    """Write values within the limit of their tensor, or the limit if that is NaN."""
+    tensor, start, length, bucket, place = _piece(pieces)
+    i = tl.arange(0, BLOCK)
+    v = tl.load(_at(x, tensor, tensors) + start + i, i < length, other=0.0)
+    limit = tl.load(limits + tl.program_id(1) * tensors + tensor)
+    v = tl.where(v < -limit, -limit, v)
+    v = tl.where(v > limit, limit, v)
+    v = tl.where(limit == limit, v, limit)
+    tl.store(out + tl.program_id(1) * stride + place + i, v, i < length)
 
 
 @triton.jit

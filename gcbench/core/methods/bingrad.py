@@ -44,8 +44,8 @@ class BinGradPB(GridQuantizer):
     properties: ClassVar[Properties] = Properties(contractive=True)
     analytic_bits_per_value: ClassVar[float] = 1
 
-    def scale(self, v: Tensor, d: Tensor | None = None) -> Tensor:
-        return clamp_level(v, d)
+    def scale(self, v: Tensor) -> Tensor:
+        return clamp_level(v)
 
     def code(self, v: Tensor, parameters: Parameters, words: Tensor | None) -> Tensor:
         b = parameters[0]
@@ -83,8 +83,8 @@ class BinGradB(Bucketed):
     def base(self) -> int:
         return 2
 
-    def fit(self, v: Tensor, d: Tensor | None = None) -> Tensor:
-        return two_means(v, d)
+    def fit(self, v: Tensor) -> Tensor:
+        return two_means(v)
 
     def sends(self, fitted: Tensor) -> Tensor:
         return fitted[..., ::2].contiguous()

@@ -56,5 +56,5 @@ class EvenLevels(LevelQuantizer, GridQuantizer):
     def highest(self) -> int:
         return self.level_count - 1
 
-    def scale(self, v: Tensor, d: Tensor | None = None) -> Tensor:
+    def scale(self, v: Tensor) -> Tensor:
         return max_norm(v)

@@ -40,5 +40,5 @@ class Linear(TableQuantizer):
         # Levels are dense where values are, so that no bound holds for values elsewhere.
         return Properties(unbiased=True)
 
-    def fit(self, v: Tensor, d: Tensor | None = None) -> Tensor:
-        return quantile_levels(v, self.level_count, d)
+    def fit(self, v: Tensor) -> Tensor:
+        return quantile_levels(v, self.level_count)

@@ -55,5 +55,5 @@ class ORQ(TableQuantizer):
         # for a level in the middle.
         return Properties(unbiased=True, contractive=self.shorter_than(10))
 
-    def fit(self, v: Tensor, d: Tensor | None = None) -> Tensor:
-        return orq_levels(v, self.level_count, d)
+    def fit(self, v: Tensor) -> Tensor:
+        return orq_levels(v, self.level_count)
