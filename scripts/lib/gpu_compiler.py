@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 import torch
-from torch import fx
+from torch import Tensor, fx
 
 from gcbench.core.codecs.launches import Launch
 from gcbench.core.codecs.tracing import compile_graph, trace_call
@@ -101,9 +101,9 @@ def _compile_launch(launch: Launch) -> CompiledCall:
 
     function = getattr(triton_kernels, launch.name)
     given = dict(zip(function.arg_names, launch.args, strict=False)) | launch.constants
-    types = {
+    types = {  # an argument of None or 1 is a constant, as where Triton launches it
         name: "constexpr"
-        if name in launch.constants
+        if name in launch.constants or x is None or (x == 1 and not isinstance(x, Tensor))
         else triton.runtime.jit.mangle_type(x, specialize=False)
         for name, x in given.items()
     }

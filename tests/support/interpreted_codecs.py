@@ -34,6 +34,7 @@ from gcbench.core.codecs.power_iteration import (
     transposed_times,
     unstack,
 )
+from gcbench.core.codecs.scales import clip
 from gcbench.core.compressor import Given, Step
 from gcbench.core.library.agreement import replace_each
 from gcbench.core.methods.bucketed import Bucketed
@@ -190,8 +191,18 @@ def compare_products() -> None:
 
 
 def compare_hook() -> None:
-    """Compare what a hook checks and writes where a value is not finite, and where all are."""
+    """Compare what a hook checks and writes where a value is not finite, and where all are.
+
+    So is what is clipped.
+    """
     old, new = drawn(0, rows=1), drawn(1, rows=1)
+    tensors = drawn(0)
+    tensors[3][:], tensors[4][0, 7], tensors[0][0, 3] = 2.0, torch.nan, 0.0
+    for tensor in tensors:
+        tensor[tensor.abs() > 1e9] = 5.0
+    clipped = clip(tensors, 1.5)
+    with triton(True):
+        assert all(map(same_bits, clip(tensors, 1.5), clipped))
     for value in (1.0, torch.nan, -torch.inf):
         bad = torch.tensor([value != 1])
         for worse in (0, 1):

@@ -11,12 +11,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gcbench.core.codecs.kernels import block_slices, kernel
+from gcbench.core.codecs.kernels import block_slices
 
 # How many values one call fits parameters to: enough that the overhead of a call does not matter.
 FIT_VALUES = 1 << 20
 
-LARGE = 1 << 18  # how many values cost a GPU more to copy than a call
 
 Index = NDArray[np.int64]
 
@@ -27,25 +26,13 @@ class Buckets:
     No bucket crosses a tensor boundary; the last bucket of a tensor may be short. So a method sees
     the same buckets however a model is split into messages.
 
-    A CPU takes values in parts that fit in its cache. A GPU, where each call costs time, takes all,
-    with zeros behind the last bucket of each tensor.
+    A CPU takes values in parts that fit in its cache. A GPU, where each call costs time, takes all.
     """
 
     def __init__(self, segments: tuple[int, ...], size: int | None, device: torch.device) -> None:
         self.segments, self.size, self.device = segments, size, device
-        self.in_parts = _takes_parts(device)
         self._counts = [-(-n // size) if size else 1 for n in segments]
         self.count = sum(self._counts)
-
-    @cached_property
-    def counts(self) -> Tensor:
-        """Return the number of buckets of each tensor."""
-        return self._to_device(np.array(self._counts))
-
-    @cached_property
-    def lengths(self) -> Tensor:
-        """Return the number of values of each tensor."""
-        return self._to_device(np.array(self.segments))
 
     @property
     def spans(self) -> Index:
@@ -78,24 +65,10 @@ class Buckets:
         whole = whole_of(tensors)
         return torch.cat(list(tensors), dim=1) if whole is None else whole
 
-    def whole(self, tensors: Sequence[Tensor]) -> Tensor:
-        """Return all values as `[w, buckets, size]`, with zeros behind the last ones of tensors."""
-        assert self.size
-        zeros = tensors[0].new_zeros(len(tensors[0]), self.size)
-        gaps = [zeros[:, : -n % self.size] for n in self.segments]
-        parts = [part for pair in zip(tensors, gaps, strict=True) for part in pair]
-        return torch.cat(parts, dim=1).unflatten(1, (-1, self.size))
-
-    def cut(self, whole: Tensor) -> list[Tensor]:
-        """Return the tensors in whole buckets."""
-        assert self.size
-        starts, x = np.cumsum([0, *self._counts]) * self.size, whole.flatten(1)
-        return [x[:, start : start + n] for start, n in zip(starts, self.segments, strict=False)]
-
     def parts(self, workers: int) -> Iterator[tuple[slice, Tensor]]:
         """Yield the parts of all values that kernels take at once, and the buckets of values."""
         n = sum(self.segments)
-        if not self.in_parts:
+        if self.device.type != "cpu":
             numbers = torch.arange(self.count, device=self.device)
             yield slice(0, n), numbers.repeat_interleave(self.sizes, output_size=n)
             return
@@ -105,25 +78,15 @@ class Buckets:
             lengths = torch.from_numpy(np.diff(ends, prepend=part.start))
             yield part, torch.arange(first, last + 1).repeat_interleave(lengths)
 
-    def reduce(self, tensors: Sequence[Tensor], function: Callable[..., Tensor]) -> Tensor:
+    def reduce(self, tensors: Sequence[Tensor], function: Callable[[Tensor], Tensor]) -> Tensor:
         """Return one or more values per bucket, `[w, buckets, ...]`, of tensors `[w, segment]`.
 
-        `function` reduces the last dimension of `[w, b, size]`. A GPU takes many buckets at once,
-        which may have zeros behind their d values, `[b]`.
+        `function` reduces the last dimension of `[w, b, size]`.
         """
-        if self.in_parts:
-            return torch.cat([*map(function, self._views(self.take(tensors)))], dim=1)
-        if self.size:
-            return function(self.whole(tensors), self.sizes)
-        (by_size, order), x = self._by_size, self.take(tensors)
-        parts = [function(one.unsqueeze(1)) for one in tensors if one.shape[1] >= LARGE]
-        parts += [
-            function(pad_rows(x, first, length, size), length) for size, (first, length) in by_size
-        ]
-        return torch.cat(parts, dim=1).index_select(1, order)
+        return torch.cat([*map(function, self._views(self.take(tensors)))], dim=1)
 
     def _views(self, x: Tensor) -> Iterator[Tensor]:
-        """Yield all buckets as `[w, b, size]`, as many as a CPU fits at once."""
+        """Yield all buckets as `[w, b, size]`, as many as are fitted at once."""
         for part in x.split(self.segments, dim=1):
             n = part.shape[1]
             size = self.size or n
@@ -133,41 +96,13 @@ class Buckets:
             if n % size:
                 yield part[:, n // size * size :].unsqueeze(1)
 
-    @cached_property
-    def _by_size(self) -> tuple[list[tuple[int, tuple[Tensor, Tensor]]], Tensor]:
-        """Return where tensors of about one size are, and the places of all results.
-
-        Of each power of two that is not below their sizes, the starts and the lengths `[b]`. Large
-        tensors come first, and one by one.
-        """
-        powers = 1 << np.ceil(np.log2(self._lengths)).astype(np.int64)
-        starts, large = self._ends - self._lengths, self._lengths >= LARGE
-        of_each = [
-            (int(size), ((powers == size) & ~large).nonzero()[0])
-            for size in np.unique(powers[~large])
-        ]
-        order = np.concatenate([large.nonzero()[0], *(some for _, some in of_each)]).argsort()
-        by_size = [
-            (size, (self._to_device(starts[some]), self._to_device(self._lengths[some])))
-            for size, some in of_each
-        ]
-        return by_size, self._to_device(order)
-
     def _to_device(self, index: Index) -> Tensor:
         return torch.tensor(index, device=self.device)
-
-    def of_tensors(self, per_tensor: Tensor) -> Tensor:
-        """Return each tensor's value `[w, tensors]` repeated for all its buckets."""
-        return per_tensor.repeat_interleave(self.counts, 1, output_size=self.count)
 
     def spread(self, per_bucket: Tensor) -> Tensor:
         """Return each bucket's value `[r, buckets]` repeated for all its elements, `[r, n]`."""
         n = sum(self.segments)
         return per_bucket.repeat_interleave(self.sizes, 1, output_size=n)
-
-
-def _takes_parts(device: torch.device) -> bool:
-    return device.type == "cpu"
 
 
 def whole_of(parts: Sequence[Tensor]) -> Tensor | None:
@@ -182,14 +117,6 @@ def whole_of(parts: Sequence[Tensor]) -> Tensor | None:
             return None
         place += part.shape[1]
     return first.as_strided((len(first), n), (n, 1))
-
-
-@kernel
-def pad_rows(x: Tensor, starts: Tensor, lengths: Tensor, size: int) -> Tensor:
-    """Return rows of `x` `[w, n]`, padded with zeros to `[w, rows, size]`."""
-    i = torch.arange(size, device=x.device)
-    counts = i < lengths.unsqueeze(-1)
-    return torch.where(counts, x[:, torch.where(counts, i + starts.unsqueeze(-1), 0)], 0)
 
 
 @lru_cache(maxsize=16)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from gcbench.core.codecs.buckets import Buckets
+from gcbench.core.codecs.buckets import Buckets, buckets_of
 from gcbench.core.codecs.hadamard import least_block, padded
 from gcbench.core.codecs.launches import PIECE, launch, pieces_of, pointers
 from gcbench.core.codecs.native import ADD, SUBTRACT, WRITE
@@ -20,6 +20,7 @@ from gcbench.core.codecs.one_pass import FITTED, Kinds, Residual
 from gcbench.core.codecs.radix import pack_padded, packed_digits, unit_of, word_of
 
 LARGEST = 1 << 15  # values of a bucket that one program fits
+SORTED = 1 << 13  # values that one program sorts
 _SORTING = {"clamp", "quantiles", "least_error"}
 _IN_TWO_STEPS = {"halves", "unbiased", "biased"}  # which need a bucket's first sums for others
 _INTO = {ADD: "add", WRITE: "write", SUBTRACT: "subtract"}
@@ -38,9 +39,10 @@ class Fused:
         rotates: bool = False,
     ) -> None:
         segments, largest = buckets.segments, buckets.size or max(buckets.segments)
-        self._is_large = min(largest, max(segments)) > LARGEST
-        impossible = {"given", *_SORTING, *(_IN_TWO_STEPS if self._is_large else ())}
-        self.fits = kinds.fit not in impossible
+        sorts = kinds.fit in _SORTING
+        self._is_large = min(largest, max(segments)) > (SORTED if sorts else LARGEST)
+        too_large = _SORTING | _IN_TWO_STEPS if self._is_large else set()
+        self.fits = kinds.fit not in {"given", *too_large}
         self._kinds, self._buckets = kinds, buckets
         self._fitted = base if kinds.code == "table" else FITTED.get(kinds.fit, 1)
         most, least = PIECE if self._is_large else LARGEST, least_block(largest) if rotates else 0
@@ -49,6 +51,7 @@ class Fused:
         self._levels = levels if levels is None else levels.to(buckets.device)
         step = 2 if kinds.fit == "halves" else 1
         self._coded = {"CODE": kinds.code, "FITTED": self._fitted, "STEP": step}
+        self._coded["LEVELS"] = 1 << (base - 1).bit_length()
         self._valued = {"VALUE": kinds.value, "BASE": base, "HIGHEST": highest}
         self._packed = packed_digits(self._values, base)
         self._base = base
@@ -162,6 +165,7 @@ class Fused:
             reads=[sums, pieces.ends, self._buckets.sizes],
             writes=[fitted],
             FIT=self._kinds.fit,
+            CLIP=0,
             FITTED=self._fitted,
             BLOCK=512,
         )
@@ -179,3 +183,42 @@ class Fused:
 
     def _room(self, tensors: Sequence[Tensor]) -> Tensor:
         return tensors[0].new_empty(len(tensors[0]), self._buckets.count, self._fitted)
+
+
+def clip_fused(tensors: Sequence[Tensor], deviations: float) -> list[Tensor]:
+    """Return tensors `[w, n]` clipped to so many standard deviations of each."""
+    sizes, rows, first = tuple([x.shape[1] for x in tensors]), len(tensors[0]), tensors[0]
+    pieces, places = pieces_of(sizes, first.device), pointers(tensors)
+    sums = first.new_empty(rows, pieces.number, 4, dtype=torch.float64)
+    limits, out = first.new_empty(rows, len(sizes)), first.new_empty(rows, sum(sizes))
+    lengths = buckets_of(sizes, None, first.device).sizes
+    launch(
+        "add_up",
+        (pieces.number, rows),
+        *(places, None, pieces.table, sums, len(sizes), pieces.number),
+        reads=[*tensors, pieces.table],
+        writes=[sums],
+        ALPHA=1,
+        FIT="deviation",
+        BLOCK=pieces.block,
+    )
+    launch(
+        "fit_sums",
+        (len(sizes), rows),
+        *(sums, pieces.ends, lengths, limits, pieces.number, len(sizes)),
+        reads=[sums, pieces.ends],
+        writes=[limits],
+        FIT="deviation",
+        CLIP=deviations,
+        FITTED=1,
+        BLOCK=512,
+    )
+    launch(
+        "clip_each",
+        (pieces.number, rows),
+        *(places, limits, pieces.table, out, len(sizes), out.stride(0)),
+        reads=[*tensors, limits, pieces.table],
+        writes=[out],
+        BLOCK=pieces.block,
+    )
+    return list(out.split(sizes, dim=1))

@@ -13,58 +13,57 @@ from torch import Tensor
 
 from gcbench.core.codecs.kernels import kernel
 from gcbench.core.codecs.noise import unit_interval
-from gcbench.core.codecs.scales import inside, mean_where
-
-# Searches: of padded buckets only the first d `[...]` values count, and the others are 0
+from gcbench.core.codecs.scales import fixed_sum, mean_where
 
 
-def orq_levels(v: Tensor, count: int, d: Tensor | None = None) -> Tensor:
+def orq_levels(v: Tensor, count: int) -> Tensor:
     """Return `count` = 2^K + 1 levels of each bucket (ORQ, algorithm 1).
 
     These are the minimum, the maximum and, recursively between two neighboring levels, the level of
     least error. Levels are values of the bucket, so that an interval is a pair of places in the
     sorted bucket and its sum a difference of prefix sums.
     """
-    d = _lengths(v, d)
-    w = sort(_pad(v, d))
-    sums = _fixed_point(w, d).cumsum(-1)
-    places = (d - 1).unsqueeze(-1) * torch.arange(2, device=v.device)
+    w = sort(v)
+    sums = _fixed_point(w).cumsum(-1)
+    places = _in_each(v, (v.shape[-1] - 1) * torch.arange(2, device=v.device))
     while places.shape[-1] < count:
-        places = _halve(places, w, sums, d)
-    return _levels_at(places, w, d)
+        places = _halve(places, w, sums)
+    return _levels_at(places, w)
 
 
-def quantile_levels(v: Tensor, count: int, d: Tensor | None = None) -> Tensor:
+def quantile_levels(v: Tensor, count: int) -> Tensor:
     """Return the quantiles 0, 1/(count - 1), ..., 1 by nearest rank: values of the bucket."""
-    d = _lengths(v, d)
     doubled = torch.arange(0, 2 * count, 2, device=v.device)
-    places = (doubled * (d - 1).unsqueeze(-1) + (count - 1)) // (2 * (count - 1))
-    return _levels_at(places, sort(_pad(v, d)), d)
+    places = (doubled * (v.shape[-1] - 1) + (count - 1)) // (2 * (count - 1))
+    return _levels_at(_in_each(v, places), sort(v))
 
 
-def clamp_level(v: Tensor, d: Tensor | None = None) -> Tensor:
+def _in_each(v: Tensor, places: Tensor) -> Tensor:
+    return places.expand(*v.shape[:-1], -1)
+
+
+def clamp_level(v: Tensor) -> Tensor:
     """Return the b with b d = sum of the |v_i| >= b (BinGrad-pb, equation 15), `[..., d] -> [...]`.
 
     The left side rises with b and the right side falls, in steps at the |v_i|. With a_1 >= a_2 >=
     ... the sorted |v_i| and A_k = a_1 + ... + a_k, the sides cross above a_(k+1) at A_k / d, or at
     the step a_k if that is smaller.
     """
-    d = _lengths(v, d)
     w = sort(-v.abs())
-    return _crossing(w, _fixed_point(w, d).cumsum(-1), d)
+    return _crossing(w, _fixed_point(w).cumsum(-1))
 
 
 @kernel
-def _crossing(w: Tensor, sums: Tensor, d: Tensor) -> Tensor:
+def _crossing(w: Tensor, sums: Tensor) -> Tensor:
     """Return the crossing of `clamp_level`; `w` are the sorted -|v_i|, and `sums` theirs."""
-    crossings = ((0 - sums) / d.unsqueeze(-1) / _scale(w, d)).to(w.dtype)
+    crossings = ((0 - sums) / w.shape[-1] / _scale(w)).to(w.dtype)
     level, last = torch.minimum(-w, crossings).amax(-1), w[..., -1]
     # An infinity is the first value, and a NaN the last.
     return torch.where(last != last, last, torch.where(w[..., 0] == -torch.inf, -w[..., 0], level))
 
 
 @kernel
-def _halve(places: Tensor, w: Tensor, sums: Tensor, d: Tensor) -> Tensor:
+def _halve(places: Tensor, w: Tensor, sums: Tensor) -> Tensor:
     """Return places in the sorted `w`, with that of the level of least error between any two.
 
     `sums` are prefix sums. With c = sum (w - b_l) / (b_r - b_l) over the m values of [b_l, b_r],
@@ -76,7 +75,7 @@ def _halve(places: Tensor, w: Tensor, sums: Tensor, d: Tensor) -> Tensor:
     number = torch.arange(2 * last + 1, device=places.device)
     left = places.index_select(-1, number // 2)
     right = places.index_select(-1, (number // 2 + 1).clamp_max(last))
-    low, high = (_whole(w.gather(-1, end), _scale(w, d)) for end in (left, right))
+    low, high = (_whole(w.gather(-1, end), _scale(w)) for end in (left, right))
     before = sums.gather(-1, left) - low
     above = sums.gather(-1, right) - before - (right - left + 1) * low
     c = (above / torch.where(high > low, high - low, 1)).long()
@@ -85,48 +84,35 @@ def _halve(places: Tensor, w: Tensor, sums: Tensor, d: Tensor) -> Tensor:
 
 
 @kernel
-def _levels_at(places: Tensor, w: Tensor, d: Tensor) -> Tensor:
+def _levels_at(places: Tensor, w: Tensor) -> Tensor:
     """Return the levels at places in the sorted `w`, all NaN where values are not all finite.
 
     Every code then decodes to NaN. The first and last values tell, as sorting puts -inf first, and
     inf or NaN last. Adding 0 turns -0 into 0, as sorting leaves the two in any order.
     """
-    finite = w[..., :1].isfinite() & w.gather(-1, (d - 1).unsqueeze(-1)).isfinite()
+    finite = w[..., :1].isfinite() & w[..., -1:].isfinite()
     return torch.where(finite, w.gather(-1, places) + 0.0, torch.nan)
 
 
 @kernel
-def _pad(v: Tensor, d: Tensor) -> Tensor:
-    """Return buckets with what does not count as infinity, which sorting leaves behind."""
-    return torch.where(inside(v, d), v, torch.inf)
-
-
-def _lengths(v: Tensor, d: Tensor | None) -> Tensor:
-    if d is None:
-        return torch.full(v.shape[:-1], v.shape[-1], device=v.device)
-    return d.expand(v.shape[:-1])
-
-
-@kernel
-def _fixed_point(w: Tensor, d: Tensor) -> Tensor:
+def _fixed_point(w: Tensor) -> Tensor:
     """Return sorted values as whole numbers, float64, whose sums are exact in any order.
 
     These are multiples of a power of two, of which d values add up to less than 2^51: `Fixed` in
     fits.h.
     """
-    return torch.where(inside(w, d), _whole(w, _scale(w, d)), 0)
+    return _whole(w, _scale(w))
 
 
 def _whole(w: Tensor, scale: Tensor) -> Tensor:
     return (w.double() * scale).round()
 
 
-def _scale(w: Tensor, d: Tensor) -> Tensor:
+def _scale(w: Tensor) -> Tensor:
     """Return the power of two, `[..., 1]`, that turns values of the sorted `w` into fixed point."""
-    d = d.unsqueeze(-1)
-    most = torch.maximum(-w[..., :1], w.gather(-1, d - 1)).float()
+    most = torch.maximum(-w[..., :1], w[..., -1:]).float()
     above = (most.view(torch.int32) >> 23).clamp_min(1).long()
-    length = (((d - 1).double().view(torch.int64) >> 52) - 1022).clamp_min(0)
+    length = (w.shape[-1] - 1).bit_length()
     return ((176 - length - above + 1023) << 52).view(torch.float64)
 
 
@@ -139,7 +125,7 @@ def sort(v: Tensor) -> Tensor:
 
 
 @kernel
-def two_means(v: Tensor, d: Tensor | None = None) -> Tensor:
+def two_means(v: Tensor) -> Tensor:
     """Return b_-1, b_0, b_1 of each bucket `[..., 3]` (BinGrad-b, equation 17).
 
     b_0 is the mean, b_-1 the mean of the values below it, and b_1 the mean of the others.
@@ -147,11 +133,10 @@ def two_means(v: Tensor, d: Tensor | None = None) -> Tensor:
     Some value is always at or above the mean. If all values are equal, none is below it, and b_-1
     is 0 and unused.
     """
-    counts = inside(v, d)
-    b0 = mean_where(v, counts)
+    b0 = (fixed_sum(v) / v.shape[-1]).to(v.dtype)
     # If the mean is NaN, all values count as below it, as they do in rounding.
     reach = v >= b0.unsqueeze(-1)
-    return torch.stack([mean_where(v, ~reach & counts), b0, mean_where(v, reach & counts)], dim=-1)
+    return torch.stack([mean_where(v, ~reach), b0, mean_where(v, reach)], dim=-1)
 
 
 # Rounding, inside kernels: every level is a tensor of its own, which broadcasts with the values

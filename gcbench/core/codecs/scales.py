@@ -14,8 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gcbench.core.codecs.buckets import buckets_of
+from gcbench.core.codecs.fused import clip_fused
 from gcbench.core.codecs.kernels import kernel
+from gcbench.core.codecs.launches import is_fused
 
 LANES, BLOCK = 32, 512
 _TOGETHER = BLOCK << 11  # values in float64 at once; the sum of as many blocks is a subtree
@@ -48,27 +49,20 @@ def _add_pairs(sums: Tensor) -> Tensor:
 
 
 @kernel
-def mean_magnitude(x: Tensor, d: Tensor | None = None) -> Tensor:
-    """Return the mean of |x| of each row, `[..., n] -> [...]`, or of d values and zeros behind."""
-    return (fixed_sum(x.abs()) / (x.shape[-1] if d is None else d)).to(x.dtype)
+def mean_magnitude(x: Tensor) -> Tensor:
+    """Return the mean of |x| of each row, `[..., n] -> [...]`."""
+    return (fixed_sum(x.abs()) / x.shape[-1]).to(x.dtype)
 
 
 @kernel
-def root_mean_square(x: Tensor, d: Tensor | None = None) -> Tensor:
-    """Return the 2-norm of each row over sqrt(n), `[..., n] -> [...]`, or over sqrt(d)."""
-    return (sum_of_squares(x) / (x.shape[-1] if d is None else d)).sqrt().to(x.dtype)
+def root_mean_square(x: Tensor) -> Tensor:
+    """Return the 2-norm of each row over sqrt(n), `[..., n] -> [...]`."""
+    return (sum_of_squares(x) / x.shape[-1]).sqrt().to(x.dtype)
 
 
 def two_norm(x: Tensor) -> Tensor:
     """Return the 2-norm of each row, `[..., n] -> [...]`."""
     return sum_of_squares(x).sqrt().to(x.dtype)
-
-
-def inside(x: Tensor, d: Tensor | None) -> Tensor:
-    """Return which values of padded rows count: the first d `[...]` of each; None: all."""
-    if d is None:
-        return torch.ones_like(x, dtype=torch.bool)
-    return torch.arange(x.shape[-1], device=x.device) < d.unsqueeze(-1)
 
 
 def mean_where(x: Tensor, chosen: Tensor) -> Tensor:
@@ -168,42 +162,13 @@ def grid_values(centered: Tensor, scale: Tensor, highest: int) -> Tensor:
 def clip(tensors: Sequence[Tensor], deviations: float) -> list[Tensor]:
     """Return tensors `[w, n]` clipped to so many standard deviations of each, if that is not 0.
 
-    A GPU clips all of them at once.
+    Hand-written Triton clips all of them at once.
     """
-    if tensors[0].is_cpu:
-        sigmas = [standard_deviation(x).unsqueeze(1) for x in tensors]
-        each = [(x, _limits(sigma, deviations)) for x, sigma in zip(tensors, sigmas, strict=True)]
-        return [x.clamp(-limit, limit) for x, limit in each]
-    rows = buckets_of(tuple(x.shape[1] for x in tensors), BLOCK, tensors[0].device)
-    first = rows.of_tensors(torch.cat([x[:, :1] for x in tensors], dim=1))
-    x = rows.whole(tensors)
-    sums = _sums_of_shifted(x, rows.sizes, first)
-    # `unsafe` skips a check of the lengths, for which the host would wait.
-    total = torch.segment_reduce(
-        sums.transpose(0, 1).contiguous(), "sum", lengths=rows.counts, unsafe=True
-    )
-    limits = rows.of_tensors(_limits_of(total, rows.lengths, deviations))
-    return rows.cut(_clip(x, limits))
-
-
-@kernel
-def _sums_of_shifted(x: Tensor, d: Tensor, first: Tensor) -> Tensor:
-    """Return the sums `[w, rows, 2]` of `shifted` values of rows, of which d count in each."""
-    each = shifted(x, first.unsqueeze(-1))
-    return torch.stack([torch.where(inside(x, d), part, 0).sum(-1) for part in each], dim=-1)
-
-
-@kernel
-def _limits_of(sums: Tensor, sizes: Tensor, deviations: float) -> Tensor:
-    """Return the limits `[w, tensors]`, from sums `[tensors, w, 2]`."""
-    total, squares = sums.unbind(-1)
-    return _limits(deviation(total, squares, sizes.unsqueeze(1)), deviations).T
-
-
-@kernel
-def _clip(x: Tensor, limits: Tensor) -> Tensor:
-    limit = limits.unsqueeze(-1)
-    return x.clamp(-limit, limit)
+    if is_fused(tensors[0]):
+        return clip_fused(tensors, deviations)
+    sigmas = [standard_deviation(x).unsqueeze(1) for x in tensors]
+    each = [(x, _limits(sigma, deviations)) for x, sigma in zip(tensors, sigmas, strict=True)]
+    return [x.clamp(-limit, limit) for x, limit in each]
 
 
 def _limits(sigma: Tensor, deviations: float) -> Tensor:

@@ -95,6 +95,77 @@ def _parameters(first, second, count, most, length, FIT: tl.constexpr):
 
 
 @triton.jit
+def _sorted(v, inside):
+    """Return values in ascending order, with infinity for what is not inside."""
+    bits = tl.where(inside, v, float("inf")).to(tl.int32, bitcast=True)
+    bits = tl.sort(bits ^ ((bits >> 31) & 0x7FFFFFFF))
+    return (bits ^ ((bits >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _value_at(w, place, BLOCK: tl.constexpr):
+    return tl.sum(tl.where(tl.arange(0, BLOCK) == place, w, 0.0))
+
+
+@triton.jit
+def _fixed_scale(most, length):
+    """Return the power of two of levels.py `_scale`, for values up to `most`."""
+    above = tl.maximum(most.to(tl.int32, bitcast=True) >> 23, 1)
+    bits, left = 0 * length, length - 1
+    while left > 0:
+        bits += 1
+        left = left // 2
+    return ((176 - bits - above + 1023) << 52).to(tl.float64, bitcast=True)
+
+
+@triton.jit
+def _whole(w, scale):
+    """Return the nearest whole numbers below 2^51 to values in fixed point."""
+    return (w.to(tl.float64) * scale + 6755399441055744.0) - 6755399441055744.0
+
+
+@triton.jit
+def _clamp_level(v, inside, length):
+    """Return what levels.py `clamp_level` does of a bucket."""
+    w = -_sorted(-tl.abs(v), inside)
+    w = tl.where(inside, w, 0.0)
+    most = tl.max(_magnitude(v)).to(tl.float32, bitcast=True)
+    scale = _fixed_scale(most, length)
+    sums = tl.cumsum(_whole(w, scale), 0)
+    crossings = (sums / length.to(tl.float64) / scale).to(tl.float32)
+    level = tl.max(tl.where(inside, tl.minimum(w, crossings), 0.0))
+    return tl.where(most < float("inf"), level, most)
+
+
+@triton.jit
+def _levels(
+    v, inside, length, FIT: tl.constexpr, BASE: tl.constexpr, LEVELS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Return what levels.py `quantile_levels` or `orq_levels` does of a bucket."""
+    w, k, last = _sorted(v, inside), tl.arange(0, LEVELS), (length - 1).to(tl.int32)
+    low, high = _value_at(w, 0, BLOCK), _value_at(w, last, BLOCK)
+    if FIT == "quantiles":
+        places = (2 * tl.minimum(k, BASE - 1) * last + (BASE - 1)) // (2 * (BASE - 1))
+    else:
+        scale = _fixed_scale(tl.maximum(-low, high), length)
+        whole = _whole(tl.where(inside, w, 0.0), scale)
+        sums, places, count = tl.cumsum(whole, 0), tl.where(k > 0, last, 0), 1
+        while count < BASE - 1:  # intervals are halved: levels.py `_halve`
+            left = tl.gather(places, tl.minimum(k // 2, count), 0)
+            right = tl.gather(places, tl.minimum(k // 2 + 1, count), 0)
+            below, above = tl.gather(whole, left, 0), tl.gather(whole, right, 0)
+            total = tl.gather(sums, right, 0) - (tl.gather(sums, left, 0) - below)
+            total -= (right - left + 1).to(tl.float64) * below
+            c = (total / tl.where(above > below, above - below, 1.0)).to(tl.int32)
+            middle = tl.maximum(right - tl.maximum(c, 0), left)
+            places = tl.where(k % 2 == 1, middle, left)
+            count = 2 * count
+    finite = (low > -float("inf")) & (high < float("inf"))
+    return tl.where(finite, tl.gather(w, places, 0) + 0.0, float("nan"))
+
+
+@triton.jit
 def _words(index, keys):
     """Return random words, as noise.py `random_words` does."""
     return _mixed(index, tl.load(keys), tl.load(keys + 1))
@@ -227,7 +298,7 @@ def code_buckets(
     ALPHA: tl.constexpr, KEEP: tl.constexpr,
     FIT: tl.constexpr, CODE: tl.constexpr, VALUE: tl.constexpr,
     BASE: tl.constexpr, HIGHEST: tl.constexpr, FITTED: tl.constexpr, STEP: tl.constexpr,
-    ROTATES: tl.constexpr, BLOCK: tl.constexpr,
+    LEVELS: tl.constexpr, ROTATES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Fit the parameters of buckets, code their values, and write what the codes leave out.
 
@@ -256,6 +327,14 @@ def code_buckets(
         p = tl.load(fitted)
         if CODE == "nearest_level" or FITTED == 3:
             q = tl.load(fitted + 1)
+    elif CODE == "table":
+        k = tl.arange(0, LEVELS)
+        tl.store(fitted + k, _levels(v, inside, length, FIT, BASE, LEVELS, BLOCK), k < BASE)
+        tl.debug_barrier()  # codes are found among what is stored
+    elif FIT == "clamp":
+        p = _clamp_level(v, inside, length)
+        tl.store(fitted, p)
+        tl.debug_barrier()
     else:
         total, second, count, most = _statistics(v, inside, length, FIT)
         p, q, r = _parameters(total, second, count, most, length, FIT)
@@ -305,7 +384,12 @@ def add_up(
     if before is not None:
         old = tl.load(_at(before, tensor, tensors) + start + i, inside, other=0.0)
         v = v + old if ALPHA == 1 else tl.fma(old, tl.full([BLOCK], ALPHA, tl.float32), v)
-    first, second, count, most = _statistics(v, inside, length, FIT)
+    if FIT == "deviation":  # of differences from the first value: scales.py `shifted`
+        v = v.to(tl.float64) - tl.load(_at(x, tensor, tensors)).to(tl.float64)
+        v = tl.where(inside, v, 0.0)
+        first, second, count, most = tl.sum(v), tl.sum(v * v), tensor, tensor
+    else:
+        first, second, count, most = _statistics(v, inside, length, FIT)
     sums += 4 * (tl.program_id(1) * count_of_pieces + tl.program_id(0))
     tl.store(sums, first)
     tl.store(sums + 1, second)
@@ -316,7 +400,7 @@ def add_up(
 @triton.jit
 def fit_sums(
     sums, ends, lengths, fitted, count_of_pieces, buckets,
-    FIT: tl.constexpr, FITTED: tl.constexpr, BLOCK: tl.constexpr,
+    FIT: tl.constexpr, CLIP: tl.constexpr, FITTED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Write the parameters of large buckets; `ends` says behind which piece each begins or ends."""
     bucket, row = tl.program_id(0), tl.program_id(1)
@@ -333,11 +417,30 @@ def fit_sums(
         i += BLOCK
     numbers = tl.sum(count).to(tl.int32), tl.max(most).to(tl.int32)
     length = tl.load(lengths + bucket)
-    p, q, r = _parameters(tl.sum(first), tl.sum(second), numbers[0], numbers[1], length, FIT)
+    if FIT == "deviation":  # its parameter is a limit: scales.py `_limits`
+        mean = tl.sum(first) / length.to(tl.float64)
+        variance = tl.sum(second) / length.to(tl.float64) - mean * mean
+        sigma = tl.sqrt(tl.where(variance < 0, 0.0, variance))
+        p = tl.where(sigma == 0, float("inf"), CLIP * sigma).to(tl.float32)
+    else:
+        p, q, r = _parameters(tl.sum(first), tl.sum(second), numbers[0], numbers[1], length, FIT)
     fitted += (row * buckets + bucket) * FITTED
     tl.store(fitted, p)
     if FITTED > 1:
         tl.store(fitted + 1, q)
+
+
+@triton.jit
+def clip_each(x, limits, pieces, out, tensors, stride, BLOCK: tl.constexpr):
+    """Write values within the limit of their tensor, or the limit if that is NaN."""
+    tensor, start, length, bucket, place = _piece(pieces)
+    i = tl.arange(0, BLOCK)
+    v = tl.load(_at(x, tensor, tensors) + start + i, i < length, other=0.0)
+    limit = tl.load(limits + tl.program_id(1) * tensors + tensor)
+    v = tl.where(v < -limit, -limit, v)
+    v = tl.where(v > limit, limit, v)
+    v = tl.where(limit == limit, v, limit)
+    tl.store(out + tl.program_id(1) * stride + place + i, v, i < length)
 
 
 @triton.jit

@@ -60,11 +60,8 @@ class Bucketed(Checked, Codec, ABC):
         return None
 
     @abstractmethod
-    def fit(self, v: Tensor, d: Tensor | None = None) -> Tensor:
-        """Return the k parameters `[..., k]` of buckets `[..., size]`.
-
-        With d, `[buckets]`, only the first d values of each bucket count, and the others are 0.
-        """
+    def fit(self, v: Tensor) -> Tensor:
+        """Return the k parameters `[..., k]` of buckets `[..., size]`."""
 
     @abstractmethod
     def code(self, v: Tensor, parameters: Parameters, words: Tensor | None) -> Tensor:

@@ -19,7 +19,7 @@ from gcbench.core.codecs.lloyd_max import level_table, rounded_levels
 from gcbench.core.codecs.native import ADD, SUBTRACT, WRITE
 from gcbench.core.codecs.noise import Noise
 from gcbench.core.codecs.one_pass import Kinds, Parameters
-from gcbench.core.codecs.scales import fixed_sum, inside, root_mean_square, sum_of_squares
+from gcbench.core.codecs.scales import fixed_sum, root_mean_square, sum_of_squares
 from gcbench.core.compressor import Properties
 from gcbench.core.fields import Bits, Checked, example
 from gcbench.core.methods.bucketed import Bucketed, fused_of
@@ -53,14 +53,14 @@ class NormalLevels(Bucketed):
     def levels_of_all(self) -> Tensor:
         return level_table(self.bits)
 
-    def fit(self, v: Tensor, d: Tensor | None = None) -> Tensor:
-        rms = root_mean_square(v, d)
+    def fit(self, v: Tensor) -> Tensor:
+        rms = root_mean_square(v)
         if self.scale == "rms":
             return torch.stack([rms, rms], dim=-1)
         levels = self._level(self.code(v, [rms, rms.unsqueeze(-1)], None)).double()
         product = fixed_sum(v.double() * levels)
         if self.scale == "biased":
-            scale = product / fixed_sum(torch.where(inside(v, d), levels, 0).square())
+            scale = product / fixed_sum(levels.square())
         else:
             scale = sum_of_squares(v) / product
         return torch.stack([torch.where(product == 0, 0, scale).to(v.dtype), rms], dim=-1)

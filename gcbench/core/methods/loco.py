@@ -50,7 +50,7 @@ class NearestLevel(SignedGridQuantizer):
     kinds: ClassVar[Kinds] = Kinds("largest", "nearest", "grid")
     properties: ClassVar[Properties] = Properties(contractive=True)
 
-    def scale(self, v: Tensor, d: Tensor | None = None) -> Tensor:
+    def scale(self, v: Tensor) -> Tensor:
         return max_norm(v)
 
     def code(self, v: Tensor, parameters: Parameters, words: Tensor | None) -> Tensor:

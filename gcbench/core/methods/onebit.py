@@ -11,18 +11,16 @@ from torch import Tensor
 from gcbench.core.codecs.kernels import kernel
 from gcbench.core.codecs.levels import level_values
 from gcbench.core.codecs.one_pass import Kinds, Parameters
-from gcbench.core.codecs.scales import inside, mean_where
+from gcbench.core.codecs.scales import mean_where
 from gcbench.core.compressor import Properties
 from gcbench.core.methods.quantizers import Signs
 
 
 @kernel
-def _means_of_sides(v: Tensor, d: Tensor | None) -> Tensor:
-    nonnegative, counts = v >= 0, inside(v, d)
+def _means_of_sides(v: Tensor) -> Tensor:
+    nonnegative = v >= 0
     # Not v < 0, because a NaN is sent as a negative sign and has to show in that mean.
-    return torch.stack(
-        [mean_where(v, ~nonnegative & counts), mean_where(v, nonnegative & counts)], dim=-1
-    )
+    return torch.stack([mean_where(v, ~nonnegative), mean_where(v, nonnegative)], dim=-1)
 
 
 @dataclass(frozen=True)
@@ -49,8 +47,8 @@ class OneBit(Signs):
     kinds: ClassVar[Kinds] = Kinds("sides", "reaches", "level")
     properties: ClassVar[Properties] = Properties(contractive=True)
 
-    def fit(self, v: Tensor, d: Tensor | None = None) -> Tensor:
-        return _means_of_sides(v, d)
+    def fit(self, v: Tensor) -> Tensor:
+        return _means_of_sides(v)
 
     def value(self, codes: Tensor, parameters: Parameters) -> Tensor:
         return level_values(codes, parameters)

@@ -67,7 +67,7 @@ class EvenLevels(LevelQuantizer, GridQuantizer):
     def highest(self) -> int:
         return self.level_count - 1
 
-    def scale(self, v: Tensor, d: Tensor | None = None) -> Tensor:
+    def scale(self, v: Tensor) -> Tensor:
         return max_norm(v)
 
 
@@ -98,8 +98,8 @@ class Linear(TableQuantizer):
         # Levels are dense where values are, so that no bound holds for values elsewhere.
         return Properties(unbiased=True)
 
-    def fit(self, v: Tensor, d: Tensor | None = None) -> Tensor:
-        return quantile_levels(v, self.level_count, d)
+    def fit(self, v: Tensor) -> Tensor:
+        return quantile_levels(v, self.level_count)
 
 
 @dataclass(frozen=True)
@@ -142,8 +142,8 @@ class ORQ(TableQuantizer):
         # for a level in the middle.
         return Properties(unbiased=True, contractive=self.shorter_than(10))
 
-    def fit(self, v: Tensor, d: Tensor | None = None) -> Tensor:
-        return orq_levels(v, self.level_count, d)
+    def fit(self, v: Tensor) -> Tensor:
+        return orq_levels(v, self.level_count)
 
 
 @dataclass(frozen=True)
@@ -175,8 +175,8 @@ class BinGradPB(GridQuantizer):
     properties: ClassVar[Properties] = Properties(contractive=True)
     analytic_bits_per_value: ClassVar[float] = 1
 
-    def scale(self, v: Tensor, d: Tensor | None = None) -> Tensor:
-        return clamp_level(v, d)
+    def scale(self, v: Tensor) -> Tensor:
+        return clamp_level(v)
 
     def code(self, v: Tensor, parameters: Parameters, words: Tensor | None) -> Tensor:
         b = parameters[0]
@@ -214,8 +214,8 @@ class BinGradB(Bucketed):
     def base(self) -> int:
         return 2
 
-    def fit(self, v: Tensor, d: Tensor | None = None) -> Tensor:
-        return two_means(v, d)
+    def fit(self, v: Tensor) -> Tensor:
+        return two_means(v)
 
     def sends(self, fitted: Tensor) -> Tensor:
         return fitted[..., ::2].contiguous()

@@ -51,5 +51,5 @@ class QSGD(SignedGridQuantizer):
     def kinds(self) -> Kinds:
         return Kinds("norm" if self.norm == "l2" else "largest", "grid", "grid")
 
-    def scale(self, v: Tensor, d: Tensor | None = None) -> Tensor:
+    def scale(self, v: Tensor) -> Tensor:
         return NORMS[self.norm](v)

@@ -69,11 +69,11 @@ class GridQuantizer(Bucketed, ABC):
         return self.highest + 1
 
     @abstractmethod
-    def scale(self, v: Tensor, d: Tensor | None = None) -> Tensor:
+    def scale(self, v: Tensor) -> Tensor:
         """Return scales `[...]`, as `fit` does; `code` must clamp any larger magnitudes."""
 
-    def fit(self, v: Tensor, d: Tensor | None = None) -> Tensor:
-        return self.scale(v, d).unsqueeze(-1)
+    def fit(self, v: Tensor) -> Tensor:
+        return self.scale(v).unsqueeze(-1)
 
     def code(self, v: Tensor, parameters: Parameters, words: Tensor | None) -> Tensor:
         assert words is not None

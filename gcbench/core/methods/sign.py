@@ -54,9 +54,9 @@ class ScaledSign(Signs):
     def kinds(self) -> Kinds:
         return Kinds(self.scale, "reaches", "signed")
 
-    def fit(self, v: Tensor, d: Tensor | None = None) -> Tensor:
+    def fit(self, v: Tensor) -> Tensor:
         magnitude = mean_magnitude if self.scale == "mean" else root_mean_square
-        return magnitude(v, d).unsqueeze(-1)
+        return magnitude(v).unsqueeze(-1)
 
     def value(self, codes: Tensor, parameters: Parameters) -> Tensor:
         return torch.where(codes > 0, parameters[0], -parameters[0])

@@ -14,14 +14,14 @@ SHAPES = {
 }
 # Of 16 workers' messages each is added by a launch of its own, in the order of workers.
 MOST = {
-    "top_k": 60,
-    "ef21": 65,
-    "random_k": 60,
-    "random_block": 35,
-    "sparseloco": 130,
-    "signum": 50,
-    "powersgd": 70,
-    "dion": 90,
+    "top_k": 32,
+    "ef21": 40,
+    "random_k": 55,
+    "random_block": 25,
+    "sparseloco": 125,
+    "signum": 34,
+    "powersgd": 28,
+    "dion": 82,
 }
 
 
