@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,16 +23,14 @@ def aggregate(
     seed: int = 1,
     state: State | None = None,
     comm: Comm | None = None,
-    offsets: Mapping[str, int] | None = None,
     in_place: bool = False,
 ) -> Aggregated:
     """Return the aggregate of one step; without `comm`, each row is a virtual worker.
 
-    Without `offsets`, these are all gradients. If it is done `in_place`, the state's tensors may be
-    overwritten.
+    These are all gradients. If it is done `in_place`, the state's tensors may be overwritten.
     """
     comm = comm or Comm(len(next(iter(grads.values()))))
-    step = Step(number, seed, comm.local, offsets or offsets_of(sizes_of(grads)), in_place)
+    step = Step(number, seed, comm.local, offsets_of(sizes_of(grads)), in_place)
     return compressor.aggregate(grads, state or State(), comm, step)
 
 
