@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 import torch
-from torch import Tensor, fx
+from torch import fx
 
 from gcbench.core.codecs.launches import Launch
 from gcbench.core.codecs.tracing import compile_graph, trace_call
@@ -103,7 +103,7 @@ def _compile_launch(launch: Launch) -> CompiledCall:
     given = dict(zip(function.arg_names, launch.args, strict=False)) | launch.constants
     types = {  # an argument of None or 1 is a constant, as where Triton launches it
         name: "constexpr"
-        if name in launch.constants or x is None or (x == 1 and not isinstance(x, Tensor))
+        if name in launch.constants or x is None or (isinstance(x, int) and x == 1)
         else triton.runtime.jit.mangle_type(x, specialize=False)
         for name, x in given.items()
     }

@@ -17,7 +17,7 @@ from gcbench.core.codecs.launches import PIECE, launch, pieces_of, pointers
 from gcbench.core.codecs.native import ADD, SUBTRACT, WRITE
 from gcbench.core.codecs.noise import Noise
 from gcbench.core.codecs.one_pass import FITTED, Kinds, Residual
-from gcbench.core.codecs.radix import pack_padded, packed_digits, unit_of, word_of
+from gcbench.core.codecs.radix import pack_padded, unit_of, word_of
 
 LARGEST = 1 << 15  # values of a bucket that one program fits
 SORTED = 1 << 13  # values that one program sorts
@@ -53,7 +53,6 @@ class Fused:
         self._coded = {"CODE": kinds.code, "FITTED": self._fitted, "STEP": step}
         self._coded["LEVELS"] = 1 << (base - 1).bit_length()
         self._valued = {"VALUE": kinds.value, "BASE": base, "HIGHEST": highest}
-        self._packed = packed_digits(self._values, base)
         self._base = base
         self._block = {"ROTATES": rotates, "BLOCK": self._pieces.block}
 

@@ -111,7 +111,8 @@ def launch(
         return
     from gcbench.core.codecs import triton_kernels
 
-    getattr(triton_kernels, name)[grid](*args, **constants, **call.options)
+    with torch.cuda.device_of(reads[0]):  # Triton takes the current device
+        getattr(triton_kernels, name)[grid](*args, **constants, **call.options)
 
 
 def pointers(tensors: Sequence[Tensor]) -> Tensor:
@@ -126,7 +127,7 @@ def pointers(tensors: Sequence[Tensor]) -> Tensor:
         return first.new_empty(len(first), len(tensors), dtype=torch.int64)
     firsts = [(x.data_ptr(), x.stride(0) * x.itemsize) for x in tensors]
     rows = tuple([place + row * step for row in range(len(first)) for place, step in firsts])
-    stream = torch.cuda.current_stream().cuda_stream if first.is_cuda else 0
+    stream = torch.cuda.current_stream(first.device).cuda_stream if first.is_cuda else 0
     return _table(rows, first.device, stream)[1]
 
 

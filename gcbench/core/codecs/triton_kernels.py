@@ -660,10 +660,10 @@ def average_sparse(
     low = tl.zeros([WORKERS], tl.int64) + first
     high = tl.zeros([WORKERS], tl.int64) + end
     for _ in range(STEPS):  # of a search for the first position of this piece
-        middle, open = (low + high) // 2, (low < high) & (worker < workers)
-        below = tl.load(of_workers + middle, open, other=0) < start
-        low = tl.where(open & below, middle + 1, low)
-        high = tl.where(open & (below == 0), middle, high)
+        middle, left = (low + high) // 2, (low < high) & (worker < workers)
+        below = tl.load(of_workers + middle, left, other=0) < start
+        low = tl.where(left & below, middle + 1, low)
+        high = tl.where(left & (below == 0), middle, high)
     for k in range(workers):
         tl.debug_barrier()  # the values of another worker lie elsewhere in the program
         at = tl.sum(tl.where(worker == k, low, 0)) + tl.arange(0, CHUNK)
@@ -673,13 +673,13 @@ def average_sparse(
             position = tl.load(positions + message + at, at < end, other=0)
             inside = (at < end) & (position < start + length)
             to = out + (position - start)
-            sum = tl.load(to, inside, other=0.0) + tl.load(values + message + at, inside, other=0.0)
-            tl.store(to, sum, inside)
+            value = tl.load(values + message + at, inside, other=0.0)
+            tl.store(to, tl.load(to, inside, other=0.0) + value, inside)
             more = tl.min(inside.to(tl.int32))
             at += CHUNK
     tl.debug_barrier()
-    sum = tl.load(out + i, i < length, other=0.0)
-    tl.store(out + i, tl.div_rn(sum, tl.zeros_like(sum) + workers), i < length)
+    sums = tl.load(out + i, i < length, other=0.0)
+    tl.store(out + i, tl.div_rn(sums, tl.zeros_like(sums) + workers), i < length)
 
 
 @triton.jit

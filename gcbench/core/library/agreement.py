@@ -125,7 +125,7 @@ def blank(tensors: Sequence[Tensor], bad: Tensor) -> None:
     if bad.device.type == "cpu":
         for x in tensors if bad else ():
             x.fill_(torch.nan)
-    elif all(map(launches.is_fused, tensors)):
+    elif all(launches.is_fused(x) and x.is_contiguous() for x in tensors):
         launches.launch_if(bad, "blank_each", [x.view(1, -1) for x in tensors])
     else:
         torch._foreach_mul_(list(tensors), torch.where(bad, torch.nan, 1.0)[0])

@@ -1,4 +1,4 @@
-"""Hand-written Triton has the bits of eager code, in Triton's interpreter; no test needs a GPU."""
+"""Hand-written Triton has the bits of eager code: in Triton's interpreter, and on a GPU."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 import torch
 from lib.gpu_compiler import missing
 from needed import lacks
-from nightly import slow_but
+from nightly import each, slow_but
 
 from gcbench.core.codecs import kernels, launches
 from gcbench.core.codecs.kernels import backend_in_use
@@ -26,7 +26,18 @@ needs_triton = pytest.mark.skipif(missing() is not None, reason=lacks("triton", 
 @needs_triton
 @pytest.mark.parametrize("name", slow_but(["qsgd", *OTHERS], [*CODECS, *OTHERS]))
 def test_triton_has_the_bits_of_eager_code(name: str) -> None:
-    command = [sys.executable, str(ROOT / "tests/support/interpreted_codecs.py"), name]
+    compare(name)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason=lacks("gpu", "there is none"))
+@each("name", [*CODECS, *OTHERS])
+def test_a_gpu_has_the_bits_of_eager_code(name: str) -> None:
+    compare("--gpu", name)
+
+
+def compare(*arguments: str) -> None:
+    command = [sys.executable, str(ROOT / "tests/support/interpreted_codecs.py"), *arguments]
     scripts = {**os.environ, "PYTHONPATH": str(ROOT / "scripts")}
     done = subprocess.run(command, capture_output=True, text=True, timeout=800, env=scripts)
     assert done.returncode == 0, done.stderr[-2000:]
