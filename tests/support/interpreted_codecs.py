@@ -147,7 +147,10 @@ def compare_codecs(name: str) -> None:
     for codec in CODECS[name]:
         compare_codec(replace(codec, bucket_size=32))
         compare_codec(replace(codec, per_layer=True))
-        with mock.patch.multiple(fused, LARGEST=64), mock.patch.object(launches, "PIECE", 16):
+        with (
+            mock.patch.multiple(fused, LARGEST=64, SORTED=64),
+            mock.patch.object(launches, "PIECE", 16),
+        ):
             launches.pieces_of.cache_clear()
             compare_codec(replace(codec, per_layer=True, bucket_size=64))
         launches.pieces_of.cache_clear()

@@ -39,14 +39,14 @@ class Fused:
         rotates: bool = False,
     ) -> None:
         segments, largest = buckets.segments, buckets.size or max(buckets.segments)
-        sorts = kinds.fit in _SORTING
-        self._is_large = min(largest, max(segments)) > (SORTED if sorts else LARGEST)
+        most = SORTED if kinds.fit in _SORTING else LARGEST
+        self._is_large = min(largest, max(segments)) > most
         too_large = _SORTING | _IN_TWO_STEPS if self._is_large else set()
         self.fits = kinds.fit not in {"given", *too_large}
         self._kinds, self._buckets = kinds, buckets
         self._fitted = base if kinds.code == "table" else FITTED.get(kinds.fit, 1)
-        most, least = PIECE if self._is_large else LARGEST, least_block(largest) if rotates else 0
-        self._pieces = pieces_of(segments, buckets.device, buckets.size, most, least)
+        least, piece = least_block(largest) if rotates else 0, PIECE if self._is_large else most
+        self._pieces = pieces_of(segments, buckets.device, buckets.size, piece, least)
         self._values = sum(padded(segments, largest) if rotates else segments)
         self._levels = levels if levels is None else levels.to(buckets.device)
         step = 2 if kinds.fit == "halves" else 1

@@ -32,8 +32,9 @@ class Launch(NamedTuple):
 
     @property
     def values(self) -> int:
-        """Return the size of its largest tensor, by which launches of a kernel are told apart."""
-        return max(x.numel() for x in [*self.reads, *self.writes])
+        """Return how many values it takes, by which launches of a kernel are told apart."""
+        floats = sum(x.numel() for x in self.writes if x.dtype == torch.float32)
+        return max(floats, *(x.numel() for x in [*self.reads, *self.writes]))
 
     @property
     def options(self) -> dict[str, Any]:

@@ -12,7 +12,7 @@ SHAPES = {
     **{f"vector{i}": (100 + 7 * i,) for i in range(16)},
     **{f"matrix{i}": (64, 64) for i in range(16)},
 }
-# Of 16 workers' messages each is added by a launch of its own, in the order of workers.
+# But for top_k and powersgd, each of 16 workers' messages is added by a launch of its own.
 MOST = {
     "top_k": 32,
     "ef21": 40,
