@@ -34,7 +34,7 @@ class Fused:
         kinds: Kinds,
         base: int,
         highest: int,
-        levels: Tensor | None,
+        levels: Sequence[float] | None,
         buckets: Buckets,
         rotates: bool = False,
     ) -> None:
@@ -48,7 +48,9 @@ class Fused:
         least, piece = least_block(largest) if rotates else 0, PIECE if self._is_large else most
         self._pieces = pieces_of(segments, buckets.device, buckets.size, piece, least)
         self._values = sum(padded(segments, largest) if rotates else segments)
-        self._levels = levels if levels is None else levels.to(buckets.device)
+        self._levels = None
+        if levels is not None:
+            self._levels = torch.tensor(levels, dtype=torch.float32, device=buckets.device)
         step = 2 if kinds.fit == "halves" else 1
         self._coded = {"CODE": kinds.code, "FITTED": self._fitted, "STEP": step}
         self._coded["LEVELS"] = 1 << (base - 1).bit_length()

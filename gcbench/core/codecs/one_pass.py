@@ -99,11 +99,17 @@ class OnePass:
     """The native code of a method for tensors of given sizes."""
 
     def __init__(
-        self, kinds: Kinds, base: int, highest: int, levels: Tensor | None, buckets: Buckets
+        self,
+        kinds: Kinds,
+        base: int,
+        highest: int,
+        levels: Sequence[float] | None,
+        buckets: Buckets,
     ) -> None:
         self.fits = kinds.fit != "given"
         self._sizes = np.array(buckets.segments, dtype=np.int64)  # is pointed to, as are levels
-        self._levels, self._segments = levels, buckets.segments
+        self._levels = None if levels is None else torch.tensor(levels, dtype=torch.float32)
+        self._segments = buckets.segments
         self._values, self._buckets = sum(buckets.segments), buckets.count
         self._bytes = packed_digits(self._values, base)
         self._fitted = base if kinds.code == "table" else FITTED.get(kinds.fit, 1)
@@ -111,7 +117,7 @@ class OnePass:
             *(get_args(of).index(kind) for of, kind in zip((Fit, Code, Value), kinds, strict=True)),
             *(base, highest, *word_of(base), self._fitted, 2 if kinds.fit == "halves" else 1),
             *(buckets.size or 0, buckets.count, len(buckets.segments), self._sizes.ctypes.data),
-            address(levels, torch.float32, 2 * base - 1),
+            address(self._levels, torch.float32, 2 * base - 1),
         )
 
     def fit(self, tensors: Sequence[Tensor]) -> Tensor:

@@ -55,7 +55,7 @@ class Bucketed(Checked, Codec, ABC):
         return None
 
     @property
-    def levels_of_all(self) -> Tensor | None:
+    def levels_of_all(self) -> Sequence[float] | None:
         """Return what native code needs of levels that all buckets have; None: nothing."""
         return None
 
@@ -275,6 +275,6 @@ def fused_of(method: Bucketed, buckets: Buckets, rotates: bool = False) -> Fused
     return Fused(*_job_of(method), buckets, rotates)
 
 
-def _job_of(method: Bucketed) -> tuple[Kinds, int, int, Tensor | None]:
+def _job_of(method: Bucketed) -> tuple[Kinds, int, int, Sequence[float] | None]:
     assert method.kinds
     return method.kinds, method.base, getattr(method, "highest", 0), method.levels_of_all

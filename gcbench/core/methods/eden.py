@@ -50,8 +50,9 @@ class NormalLevels(Bucketed):
         return Kinds(fit, "nearest_level", "times_level")  # type: ignore[arg-type]
 
     @property
-    def levels_of_all(self) -> Tensor:
-        return level_table(self.bits)
+    def levels_of_all(self) -> list[float]:
+        levels, halfway = rounded_levels(self.bits)
+        return [*levels, *halfway]
 
     def fit(self, v: Tensor) -> Tensor:
         rms = root_mean_square(v)
