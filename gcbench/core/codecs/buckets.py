@@ -16,7 +16,6 @@ from gcbench.core.codecs.kernels import block_slices
 # How many values one call fits parameters to: enough that the overhead of a call does not matter.
 FIT_VALUES = 1 << 20
 
-
 Index = NDArray[np.int64]
 
 

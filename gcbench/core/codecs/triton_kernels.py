@@ -36,6 +36,12 @@ def _at(table, tensor, tensors):
 
 
 @triton.jit
+def _add_scaled(x, y, BY: tl.constexpr):
+    """Return x + BY y, whose product is not rounded, as PyTorch's `add` does it."""
+    return x + y if BY == 1 else tl.fma(y, tl.full(x.shape, BY, tl.float32), x)
+
+
+@triton.jit
 def _magnitude(v):
     """Return the bits of |v|, which are in the order of the magnitudes, with NaN above all."""
     return v.to(tl.int32, bitcast=True) & 0x7FFFFFFF
@@ -312,7 +318,7 @@ def code_buckets(
     v = tl.load(_at(x, tensor, tensors) + start + i, inside, other=0.0)
     if before is not None:
         old = tl.load(_at(before, tensor, tensors) + start + i, inside, other=0.0)
-        v = v + old if ALPHA == 1 else tl.fma(old, tl.full([BLOCK], ALPHA, tl.float32), v)
+        v = _add_scaled(v, old, ALPHA)
     first = place.to(tl.int32)
     if keys is not None:
         keys += 2 * row
@@ -367,7 +373,7 @@ def code_buckets(
             # Adding 0 turns -0 into 0, as where decoded values are added to zeros.
             rest = v - (_value(code, fitted, levels, VALUE, BASE, HIGHEST, STEP) + 0.0)
             if KEEP != 0:
-                rest = tl.fma(old, tl.full([BLOCK], KEEP, tl.float32), rest)
+                rest = _add_scaled(rest, old, KEEP)
             tl.store(_at(left, tensor, tensors) + start + i, rest, inside)
 
 
@@ -383,7 +389,7 @@ def add_up(
     v = tl.load(_at(x, tensor, tensors) + start + i, inside, other=0.0)
     if before is not None:
         old = tl.load(_at(before, tensor, tensors) + start + i, inside, other=0.0)
-        v = v + old if ALPHA == 1 else tl.fma(old, tl.full([BLOCK], ALPHA, tl.float32), v)
+        v = _add_scaled(v, old, ALPHA)
     if FIT == "deviation":  # of differences from the first value: scales.py `shifted`
         v = v.to(tl.float64) - tl.load(_at(x, tensor, tensors)).to(tl.float64)
         v = tl.where(inside, v, 0.0)
@@ -561,7 +567,7 @@ def count_digits(
         v = tl.load(_at(x, tensor, tensors) + start + i, inside, other=0.0)
         if before is not None:
             old = tl.load(_at(before, tensor, tensors) + start + i, inside, other=0.0)
-            v = v + old if ALPHA == 1 else tl.fma(old, tl.full([BLOCK], ALPHA, tl.float32), v)
+            v = _add_scaled(v, old, ALPHA)
             tl.store(_at(left, tensor, tensors) + start + i, v, inside)
         digits = _magnitude(v) >> SHIFT
     else:
@@ -727,7 +733,7 @@ def multiply(
         x = tl.load(g + place, inside, other=0.0)
         if e is not None:
             old = tl.load(e + place, inside, other=0.0)
-            x = x + old if ALPHA == 1 else tl.fma(old, tl.full(x.shape, ALPHA, tl.float32), x)
+            x = _add_scaled(x, old, ALPHA)
             tl.store(m + place, x, inside)
         if BACK:
             other = _factor(factor + at_p, i, n, RANK, rank)

@@ -24,7 +24,7 @@ class Arrived(NamedTuple):
 
 
 class Receiver(Protocol):
-    """What takes the gradients that DDP would exchange."""
+    """An object that exchanges gradients in the place of DDP."""
 
     by_bucket: bool  # takes each bucket when it is complete, and else all of them after the last
 

@@ -25,9 +25,9 @@ def aggregate(
     comm: Comm | None = None,
     in_place: bool = False,
 ) -> Aggregated:
-    """Return the aggregate of one step; without `comm`, each row is a virtual worker.
+    """Return the aggregate of all gradients; without `comm`, each row is a virtual worker.
 
-    These are all gradients. If it is done `in_place`, the state's tensors may be overwritten.
+    With `in_place`, the state's tensors may be overwritten.
     """
     comm = comm or Comm(len(next(iter(grads.values()))))
     step = Step(number, seed, comm.local, offsets_of(sizes_of(grads)), in_place)

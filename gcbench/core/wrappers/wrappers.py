@@ -35,6 +35,8 @@ from gcbench.core.exchange.gather import GatherExchange
 from gcbench.core.fields import Checked, Natural, NonNegative, Positive, Weight
 from gcbench.core.methods.dense import Dense
 
+SIZE = 4096  # values of a block that is rotated
+
 
 @dataclass(frozen=True)
 class CheckedGradients:
@@ -235,9 +237,6 @@ class BucketsThroughGradient:
 def _per_row(x: Tensor, like: Tensor) -> Tensor:
     """Return `x` `[w]` reshaped so that it broadcasts over `like` `[w, ...]`."""
     return x.view(-1, *[1] * (like.dim() - 1))
-
-
-SIZE = 4096  # values of a block
 
 
 @dataclass(frozen=True)

@@ -165,9 +165,6 @@ def _refuse_two_commands(options: Namespace) -> None:
         raise ConfigError("--resolve: this belongs to --cfg; type --cfg job --resolve")
 
 
-log = logging.getLogger("gcbench")
-
-
 @hydra.main(config_path=str(conf_directory()), config_name="config", **VERSION_BASE)
 def run(composed: DictConfig) -> Any:
     """Start one run: check everything here, then start the workers.
