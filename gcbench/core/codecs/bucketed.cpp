@@ -10,7 +10,7 @@
 
 namespace {
 
-constexpr Index AHEAD = 1 << 11;  // how many values further on a core fetches some
+constexpr Index AHEAD = 1 << 11;  // how many values further on a core fetches into its second cache
 constexpr Index SPAN = BLOCK << 8;  // values of a tensor whose sums are one task, and a subtree
 
 struct Piece {  // consecutive values of a tensor in one bucket
@@ -180,8 +180,8 @@ struct Source {  // the tensors of one worker, and what is fitted to them
       const Word index = starts ? starts[p.tensor] + Word(place) : 0;
       const float* v = read(p.tensor, place, n, room, true);
       for (int i = 0; i < n; i += 16) {  // what is read next, as hardware stops at pages
-        __builtin_prefetch(x[p.tensor] + place + AHEAD + i);
-        if (sums_stay()) __builtin_prefetch(v + AHEAD + i, 1);
+        __builtin_prefetch(x[p.tensor] + place + AHEAD + i, 0, 2);
+        if (sums_stay()) __builtin_prefetch(v + AHEAD + i, 1, 2);
       }
       code(job, clipped(p.tensor, v, n, within), n, parameters, draw, index, codes + done);
       if (feedback) leave(p.tensor, place, n, v, codes + done, parameters);

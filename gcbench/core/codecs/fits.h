@@ -350,8 +350,8 @@ class Order {
   const std::unique_ptr<float[]> values;
 
  private:
-  // 16 bins for each of the 16 powers of two below the largest magnitude, on either side of 0.
-  static constexpr int FINE = 19, SIDE = 256;
+  // 8 bins for each of the 16 powers of two below the largest magnitude, on either side of 0.
+  static constexpr int FINE = 20, SIDE = 128;
   Index ends[2 * SIDE + 1] = {};
 };
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from ctypes import c_int64
+from ctypes import Array, c_int64, c_void_p
 from functools import lru_cache
 from itertools import accumulate, groupby
 from typing import Any, NamedTuple
@@ -13,10 +13,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gcbench.core.codecs.native import address, addresses, is_native, load_native
+from gcbench.core.codecs.native import address, addresses, addresses_in, is_native, load_native
 from gcbench.core.codecs.packing import pack, packed_bytes, unpack, width_of
 
 Sizes = Sequence[int]
+Addresses = Array[c_void_p] | None
 
 
 def largest(x: Tensor, k: int) -> Tensor:
@@ -24,11 +25,11 @@ def largest(x: Tensor, k: int) -> Tensor:
 
     Ties are broken in favor of lower positions.
     """
-    return largest_of_each(x, (x.shape[1],), (k,))
+    return largest_of_each(x, (x.shape[1],), (k,))[0]
 
 
-def largest_of_each(x: Tensor, segments: Sizes, counts: Sizes) -> Tensor:
-    """Return `largest` of each segment of rows `[w, n]`, with its k from `counts`, in one row.
+def largest_of_each(x: Tensor, segments: Sizes, counts: Sizes) -> tuple[Tensor, Tensor]:
+    """Return `largest` of each segment of rows `[w, n]`, with its k from `counts`, and the values.
 
     Positions are those in a row of x. The bits of magnitudes, read as integers, have the same
     order. A key is these bits above the position, so that no two keys are equal and the choice is
@@ -36,7 +37,7 @@ def largest_of_each(x: Tensor, segments: Sizes, counts: Sizes) -> Tensor:
     workers see it.
     """
     if is_native(x):
-        return _largest_native(x.split(list(segments), dim=1), None, x, 1, segments, counts)
+        return _largest_native(addresses_in(x, segments), None, None, 1, len(x), segments, counts)
     parts, start = [], 0
     for run in _runs(tuple(segments), tuple(counts), x.is_cuda):
         size = sum(n for n, _ in run)
@@ -49,40 +50,46 @@ def largest_of_each(x: Tensor, segments: Sizes, counts: Sizes) -> Tensor:
             found = (found + torch.arange(0, size, n, device=x.device).unsqueeze(1)).flatten(1)
         parts.append(found + start if start else found)
         start += size
-    return torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
+    positions = torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
+    return positions, x.gather(1, positions)
 
 
-def largest_of_sums(
+def take_largest(
     tensors: Sequence[Tensor],
     residual: Sequence[Tensor],
     alpha: float,
     sums: Tensor,
     counts: Sizes,
-) -> Tensor:
-    """Write tensors `[w, n]` + alpha residual to a row of `sums`; return `largest_of_each` of that.
+) -> tuple[Tensor, Tensor]:
+    """Return `largest_of_each` of tensors `[w, n]` + alpha residual, by native code in one pass.
 
-    Native code does it in one pass; `sums` may lie where the residual does.
+    The sums are written to a row of `sums`, which may lie where the residual does, with 0 for those
+    that are returned.
     """
-    return _largest_native(tensors, residual, sums, alpha, [x.shape[1] for x in tensors], counts)
+    rows, sizes = len(sums), [x.shape[1] for x in tensors]
+    x, before = addresses(tensors, rows, sizes), addresses(residual, rows, sizes)
+    return _largest_native(x, before, addresses_in(sums, sizes), alpha, rows, sizes, counts)
 
 
 def _largest_native(
-    tensors: Sequence[Tensor],
-    residual: Sequence[Tensor] | None,
-    sums: Tensor,
+    x: Addresses,
+    before: Addresses,
+    sums: Addresses,
     alpha: float,
+    rows: int,
     sizes: Sizes,
     counts: Sizes,
-) -> Tensor:
-    rows, chosen = len(sums), torch.empty(len(sums), sum(counts), dtype=torch.int64)
-    parts = sums.split(list(sizes), dim=1)
+) -> tuple[Tensor, Tensor]:
+    chosen = torch.empty(rows, sum(counts), dtype=torch.int64)
+    values = torch.empty(rows, sum(counts), dtype=torch.float32)
     load_native().largest(
-        *(addresses(some, rows, sizes) for some in (tensors, residual, parts)),
-        *(alpha, address(chosen, torch.int64, chosen.numel()), rows, len(sizes)),
-        *((c_int64 * len(sizes))(*sizes), (c_int64 * len(counts))(*counts)),
+        *(x, before, sums, alpha),
+        address(chosen, torch.int64, chosen.numel()),
+        address(values, torch.float32, values.numel()),
+        *(rows, len(sizes), (c_int64 * len(sizes))(*sizes), (c_int64 * len(counts))(*counts)),
         torch.get_num_threads(),
     )
-    return chosen
+    return chosen, values
 
 
 def sparse_mean(positions: Tensor, values: Tensor, n: int) -> Tensor:

@@ -20,6 +20,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -47,7 +48,7 @@ _FUNCTIONS = {  # *: pointer, d: double, f: float, i: int, n: int64
     "natural_decode": "**nn*ni",
     "blocks_encode": "***fn*niiii*****i",
     "blocks_decode": "*n*niii***ni",
-    "largest": "***f*nn**i",
+    "largest": "***f**nn**i",
     "sparse_mean": "**nnnn*i",
     "grid_codes": "n*****nn****i",
     "rotate": "nn****n*nnni",
@@ -119,6 +120,16 @@ def addresses(
     return (c_void_p * (rows * len(firsts)))(
         *[place + row * step for row in range(rows) for place, step in firsts]
     )
+
+
+def addresses_in(x: Tensor, sizes: Sequence[int]) -> Array[c_void_p]:
+    """Return the addresses of consecutive parts of rows `[rows, n]` of float32, row by row.
+
+    Raises TypeError as `addresses` does.
+    """
+    rows = addresses([x], len(x), [sum(sizes)]) or ()
+    parts = np.add.outer([row or 0 for row in rows], np.cumsum([0, *sizes[:-1]]) * x.itemsize)
+    return (c_void_p * parts.size).from_buffer_copy(parts)
 
 
 def _refusal(wanted: str, dtype: torch.dtype, x: Tensor) -> TypeError:

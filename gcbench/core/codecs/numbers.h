@@ -48,7 +48,15 @@ void pack_groups(const std::uint8_t* __restrict numbers, Index groups,
   using U = Bytes<BITS>;
   constexpr int N = TOGETHER<BITS>, USED = BITS * N / 8;
   const Index count = groups * 8 / N;
-  for (Index i = 0; i < count; i++) {
+  Index i = 0;
+#if defined(__AVX2__)
+  for (; BITS == 1 && i + 4 <= count; i += 4) {
+    const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(numbers + 8 * i));
+    const int bits = _mm256_movemask_epi8(_mm256_slli_epi16(bytes, 7));
+    std::memcpy(packed + i, &bits, 4);
+  }
+#endif
+  for (; i < count; i++) {
     U x;
     std::memcpy(&x, numbers + N * i, N);
     x = close_gaps<BITS, 16>(x);

@@ -78,8 +78,8 @@ class DeMo(Checked):
                 if before:
                     kept = part.coefficients([m[row] for m in before])
                     torch._foreach_add_(coefficients, kept, alpha=self.momentum)
-                found = largest_of_each(x, part.sizes, part.counts)
-                chosen[row, part.values], values[row, part.values] = found[0], x.gather(1, found)[0]
+                found, largest = largest_of_each(x, part.sizes, part.counts)
+                chosen[row, part.values], values[row, part.values] = found[0], largest[0]
                 x.scatter_(1, found, 0)
                 torch._foreach_copy_(part.coefficients([m[row] for m in after]), coefficients)
         packed = pack_indices(chosen - layout.starts, layout.groups)

@@ -14,7 +14,7 @@ from gcbench.core.codec import Message, SparseCodec
 from gcbench.core.codecs.indices import Groups, largest_of_each, pack_indices, unpack_indices
 from gcbench.core.codecs.noise import Noise
 from gcbench.core.codecs.packing import pack, unpack
-from gcbench.core.compressor import Properties
+from gcbench.core.compressor import Given, Grads, Properties
 from gcbench.core.fields import Checked, Count, Fraction, Neutral, example
 from gcbench.core.methods.top_k import count_share
 
@@ -70,10 +70,15 @@ class SparseLoCo(Checked, SparseCodec):
     properties: ClassVar[Properties] = Properties(contractive=True)
 
     def encode(self, x: Tensor, segments: tuple[int, ...], noise: Noise) -> Message:
-        layout = self._layout(segments, x.device)
-        in_row = largest_of_each(x, layout.sizes, layout.counts).index_select(1, layout.order)
-        bins, means = _to_bins(x.gather(1, in_row), layout)
-        return [pack_indices(in_row - layout.starts, layout.groups), pack(bins, 2), means]
+        in_row, bins, means = self._choose(x, segments)
+        return self._message(in_row, bins, means, segments)
+
+    def encode_corrected(self, given: Given, noise: Noise) -> tuple[Message, Grads]:
+        x, segments = given.flat(), given.segments
+        in_row, bins, means = self._choose(x, segments)
+        sent = _from_bins(bins, means, self._layout(segments, x.device))
+        left = given.left_in(x.scatter_add_(1, in_row, sent.neg()))
+        return self._message(in_row, bins, means, segments), left
 
     def decode_mean(self, messages: Message, segments: tuple[int, ...]) -> Tensor:
         mean = super().decode_mean(messages, segments)
@@ -90,9 +95,21 @@ class SparseLoCo(Checked, SparseCodec):
     def values_at(self, message: Message, segments: tuple[int, ...]) -> tuple[Tensor, Tensor]:
         positions, packed, means = message
         layout = self._layout(segments, packed.device)
-        bins = unpack(packed, len(layout.tensors), 2).to(torch.int64)
         in_row = unpack_indices(positions, layout.groups) + layout.starts
-        return in_row, means.gather(1, bins + _BINS * layout.tensors)
+        return in_row, _from_bins(unpack(packed, len(layout.tensors), 2), means, layout)
+
+    def _choose(self, x: Tensor, segments: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor]:
+        """Return where in a row the values to send are, their bins, and the bins' means."""
+        layout = self._layout(segments, x.device)
+        found = largest_of_each(x, layout.sizes, layout.counts)
+        in_row, values = (part.index_select(1, layout.order) for part in found)
+        return in_row, *_to_bins(values, layout)
+
+    def _message(
+        self, in_row: Tensor, bins: Tensor, means: Tensor, segments: tuple[int, ...]
+    ) -> Message:
+        layout = self._layout(segments, in_row.device)
+        return [pack_indices(in_row - layout.starts, layout.groups), pack(bins, 2), means]
 
     def _layout(self, segments: tuple[int, ...], device: torch.device) -> _Layout:
         return _layout_of(segments, self.chunk_size, self.fraction, device)
@@ -152,6 +169,10 @@ def _to_bins(v: Tensor, layout: _Layout) -> tuple[Tensor, Tensor]:
     totals, counts = _sums(each, layout).unflatten(0, (-1, 2, _BINS)).unbind(1)
     means = (totals / counts.clamp_min(1)).mT.flatten(1).to(v.dtype)
     return bins.to(torch.uint8), means
+
+
+def _from_bins(bins: Tensor, means: Tensor, layout: _Layout) -> Tensor:
+    return means.gather(1, bins.to(torch.int64) + _BINS * layout.tensors)
 
 
 def _sums(x: Tensor, layout: _Layout) -> Tensor:

@@ -14,8 +14,8 @@ from gcbench.core.codec import Message, SparseCodec
 from gcbench.core.codecs.indices import (
     Groups,
     largest_of_each,
-    largest_of_sums,
     pack_indices,
+    take_largest,
     unpack_indices,
 )
 from gcbench.core.codecs.launches import is_fused
@@ -62,9 +62,10 @@ class TopK(Checked, SparseCodec):
         counts = self._counts(segments)
         if is_fused(x):
             in_row = find_largest(x, counts, x.split(segments, dim=1))
+            values = x.gather(1, in_row)
         else:
-            in_row = largest_of_each(x, segments, counts)
-        return self._message(x.gather(1, in_row), in_row, segments)
+            in_row, values = largest_of_each(x, segments, counts)
+        return self._message(values, in_row, segments)
 
     def encode_corrected(self, given: Given, noise: Noise) -> tuple[Message, Grads]:
         tensors, segments = given.tensors, given.segments
@@ -76,9 +77,7 @@ class TopK(Checked, SparseCodec):
             in_row = find_largest(x, counts, tensors, given.before, given.alpha)
             values = take_out(x, in_row)
         else:
-            in_row = largest_of_sums(tensors, given.before, given.alpha, x, counts)
-            values = x.gather(1, in_row)
-            x.scatter_(1, in_row, 0)
+            in_row, values = take_largest(tensors, given.before, given.alpha, x, counts)
         return self._message(values, in_row, segments), given.left_in(x)
 
     def decode_mean(self, messages: Message, segments: tuple[int, ...]) -> Tensor:
