@@ -179,10 +179,8 @@ struct Source {  // the tensors of one worker, and what is fitted to them
       const int n = int(std::min(p.length - done, BLOCK - place % BLOCK));
       const Word index = starts ? starts[p.tensor] + Word(place) : 0;
       const float* v = read(p.tensor, place, n, room, true);
-      for (int i = 0; i < n; i += 16) {  // what is read next, as hardware stops at pages
-        __builtin_prefetch(x[p.tensor] + place + AHEAD + i, 0, 2);
-        if (sums_stay()) __builtin_prefetch(v + AHEAD + i, 1, 2);
-      }
+      // What is read next, as hardware stops at pages. With a residual, that would be too much.
+      for (int i = 0; i < n && !feedback; i += 16) __builtin_prefetch(v + AHEAD + i, 0, 2);
       code(job, clipped(p.tensor, v, n, within), n, parameters, draw, index, codes + done);
       if (feedback) leave(p.tensor, place, n, v, codes + done, parameters);
       done += n;

@@ -21,7 +21,7 @@ using Bits = std::uint32_t;
 using Key = std::uint64_t;
 
 constexpr Index LINE = 16;  // floats per cache line
-constexpr Index SAMPLE = 1 << 14, AHEAD = 1 << 12;
+constexpr Index SAMPLE = 1 << 14;
 
 inline Bits bits_of(float x) {
   Bits bits;
@@ -53,8 +53,6 @@ struct Values {  // x, or x + alpha before, which is written to `sum` as it is r
 
   // Returns a bit for each value of a line, whether it reaches a threshold.
   Bits reached_in(Index i, Bits threshold) const {
-    __builtin_prefetch(x + i + AHEAD, 0, 2);
-    if (before) __builtin_prefetch(before + i + AHEAD, 1, 2);
 #if defined(__AVX512F__)
     __m512 v = _mm512_loadu_ps(x + i);
     if (before) {
