@@ -25,11 +25,11 @@ def largest(x: Tensor, k: int) -> Tensor:
 
     Ties are broken in favor of lower positions.
     """
-    return largest_of_each(x, (x.shape[1],), (k,))[0]
+    return largest_of_each(x, (x.shape[1],), (k,))
 
 
-def largest_of_each(x: Tensor, segments: Sizes, counts: Sizes) -> tuple[Tensor, Tensor]:
-    """Return `largest` of each segment of rows `[w, n]`, with its k from `counts`, and the values.
+def largest_of_each(x: Tensor, segments: Sizes, counts: Sizes) -> Tensor:
+    """Return `largest` of each segment of rows `[w, n]`, with its k from `counts`, in one row.
 
     Positions are those in a row of x. The bits of magnitudes, read as integers, have the same
     order. A key is these bits above the position, so that no two keys are equal and the choice is
@@ -37,7 +37,7 @@ def largest_of_each(x: Tensor, segments: Sizes, counts: Sizes) -> tuple[Tensor, 
     workers see it.
     """
     if is_native(x):
-        return _largest_native(addresses_in(x, segments), None, None, 1, len(x), segments, counts)
+        return largest_values(x, segments, counts)[0]
     parts, start = [], 0
     for run in _runs(tuple(segments), tuple(counts), x.is_cuda):
         size = sum(n for n, _ in run)
@@ -50,7 +50,14 @@ def largest_of_each(x: Tensor, segments: Sizes, counts: Sizes) -> tuple[Tensor, 
             found = (found + torch.arange(0, size, n, device=x.device).unsqueeze(1)).flatten(1)
         parts.append(found + start if start else found)
         start += size
-    positions = torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
+    return torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
+
+
+def largest_values(x: Tensor, segments: Sizes, counts: Sizes) -> tuple[Tensor, Tensor]:
+    """Return `largest_of_each`, and the values there."""
+    if is_native(x):
+        return _largest_native(addresses_in(x, segments), None, None, 1, len(x), segments, counts)
+    positions = largest_of_each(x, segments, counts)
     return positions, x.gather(1, positions)
 
 
@@ -61,7 +68,7 @@ def take_largest(
     sums: Tensor,
     counts: Sizes,
 ) -> tuple[Tensor, Tensor]:
-    """Return `largest_of_each` of tensors `[w, n]` + alpha residual, by native code in one pass.
+    """Return `largest_values` of tensors `[w, n]` + alpha residual, by native code in one pass.
 
     The sums are written to a row of `sums`, which may lie where the residual does, with 0 for those
     that are returned.

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gcbench.core.codecs.indices import Groups, largest_of_each, pack_indices, unpack_indices
+from gcbench.core.codecs.indices import Groups, largest_values, pack_indices, unpack_indices
 from gcbench.core.codecs.kernels import CACHED_VALUES
 from gcbench.core.comm.collectives import Comm
 from gcbench.core.compressor import Aggregated, Grads, Properties, State, Step, flatten_each
@@ -78,7 +78,7 @@ class DeMo(Checked):
                 if before:
                     kept = part.coefficients([m[row] for m in before])
                     torch._foreach_add_(coefficients, kept, alpha=self.momentum)
-                found, largest = largest_of_each(x, part.sizes, part.counts)
+                found, largest = largest_values(x, part.sizes, part.counts)
                 chosen[row, part.values], values[row, part.values] = found[0], largest[0]
                 x.scatter_(1, found, 0)
                 torch._foreach_copy_(part.coefficients([m[row] for m in after]), coefficients)

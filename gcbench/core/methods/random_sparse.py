@@ -69,7 +69,7 @@ class RandomK(Checked):
         sizes, device = sizes_of(grads), next(iter(grads.values())).device
         draws = step.noise("random_k", sizes, device, shared=True).uniform()
         budgets = [_budget(g, self.rank) for g in grads.values()]
-        return largest_of_each(draws, [*sizes.values()], budgets)[0][0]
+        return largest_of_each(draws, [*sizes.values()], budgets)[0]
 
 
 def _exchange(values: Tensor, chosen: Tensor, like: Grads, state: State, comm: Comm) -> Aggregated:

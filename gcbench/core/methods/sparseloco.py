@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gcbench.core.codec import Message, SparseCodec
-from gcbench.core.codecs.indices import Groups, largest_of_each, pack_indices, unpack_indices
+from gcbench.core.codecs.indices import Groups, largest_values, pack_indices, unpack_indices
 from gcbench.core.codecs.noise import Noise
 from gcbench.core.codecs.packing import pack, unpack
 from gcbench.core.compressor import Given, Grads, Properties
@@ -101,7 +101,7 @@ class SparseLoCo(Checked, SparseCodec):
     def _choose(self, x: Tensor, segments: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor]:
         """Return where in a row the values to send are, their bins, and the bins' means."""
         layout = self._layout(segments, x.device)
-        found = largest_of_each(x, layout.sizes, layout.counts)
+        found = largest_values(x, layout.sizes, layout.counts)
         in_row, values = (part.index_select(1, layout.order) for part in found)
         return in_row, *_to_bins(values, layout)
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from gcbench.core.codec import Message, SparseCodec
 from gcbench.core.codecs.indices import (
     Groups,
-    largest_of_each,
+    largest_values,
     pack_indices,
     take_largest,
     unpack_indices,
@@ -64,7 +64,7 @@ class TopK(Checked, SparseCodec):
             in_row = find_largest(x, counts, x.split(segments, dim=1))
             values = x.gather(1, in_row)
         else:
-            in_row, values = largest_of_each(x, segments, counts)
+            in_row, values = largest_values(x, segments, counts)
         return self._message(values, in_row, segments)
 
     def encode_corrected(self, given: Given, noise: Noise) -> tuple[Message, Grads]:

@@ -14,7 +14,7 @@ from gcbench.core.codecs.indices import (
     _largest_by_sort,
     index_bytes,
     largest,
-    largest_of_each,
+    largest_values,
     pack_indices,
     unpack_indices,
 )
@@ -45,7 +45,7 @@ def test_one_sort_finds_the_largest_of_segments_of_any_size() -> None:
     run = ((7, 2), (1000, 30), (1, 1), (64, 64), (500, 1))
     x = torch.randint(-4, 5, (3, sum(n for n, _ in run))).float()
     x[0, 3], x[1, 30], x[2, 900] = math.nan, -math.inf, -math.nan
-    found, values = largest_of_each(x, *zip(*run, strict=True))
+    found, values = largest_values(x, *zip(*run, strict=True))
     assert torch.equal(_largest_by_sort(x, run), found)
     assert torch.equal(x.gather(1, found).view(torch.int32), values.view(torch.int32))
 
@@ -55,7 +55,7 @@ def test_short_segments_are_exact_whatever_the_one_before_was(backend: None) -> 
     scales = [1.0, 100.0, 0.01, 0.0, 1.0, math.inf, math.nan, 1.0]
     x = randn(2, len(scales) * 4096) * torch.tensor(scales).repeat_interleave(4096)
     sizes, counts = [4096] * len(scales), [64] * len(scales)
-    found, values = largest_of_each(x, sizes, counts)
+    found, values = largest_values(x, sizes, counts)
     parts = [largest(part, 64) + 4096 * i for i, part in enumerate(x.split(4096, dim=1))]
     assert torch.equal(found, torch.cat(parts, dim=1))
     assert torch.equal(x.gather(1, found).view(torch.int32), values.view(torch.int32))
