@@ -158,7 +158,8 @@ struct Source {  // the tensors of one worker, and what is fitted to them
                  p.length, from, sums);
   }
 
-  void fit_bucket(const Piece& p) const {
+  // Fits a bucket; returns whether its codes are written, too, if there is room for them.
+  bool fit_bucket(const Piece& p, std::uint8_t* codes = nullptr) const {
     float room[BLOCK], within[BLOCK];
     Index read_to = limits ? p.length : 0;
     const auto values = [&](Index from, int n) {
@@ -166,7 +167,9 @@ struct Source {  // the tensors of one worker, and what is fitted to them
       read_to = std::max(read_to, from + n);
       return clipped(p.tensor, v, n, within);
     };
-    fit(job, values, p.length, fitted + p.bucket * job.fitted);
+    if (feedback) codes = nullptr;  // what they leave out is still to be written
+    fit(job, values, p.length, fitted + p.bucket * job.fitted, codes);
+    return codes && fits_codes(job);
   }
 
   // Writes the codes of a piece, and what they leave out.
@@ -310,9 +313,11 @@ void encode(const Job* job_, Index workers, const float* const* x, const Feedbac
 #pragma omp for schedule(dynamic, 4)
       for (Index c = 0; c < Index(cuts.size()) - 1; c++) {
         std::uint8_t* to = codes ? codes + w * layout.values() + cuts[c] : room.data();
+        const bool codes_too = messages || codes;
         layout.each(cuts[c], cuts[c + 1], [&](const Piece& p, bool whole) {
-          if (fits && whole && p.length <= CHUNK) source.fit_bucket(p);
-          if (messages || codes) source.code_piece(p, to);
+          const bool fits_now = fits && whole && p.length <= CHUNK;
+          const bool coded = fits_now && source.fit_bucket(p, codes_too ? to : nullptr);
+          if (codes_too && !coded) source.code_piece(p, to);
           to += p.length;
         });
         if (messages) writers[w].put(c, room.data());

@@ -427,9 +427,26 @@ inline void nearest_levels(const Job& job, const float* x, int n, float unit, Wo
   }
 }
 
-// eden.py `fit`: the scale of the levels, and the root mean square.
-template <class Read>
-void fit_levels(const Job& job, Read read, Index n, float* to) {
+// Writes the levels of codes in whole rows.
+inline void levels_of(const Job& job, const Word* codes, int n, float* to) {
+  const Index last = job.base - 1;
+  if (job.base > FEW) {
+    for (int i = 0; i < n; i++) to[i] = job.levels[codes[i]];
+    return;
+  }
+  const Table table([=](Index k) { return job.levels[std::min(k, last)]; });
+  for (int i = 0; i < n; i += ROW) {
+    Places at;
+    std::memcpy(&at, codes + i, sizeof at);
+    const Row those = table[at];
+    std::memcpy(to + i, &those, sizeof those);
+  }
+}
+
+// eden.py `fit`: the scale of the levels, and the root mean square. The codes that it needs are
+// written, unless there is no room for them.
+template <bool BIASED_SCALE, class Read>
+void fit_levels(const Job& job, Read read, Index n, float* to, std::uint8_t* coded) {
   const double squares = sum(read, n, square);
   to[0] = to[1] = float(std::sqrt(squares / n));
   if (job.fit == LENGTH) return;
@@ -438,29 +455,40 @@ void fit_levels(const Job& job, Read read, Index n, float* to) {
     const int length = int(std::min(BLOCK, n - j));
     const float* x = read(j, length);
     Word codes[BLOCK];
-    float values[BLOCK] = {}, levels[BLOCK] = {};
+    float values[BLOCK], levels[BLOCK];
     nearest_levels(job, x, length, to[1], codes);
+    levels_of(job, codes, length, levels);
+    for (int i = 0; coded && i < length; i++) coded[j + i] = std::uint8_t(codes[i]);
+    const int end = int((length + LANES - 1) / LANES * LANES);
     std::copy_n(x, length, values);
-    for (int i = 0; i < length; i++) levels[i] = job.levels[codes[i]];
+    std::fill(values + length, values + end, 0.0f);
+    std::fill(levels + length, levels + end, 0.0f);
     Doubles lanes[IN_LINE] = {}, squared[IN_LINE] = {};
-    for (Index i = 0; i < length; i += WIDE) {
-      Floats v, q;
-      std::memcpy(&v, values + i, sizeof v);
-      std::memcpy(&q, levels + i, sizeof q);
-      const Doubles wide = widen(q);
-      lanes[i / WIDE % IN_LINE] += widen(v) * wide;
-      squared[i / WIDE % IN_LINE] += wide * wide;
+    for (int i = 0; i < end; i += LANES) {
+#pragma GCC unroll 8
+      for (int k = 0; k < IN_LINE; k++) {
+        Floats v, q;
+        std::memcpy(&v, values + i + WIDE * k, sizeof v);
+        std::memcpy(&q, levels + i + WIDE * k, sizeof q);
+        const Doubles wide = widen(q);
+        lanes[k] += widen(v) * wide;
+        if (BIASED_SCALE) squared[k] += wide * wide;
+      }
     }
     products.add(add_lanes(lanes));
     of_levels.add(add_lanes(squared));
   }
   const double product = products.total();
-  const double scale = job.fit == BIASED ? product / of_levels.total() : squares / product;
+  const double scale = BIASED_SCALE ? product / of_levels.total() : squares / product;
   to[0] = product == 0 ? 0 : float(scale);
 }
 
+// Returns whether to fit a bucket also gives the codes of its values.
+inline bool fits_codes(const Job& job) { return job.fit == UNBIASED || job.fit == BIASED; }
+
+// Writes the parameters of a bucket, and its codes if there is room for them and `fits_codes`.
 template <class Read>
-void fit(const Job& job, Read read, Index n, float* to) {
+void fit(const Job& job, Read read, Index n, float* to, std::uint8_t* coded = nullptr) {
   switch (job.fit) {
     case CLAMP:
     case QUANTILES:
@@ -482,9 +510,9 @@ void fit(const Job& job, Read read, Index n, float* to) {
     case MEAN: *to = float(sum(read, n, magnitude) / n); break;
     case RMS: *to = float(std::sqrt(sum(read, n, square) / n)); break;
     case SIDES: two_means(read, n, 0, to, to + 1); break;
+    case BIASED: fit_levels<true>(job, read, n, to, coded); break;
     case UNBIASED:
-    case BIASED:
-    case LENGTH: fit_levels(job, read, n, to); break;
+    case LENGTH: fit_levels<false>(job, read, n, to, coded); break;
     case HALVES:
       to[1] = float(sum(read, n, [](Doubles v) { return v; }) / n);
       two_means(read, n, to[1], to, to + 2);
