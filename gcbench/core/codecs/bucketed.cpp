@@ -167,7 +167,7 @@ struct Source {  // the tensors of one worker, and what is fitted to them
       read_to = std::max(read_to, from + n);
       return clipped(p.tensor, v, n, within);
     };
-    if (feedback) codes = nullptr;  // what they leave out is still to be written
+    if (feedback) codes = nullptr;  // as what they leave out is written with them
     fit(job, values, p.length, fitted + p.bucket * job.fitted, codes);
     return codes && fits_codes(job);
   }

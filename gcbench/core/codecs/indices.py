@@ -38,6 +38,10 @@ def largest_of_each(x: Tensor, segments: Sizes, counts: Sizes) -> Tensor:
     """
     if is_native(x):
         return largest_values(x, segments, counts)[0]
+    return _largest_eager(x, segments, counts)
+
+
+def _largest_eager(x: Tensor, segments: Sizes, counts: Sizes) -> Tensor:
     parts, start = [], 0
     for run in _runs(tuple(segments), tuple(counts), x.is_cuda):
         size = sum(n for n, _ in run)
@@ -54,10 +58,10 @@ def largest_of_each(x: Tensor, segments: Sizes, counts: Sizes) -> Tensor:
 
 
 def largest_values(x: Tensor, segments: Sizes, counts: Sizes) -> tuple[Tensor, Tensor]:
-    """Return `largest_of_each`, and the values there."""
+    """Return the positions of `largest_of_each`, and the values there."""
     if is_native(x):
         return _largest_native(addresses_in(x, segments), None, None, 1, len(x), segments, counts)
-    positions = largest_of_each(x, segments, counts)
+    positions = _largest_eager(x, segments, counts)
     return positions, x.gather(1, positions)
 
 

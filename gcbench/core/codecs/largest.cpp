@@ -1,5 +1,5 @@
-// The positions of the values of largest magnitude, in one pass over memory, and means of values at
-// positions.
+// The values of largest magnitude and their positions, in one pass over memory, and means of values
+// at positions.
 
 #include <algorithm>
 #include <cmath>
@@ -17,7 +17,8 @@ namespace {
 using Index = std::int64_t;
 using Bits = std::uint32_t;
 
-// A value and its position: the bits of its magnitude, which have its order, ~position, its sign.
+// A value and its position, the largest first: from the highest bit down, its magnitude, whose bits
+// have the order of floats, ~position, and its sign.
 using Key = std::uint64_t;
 
 constexpr Index LINE = 16;  // floats per cache line
@@ -166,9 +167,8 @@ void largest(const float* const* x, const float* const* before, float* const* su
       if (before) in = Values{sum, nullptr, nullptr, 0};
       return Index(keys.size()) >= k;
     };
-    if (!(near && n <= SAMPLE && enough_reach(near))) {
-      if (!enough_reach(threshold_of(in, n, k))) enough_reach(0);
-    }
+    const bool near_is_enough = near && n <= SAMPLE && enough_reach(near);
+    if (!near_is_enough && !enough_reach(threshold_of(in, n, k))) enough_reach(0);
     const Key least = largest_key(keys, k);
     near = magnitude_of(0.9f * value_of(least));  // as the next one is much like this
     Key* end = keys.data();

@@ -172,6 +172,7 @@ def _to_bins(v: Tensor, layout: _Layout) -> tuple[Tensor, Tensor]:
 
 
 def _from_bins(bins: Tensor, means: Tensor, layout: _Layout) -> Tensor:
+    """Return the values `[w, k]` that are sent: the means of their bins."""
     return means.gather(1, bins.to(torch.int64) + _BINS * layout.tensors)
 
 
